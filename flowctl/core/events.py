@@ -1,0 +1,109 @@
+"""What the core says it did, and why: frozen records, read with ``SpoutCore.poll_event``."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from flowctl.core.records import Position
+
+
+class BoltState(enum.Enum):
+    """How a bolt is doing (S116); public in metrics and logs."""
+
+    NORMAL = "NORMAL"  # acks in the normal range: the window holds or grows
+    SLOW = "SLOW"  # acks over the threshold: the window shrinks
+    BUSY = "BUSY"  # a tuple expired, or the bolt is suspect or down
+
+
+class FlowEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Base of all events; ``at_s`` is the core's own time [s]."""
+
+    at_s: float
+
+
+class BoltAdded(FlowEvent, frozen=True, gc=False, kw_only=True):
+    bolt: str
+    epoch: int
+    slots: int
+
+
+class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """A bolt went; ``moved`` tuples it held go to others."""
+
+    bolt: str
+    epoch: int
+    moved: int
+    reason: str
+
+
+class WindowChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
+    bolt: str
+    before: int
+    after: int
+    reason: str
+
+
+class StateChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``ack_rtt_s`` and ``threshold_s`` are those of the ack that decided, where one did."""
+
+    bolt: str
+    before: BoltState
+    after: BoltState
+    reason: str
+    ack_rtt_s: float | None = None
+    threshold_s: float | None = None
+
+
+class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """No ack within the RTO; the tuple goes to another bolt."""
+
+    bolt: str
+    tuple_id: int
+    attempt: int
+    rto_s: float
+
+
+class TupleMoved(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """A tuple was sent again, to ``bolt``; it was last held by ``moved_from``."""
+
+    tuple_id: int
+    bolt: str
+    moved_from: str
+    attempt: int
+
+
+class TupleFailed(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``process`` raised, or its worker died; it goes again at ``retry_at_s``."""
+
+    bolt: str
+    tuple_id: int
+    attempt: int
+    partition: str
+    first: Position
+    last: Position
+    reason: str
+    retry_at_s: float
+
+
+class TupleGaveUp(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """The attempts ran out; the run fails, its position stays before this tuple."""
+
+    tuple_id: int
+    partition: str
+    first: Position
+    last: Position
+    attempts: int
+    bolts: tuple[str, ...]
+    reason: str
+
+
+class IntakePaused(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``offer`` began to refuse: which bound was reached.  One per stretch (S44)."""
+
+    reason: str
+
+
+class IntakeResumed(FlowEvent, frozen=True, gc=False, kw_only=True):
+    paused_s: float

@@ -1,0 +1,162 @@
+"""What flows: records, tuples on their way, acks, and what is kept of them.
+
+All types here are immutable values, safe to share between threads.  They are
+:class:`msgspec.Struct` so that the wire can encode them without a second set of classes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, overload
+
+import msgspec
+
+# The source's own place of a record (S12, ruling 1.9-A): an offset, (byte, line), a key, a
+# time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
+# positions of one partition are all of one shape.  No bytes: msgspec can't tell them from str in
+# a typed union; a hex string sorts the same.
+PositionPart: TypeAlias = int | float | str | None
+Position: TypeAlias = int | float | str | tuple[PositionPart, ...]
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One record of a source partition.
+
+    ``position`` is the source's own place; ``value`` is anything msgpack can hold
+    (None, bool, int, float, str, bytes, list, dict with such keys and values).
+    """
+
+    position: Position
+    value: Any
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which records a tuple holds: the key by which a sink recognises a repeat.
+
+    ``first`` and ``last`` are inclusive positions.  A tuple that is sent again within a run
+    keeps its span; after a restart the same records may be cut differently, so a sink must
+    remember *which positions are covered*, not equal spans.  ``epoch`` is the generation of
+    the driver that sent it: a sink refuses one older than the newest it has seen.
+    ``acked_through`` is the partition's cumulative ack when the tuple was sent: everything up
+    to it has been processed, so a sink may merge its memory of spans up to there.
+    """
+
+    job: str
+    partition: str
+    first: Position
+    last: Position
+    epoch: int
+    acked_through: Position | None = None
+
+
+class Batch(Sequence[Record]):
+    """What ``process`` gets: the records of one tuple, in source order, and its span.
+
+    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out
+    last (None before the first and after the end): when ``process`` raises, it names the
+    record that was being worked on.
+    """
+
+    __slots__ = ("_records", "attempt", "bolt", "reading_index", "span")
+
+    def __init__(self, records: Sequence[Record], span: Span, *, bolt: str, attempt: int) -> None:
+        self._records = records
+        self.span = span
+        self.bolt = bolt
+        self.attempt = attempt
+        self.reading_index: int | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        for index, record in enumerate(self._records):
+            self.reading_index = index
+            yield record
+        self.reading_index = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self._records[index]
+
+
+class Emission(msgspec.Struct, frozen=True, gc=False):
+    """One sending of one tuple to one bolt; what ``SpoutCore.poll_emit`` returns.
+
+    ``attempt`` is the 1-based count of sendings of this tuple in this run.
+    """
+
+    tuple_id: int
+    bolt: str
+    attempt: int
+    partition: str
+    records: Sequence[Record]
+    acked_through: Position | None
+    size_bytes: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A bolt has processed a tuple.  Durations only: no clocks need to agree.
+
+    ``wait_s`` queued at the bolt, ``service_s`` in ``process``, ``idle_total_s`` the bolt's
+    cumulative idle time when this tuple began, ``slots`` how many it works on at once.
+    A bolt without telemetry leaves the durations None.
+    """
+
+    bolt: str
+    epoch: int
+    tuple_id: int
+    attempt: int
+    wait_s: float | None = None
+    service_s: float | None = None
+    idle_total_s: float | None = None
+
+
+class AckOutcome(enum.Enum):
+    """What an ack (or fail) meant.  All but ACKED are counted, none is an error."""
+
+    ACKED = "acked"  # in time, from the bolt that holds the tuple
+    LATE = "late"  # after expiry, but first: it completes the tuple, replays are dropped
+    DUPLICATE = "duplicate"  # the tuple was already complete
+    UNKNOWN = "unknown"  # no such tuple, or from an epoch that is over
+    FAILED = "failed"  # a fail was taken: the tuple goes again
+    GAVE_UP = "gave_up"  # a fail was taken and the attempts ran out
+
+
+class AckedRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A run of acked records above the cumulative ack; both ends inclusive."""
+
+    first: Position
+    last: Position
+    records: int
+
+
+class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
+    """How far one source partition is done.
+
+    ``position`` is that of the highest contiguous acked record (None: none yet),
+    ``records`` how many records that is since the partition's beginning, ``acked`` the
+    selective acks above it, in order, disjoint.
+    """
+
+    position: Position | None = None
+    records: int = 0
+    acked: tuple[AckedRange, ...] = ()
+
+
+class Checkpoint(msgspec.Struct, frozen=True, gc=False):
+    """What a restart goes on from: positions per partition, and the learned windows per bolt."""
+
+    partitions: dict[str, PartitionCheckpoint] = {}
+    windows: dict[str, float] = {}
+
+    @property
+    def records(self) -> int:
+        """Records done, cumulative and selective together."""
+        return sum(
+            p.records + sum(span.records for span in p.acked) for p in self.partitions.values()
+        )

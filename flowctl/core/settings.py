@@ -1,0 +1,89 @@
+"""The numbers that the core works with.  Each has its reason beside it; none needs tuning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Ratio = Annotated[float, msgspec.Meta(gt=1)]
+
+PolicyName = Literal["aiad", "fixed"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of settings; unknown names are refused so that a typo is seen."""
+
+
+class WindowSettings(_Section, frozen=True, kw_only=True):
+    """How a bolt's send window moves."""
+
+    policy: PolicyName = "aiad"
+    # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one (S15).
+    initial: Count = 2
+    # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
+    max: Count = 256
+    step: Count = 1  # additive, S4/S5
+    # "round": at most one change per round trip, linear in time; "ack": the document's letter,
+    # which doubles a window each round trip (ruling 1.9-D).
+    growth: Literal["round", "ack"] = "round"
+    # SLOW when an ack took more than this many times what it takes without a queue: at 2, about
+    # one tuple waits for each one in service.
+    threshold_ratio: Ratio = 2.0
+    # An absolute threshold instead [s]; None: the ratio above, which follows the bolt.
+    threshold_s: Seconds | None = None
+
+
+class TupleSettings(_Section, frozen=True, kw_only=True):
+    """How many records ride in one tuple (S1)."""
+
+    # 200 records of 100 B are 20 kB: the fixed cost of a tuple (some 60 us) is below 5 % of them.
+    records_max: Count = 200
+    # Larger tuples make acks rare and retries dear; one record larger than this rides alone.
+    bytes_max: Count = 1 << 20
+
+
+class TimeoutSettings(_Section, frozen=True, kw_only=True):
+    """When a tuple without an ack expires, and when a silent bolt is suspect."""
+
+    # RFC 6298 2.1 begins with 1 s; the first call on a worker imports and connects: 3 s.
+    rto_first_s: Seconds = 3.0
+    rto_min_s: Seconds = 1.0  # RFC 6298 2.4
+    rto_max_s: Seconds = 60.0  # RFC 6298 2.5
+    heartbeat_s: Seconds = 0.25
+    # Three heartbeats missing: a scheduler hiccup of two still counts as alive.
+    silence_s: Seconds = 0.75
+    # A suspect that is still silent a heartbeat later is down: all it holds goes to others.
+    suspect_s: Seconds = 0.25
+
+
+class RetrySettings(_Section, frozen=True, kw_only=True):
+    """What happens to a tuple that failed."""
+
+    # Sent at most this often when process raises or its worker dies; expiry alone never gives up.
+    attempts_max: Count = 5
+    # S110: exponential, first wait, factor 2.
+    backoff_first_s: Seconds = 0.1
+    backoff_max_s: Seconds = 10.0
+
+
+class BufferSettings(_Section, frozen=True, kw_only=True):
+    """Bounds on what the spout holds."""
+
+    # Enough for every bolt to refill while the producer polls once more.
+    records_max: Count = 20_000
+    bytes_max: Count = 64 << 20
+    # Records read and not below the cumulative ack.  A hole stops intake here; retries go on (S94).
+    uncommitted_max: Count = 1_000_000
+
+
+class CoreSettings(_Section, frozen=True, kw_only=True):
+    """All settings of the core."""
+
+    window: WindowSettings = WindowSettings()
+    tuple: TupleSettings = TupleSettings()
+    timeout: TimeoutSettings = TimeoutSettings()
+    retry: RetrySettings = RetrySettings()
+    buffer: BufferSettings = BufferSettings()

@@ -1,0 +1,99 @@
+"""One tree of errors, split by who must act.
+
+======================  ==========================================================
+the job's author acts   :class:`JobError` and below: a wrong setting, bad input,
+                        a ``process`` that raises
+the operator acts       :class:`EnvironmentFault` and below: Redis, Spark, network,
+                        a checkpoint that can't be read, a newer driver
+flowctl's makers act    :class:`InternalError`: a broken invariant; please report it
+======================  ==========================================================
+
+Late, doubled and unknown acks are not errors but counted outcomes
+(:class:`flowctl.core.records.AckOutcome`).  Every error has a ``remedy``: one sentence
+that says what to do next.  No message ever holds a password (see :func:`without_secrets`).
+"""
+
+from __future__ import annotations
+
+import re
+
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def without_secrets(text: str) -> str:
+    """Return ``text`` with the user and password of every URL in it replaced by ``***``."""
+    return _USERINFO.sub("***@", text)
+
+
+class FlowctlError(Exception):
+    """Root of every error that flowctl raises on purpose.
+
+    ``str(error)`` is the problem followed by the remedy.  ``exit_code`` is what the
+    command line ends with.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        self.problem = without_secrets(problem)
+        self.remedy = without_secrets(remedy)
+        super().__init__(f"{self.problem} {self.remedy}".strip())
+
+
+class JobError(FlowctlError):
+    """The job's author must act: settings, source data or ``process``."""
+
+
+class ConfigError(JobError):
+    """A setting or argument is wrong; ``field`` names it."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, field: str, problem: str, *, remedy: str = "") -> None:
+        self.field = field
+        super().__init__(f"{field}: {problem}", remedy=remedy)
+
+
+class SourceError(JobError):
+    """The source can't be read as asked: no such file, bad bytes, a record too large."""
+
+
+class ProcessError(JobError):
+    """``process`` failed on the same tuple until the attempts ran out."""
+
+
+class EnvironmentFault(FlowctlError):
+    """The operator must act: something around the job is missing, wrong or away."""
+
+
+class CheckpointUnavailableError(EnvironmentFault):
+    """The checkpoint store can't be reached or refuses us.  Trying later may help."""
+
+
+class CheckpointCorruptError(EnvironmentFault):
+    """A stored checkpoint can't be read: not ours, damaged, or of an unknown version."""
+
+
+class FencedError(EnvironmentFault):
+    """A newer driver of the same job owns the checkpoint; this one must stop."""
+
+
+class BoltsUnavailableError(EnvironmentFault):
+    """No bolt came up, or none is left and none comes back."""
+
+
+class AuthenticationError(EnvironmentFault):
+    """The other side of a connection does not hold this run's key."""
+
+
+class WireError(EnvironmentFault):
+    """A peer broke the protocol: wrong version, frame too large, bytes that don't decode."""
+
+
+class InternalError(FlowctlError):
+    """An invariant of flowctl's own is broken: a defect to report."""

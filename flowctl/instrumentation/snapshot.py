@@ -1,0 +1,94 @@
+"""How a run stands, and how it ended: plain values for views, reports and tests."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.records import AckedRange, Position
+
+
+class BoltView(msgspec.Struct, frozen=True, kw_only=True):
+    """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked tuples, 0…1."""
+
+    name: str
+    state: BoltState
+    up: bool
+    window: int
+    in_flight: int
+    ack_rtt_p50_s: float | None
+    service_p50_s: float | None
+    acked: int
+    share: float
+    moved_away: int = 0  # tuples it held that went to others
+
+
+class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One source partition: ``records`` up to the cumulative ack, then the ranges above it."""
+
+    name: str
+    position: Position | None
+    records: int
+    acked_above: tuple[AckedRange, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment.  Counts are of this run unless said otherwise."""
+
+    job: str
+    elapsed_s: float
+    phase: Literal["starting", "running", "draining", "stopping"]
+    bolts: tuple[BoltView, ...]
+    partitions: tuple[PartitionView, ...]  # those with something above the cumulative ack first
+    records_acked: int
+    records_per_s: float  # over the last few seconds
+    records_buffered: int
+    records_skipped: int  # acked by an earlier run, read again and left out
+    tuples_acked: int
+    tuples_expired: int
+    tuples_moved: int
+    # Fraction of the source read, 0…1, and seconds to go; None where the producer can't tell.
+    progress: float | None
+    eta_s: float | None
+    records_saved: int  # in the saved checkpoint, all runs together
+    kill_reruns: int  # records that a kill now would run again
+    kill_reruns_cumulative_only: int  # the same, were there no selective acks
+    store_away_s: float | None = None  # since when the checkpoint store can't be reached
+    note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended.  ``records_total`` counts all runs of the job so far."""
+
+    job: str
+    outcome: Literal["finished", "failed", "interrupted"]
+    error: str | None
+    elapsed_s: float
+    resumed: bool
+    resumed_records: int  # done by earlier runs, as the checkpoint said at the start
+    records_acked: int
+    records_skipped: int
+    records_total: int
+    tuples_emitted: int
+    tuples_acked: int
+    tuples_expired: int
+    tuples_moved: int
+    tuples_failed: int
+    acks_late: int
+    acks_duplicate: int
+    bolts: tuple[BoltView, ...]
+    bolts_lost: int  # connections that ended before the run did
+    checkpoint_saves: int
+    max_in_flight_records: int  # the most that was emitted and not acked at one moment
+
+
+class View(Protocol):
+    """Shows a run to a person.  Called from one thread; must not block for long."""
+
+    def start(self, job: str, headline: str) -> None: ...
+    def update(self, snapshot: Snapshot) -> None: ...
+    def event(self, event: FlowEvent) -> None: ...
+    def message(self, text: str) -> None: ...
+    def stop(self, report: Report) -> None: ...

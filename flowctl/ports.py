@@ -1,0 +1,159 @@
+"""What flowctl needs from the outside, as protocols: a source, a store, and bolts.
+
+Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from flowctl.core.records import Batch, Checkpoint, Position, Record
+
+# What users write: called on a worker with one tuple; returning is an ack, raising a fail.
+Process: TypeAlias = Callable[[Batch], Any]
+
+
+class SourceChunk(msgspec.Struct, frozen=True, gc=False):
+    """Records of one partition, in order.  Empty: nothing right now, ask again later."""
+
+    partition: str
+    records: Sequence[Record]
+
+
+class SourceProgress(msgspec.Struct, frozen=True, gc=False):
+    """How much of the source has been read, in ``unit`` ("bytes", "records")."""
+
+    done: int
+    total: int
+    unit: str
+
+
+@runtime_checkable
+class FlowProducer(Protocol):
+    """Produces the stream; written by the business; knows no windows, acks or bolts (S22).
+
+    All calls come from one thread.  Errors of the source are raised as
+    :class:`flowctl.errors.SourceError`; what was polled before is still processed and saved.
+    """
+
+    def partitions(self) -> Sequence[str]:
+        """Names of the partitions, stable between runs."""
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """Get ready to read each partition from just after its checkpoint's position.
+
+        Records in the checkpoint's acked ranges may be produced or left out: the spout skips
+        them.  A partition that the checkpoint doesn't know is read from its beginning.
+        """
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return up to ``max_records`` next records, or None at the end of the input.
+
+        Must return within some 100 ms (with an empty chunk if there is nothing yet), so that
+        an interruption is honoured.
+        """
+
+    def close(self) -> None:
+        """Release what ``open`` took; called once, also after errors."""
+
+
+@runtime_checkable
+class MeasuredProducer(Protocol):
+    """A producer that knows how much there is to read: gives a progress bar and an ETA."""
+
+    def progress(self) -> SourceProgress:
+        """How much is read by now; cheap, called from any thread."""
+
+
+class CheckpointStore(Protocol):
+    """Keeps one checkpoint per job, with fencing.  Thread-safe.
+
+    Every method raises :class:`flowctl.errors.CheckpointUnavailableError` when the store can't
+    be reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be
+    read; a store that is away for a moment is not retried here but by the caller.
+    """
+
+    def acquire(self, job: str) -> int:
+        """Take ownership of ``job``: a new epoch, larger than every one before; fences others."""
+
+    def load(self, job: str) -> Checkpoint:
+        """Return what is saved; an empty checkpoint when there is nothing."""
+
+    def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
+        """Save, atomically, if ``epoch`` is the newest and no partition's position goes back.
+
+        Raises :class:`flowctl.errors.FencedError` for an older epoch and
+        :class:`flowctl.errors.InternalError` when a position would go back.  Partitions that
+        ``checkpoint`` does not name keep what is stored.
+        """
+
+    def jobs(self) -> Sequence[str]:
+        """Names of the jobs with something stored."""
+
+    def rewind(self, job: str, partition: str, position: Position | None) -> None:
+        """Set one partition back to ``position`` (None: its beginning); fences running drivers.
+
+        The acked ranges above are dropped.  Raises ``ConfigError`` for an unknown job or
+        partition, or a position that lies ahead of the saved one.
+        """
+
+    def clear(self, job: str) -> bool:
+        """Forget the job, except that its epoch goes on rising; fences; False if nothing was stored."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
+    """What a bolt needs to reach its spout; handed over by Spark, so by a trusted path.
+
+    ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt
+    accepts (None: no TLS).  ``str`` and ``repr`` leave the key out.
+    """
+
+    host: str
+    port: int
+    key: bytes
+    job: str
+    certificate_pem: str | None = None
+    frame_bytes_max: int = 256 << 20
+    heartbeat_s: float = 0.25
+
+    def __repr__(self) -> str:
+        tls = "tls" if self.certificate_pem else "plain"
+        return f"Endpoint({self.host}:{self.port}, job={self.job!r}, {tls}, key=***)"
+
+
+class BoltNotice(msgspec.Struct, frozen=True, gc=False):
+    """What whoever runs the bolts has to say about one (``bolt`` "" means all of them).
+
+    ``restarting``: it went and comes back.  ``waiting``: no slot for it yet; not an error.
+    ``fatal``: it will not come back; ``detail`` says why, ``remedy`` what to do.
+    """
+
+    bolt: str
+    kind: Literal["starting", "restarting", "waiting", "fatal"]
+    detail: str = ""
+    remedy: str = ""
+
+
+class Bolts(Protocol):
+    """Runs ``count`` bolts that connect to the spout: on Spark, or as threads."""
+
+    count: int
+
+    def listen_host(self) -> str:
+        """The driver's address that the bolts can reach: ``127.0.0.1`` where they are local."""
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        """Start the bolts ``b1`` … ``b<count>``; return at once; restart what dies, with back-off.
+
+        ``notify`` may be called from any thread until :meth:`stop` returns.  Raises
+        :class:`flowctl.errors.ConfigError` for a ``process`` that can't be shipped.
+        """
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End all bolts: those that heard END leave by themselves, the rest are cancelled."""

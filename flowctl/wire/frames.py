@@ -1,0 +1,109 @@
+"""The messages between spout and bolt: typed, msgpack, each behind a four-byte length.
+
+A frame is an array whose first element is the tag, so its bytes are short and the same on
+every run (S120).  The version is in the first frame of each side; a change that an older peer
+could misread raises it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from flowctl.core.records import Position, Record
+
+PROTOCOL_VERSION: Final = 1
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class Hello(_Frame, frozen=True, array_like=True, gc=False, tag=1):
+    """Bolt → spout, first frame."""
+
+    version: int
+    bolt: str
+    slots: int
+    pid: int
+    host: str
+
+
+class Welcome(_Frame, frozen=True, array_like=True, gc=False, tag=2):
+    """Spout → bolt, the answer: ``epoch`` numbers this connection of this bolt.
+
+    ``job_epoch`` is the driver's generation, for :class:`flowctl.core.records.Span`.
+    """
+
+    version: int
+    epoch: int
+    job_epoch: int
+
+
+class TupleFrame(_Frame, frozen=True, array_like=True, gc=False, tag=3):
+    """Spout → bolt: work."""
+
+    tuple_id: int
+    attempt: int
+    partition: str
+    acked_through: Position | None
+    records: list[Record]
+
+
+class AckFrame(_Frame, frozen=True, array_like=True, gc=False, tag=4):
+    """Bolt → spout: processed.  Durations as in :class:`flowctl.core.records.Ack`."""
+
+    tuple_id: int
+    attempt: int
+    wait_s: float
+    service_s: float
+    idle_total_s: float
+
+
+class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
+    """Bolt → spout: ``process`` raised.
+
+    ``record_index`` is the record being worked on, if known; ``fenced`` says that the sink
+    refused this driver because a newer one owns it: the run must stop, not retry.
+    """
+
+    tuple_id: int
+    attempt: int
+    error: str
+    traceback: str
+    record_index: int | None
+    fenced: bool
+
+
+class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
+    """Bolt → spout, every ``heartbeat_s``, from a thread of its own."""
+
+    busy_slots: int
+    queued: int
+    last_tuple_id: int
+    idle_total_s: float
+
+
+class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):
+    """Spout → bolt: give these back if you have not begun them."""
+
+    tuple_ids: list[int]
+
+
+class Revoked(_Frame, frozen=True, array_like=True, gc=False, tag=8):
+    """Bolt → spout: these were given back, and will not be processed; others had begun."""
+
+    tuple_ids: list[int]
+
+
+class Ping(_Frame, frozen=True, array_like=True, gc=False, tag=9):
+    """Spout → bolt: answer with a heartbeat now."""
+
+
+class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
+    """Spout → bolt: no more work; drop what is queued, close and go."""
+
+
+ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | Ping | End
+ToSpout: TypeAlias = Hello | AckFrame | FailFrame | Heartbeat | Revoked
