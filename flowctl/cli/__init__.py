@@ -1,0 +1,1 @@
+"""The command line: ``flowctl run · demo · checkpoint · doctor``."""

@@ -23,7 +23,7 @@ _ALL_BITS = (1 << 64) - 1
 
 
 def encode(position: Position) -> bytes:
-    """Return the order-preserving bytes of ``position``; raise :class:`JobError` for other types."""
+    """Return the order-preserving bytes of ``position``; raise :class:`JobError` for others."""
     if isinstance(position, tuple):
         return bytes([_TUPLE]) + b"".join(map(_encode_part, position)) + _END
     return _encode_part(position)
@@ -37,7 +37,7 @@ def _encode_part(part: PositionPart) -> bytes:
             raise JobError(f"position {part} does not fit in 64 bits.", remedy="Use a str.")
         return bytes([_NUMBER]) + (part + _INT_BIAS).to_bytes(_INT_BYTES, "big")
     if isinstance(part, float):
-        bits = struct.unpack(">Q", struct.pack(">d", part))[0]
+        bits: int = struct.unpack(">Q", struct.pack(">d", part + 0.0))[0]  # -0.0 equals 0.0
         # IEEE 754 doubles sort as integers once the sign is folded in.
         bits = bits ^ _ALL_BITS if bits & _FLOAT_SIGN else bits | _FLOAT_SIGN
         return bytes([_FLOAT]) + bits.to_bytes(_INT_BYTES, "big")

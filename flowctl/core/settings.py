@@ -43,6 +43,9 @@ class TupleSettings(_Section, frozen=True, kw_only=True):
     records_max: Count = 200
     # Larger tuples make acks rare and retries dear; one record larger than this rides alone.
     bytes_max: Count = 1 << 20
+    # A slow bolt gets smaller tuples, so that none takes longer than this: what it holds when the
+    # input ends is what the others wait for.
+    service_max_s: Seconds = 0.25
 
 
 class TimeoutSettings(_Section, frozen=True, kw_only=True):
@@ -55,6 +58,9 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     heartbeat_s: Seconds = 0.25
     # Three heartbeats missing: a scheduler hiccup of two still counts as alive.
     silence_s: Seconds = 0.75
+    # A bolt that was heard before and is silent this long is suspect whatever its RTO: twelve
+    # heartbeats, far above any pause of a collector.
+    silence_max_s: Seconds = 3.0
     # A suspect that is still silent a heartbeat later is down: all it holds goes to others.
     suspect_s: Seconds = 0.25
 

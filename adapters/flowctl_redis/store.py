@@ -1,0 +1,325 @@
+"""The checkpoint store: fenced, monotone, atomic."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from flowctl.core.positions import show
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
+from flowctl.errors import ConfigError, FencedError, InternalError
+from flowctl_redis import schema, scripts
+from flowctl_redis.changes import LastSave
+from flowctl_redis.faults import expected, translate
+from flowctl_redis.server import DEFAULT_DATA_DIR, ServerHandle, find_or_start
+from flowctl_redis.url import URL_VARIABLE, checked, shown
+
+_Result = TypeVar("_Result")
+_SCAN_COUNT = 1000  # keys looked at per call: some 0.3 ms of the server's time
+_NOTHING: dict[bytes, bytes] = {}
+
+
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of one job.  ``saved_at_unix_ms`` is the saving driver's clock; 0: never."""
+
+    job: str
+    epoch: int
+    saved_at_unix_ms: int
+    checkpoint: Checkpoint
+
+
+class RedisCheckpointStore:
+    """A :class:`flowctl.ports.CheckpointStore` in Redis or Valkey (5.0 or newer).
+
+    ``url``: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``.  Without one:
+    ``data_dir`` if given, else the variable FLOWCTL_REDIS_URL, else ``.flowctl/redis`` below the
+    current directory, whose server is found or started (:mod:`flowctl_redis.server`).
+    ``prefix`` begins every key.  ``timeout_s`` bounds each answer of the server [s].  ``client``:
+    a redis-py client of your own (Sentinel, credential provider) instead of all that; it must
+    not decode responses, and stays yours to close.
+
+    Nothing is connected before the first call.  Thread-safe; saves of one object go one by one.
+    After an error the object stays usable: the next call connects anew.  A call is never tried
+    twice here; a save, a load or an acquire may be repeated by the caller whatever became of it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        prefix: str = "flowctl",
+        timeout_s: float = 2.0,  # a save takes 1 ms; the sender must not wait long for the rest
+        client: Any = None,
+    ) -> None:
+        if not prefix or "{" in prefix:
+            raise ConfigError("prefix", "is empty or holds a {.", remedy="Use a plain word.")
+        if not timeout_s > 0:
+            raise ConfigError("timeout_s", f"{timeout_s} is not above 0.", remedy="Leave it out.")
+        if url is None and data_dir is None:
+            url = os.environ.get(URL_VARIABLE) or None
+        self._url = checked(url) if url is not None and client is None else None
+        self._data_dir = os.path.abspath(data_dir if data_dir is not None else DEFAULT_DATA_DIR)
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._own_client = client
+        self._client: Any = client
+        self._server: ServerHandle | None = None
+        self._last_saves: dict[str, LastSave] = {}
+        self._connect_lock = threading.Lock()
+        self._save_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"RedisCheckpointStore({self.address}, prefix={self._prefix!r})"
+
+    @property
+    def address(self) -> str:
+        """Where the checkpoints are, for people; no secrets in it."""
+        if self._own_client is not None:
+            return "a client of the caller's"
+        return shown(self._url) if self._url is not None else self._data_dir
+
+    def acquire(self, job: str) -> int:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        return int(self._script("acquire", job, [schema.SCHEMA])[0])
+
+    def load(self, job: str) -> Checkpoint:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        return schema.decode_checkpoint(self._key(job), self._fields(job))
+
+    def inspect(self, job: str) -> StoredJob:
+        """Return all that is stored of ``job``, for people."""
+        key, fields = self._key(job), self._fields(job)
+        return StoredJob(
+            job=job,
+            epoch=schema.decode_number(key, fields, "epoch"),
+            saved_at_unix_ms=schema.decode_number(key, fields, "saved_at_unix_ms"),
+            checkpoint=schema.decode_checkpoint(key, fields),
+        )
+
+    def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
+        """See :class:`flowctl.ports.CheckpointStore`.
+
+        Sends only what changed since this object's last save.  Which of several saves that time
+        out arrive is unknown; repeating one is safe.
+        """
+        with self._save_lock:
+            last = self._last_saves.pop(job, None)  # until this save is known to have arrived
+            if last is not None and last.epoch != epoch:
+                last = None
+            status, detail = self._send(job, checkpoint, epoch, last)
+            if status == b"resend":
+                last = None
+                status, detail = self._send(job, checkpoint, epoch, None)
+            if status != b"ok":
+                self._refuse(job, epoch, status, detail)
+            revision = detail[0]
+            if last is None:
+                self._last_saves[job] = LastSave.of(checkpoint, epoch, revision)
+            else:
+                self._last_saves[job] = last.updated(checkpoint, revision)
+
+    def jobs(self) -> Sequence[str]:
+        """See :class:`flowctl.ports.CheckpointStore`.  Walks all keys of the database."""
+        return self._call(self._list_jobs, key=None)
+
+    def rewind(self, job: str, partition: str, position: Position | None) -> None:
+        """See :class:`flowctl.ports.CheckpointStore`.
+
+        The count of records is unknown at another position: it begins at 0 again.
+        """
+        key, field = self._key(job), schema.partition_field(partition)
+        stored = self.load(job).partitions.get(partition)
+        if stored is None:
+            self._refuse_unknown(job, partition)
+        _check_shape(position, stored.position)
+        value = PartitionCheckpoint(position=position)
+        if position == stored.position:
+            value = PartitionCheckpoint(position=position, records=stored.records)
+        status, detail = self._reply(
+            "rewind", key, [schema.SCHEMA, field, schema.encode_partition(value)]
+        )
+        if status == b"ahead":
+            raise ConfigError(
+                "position",
+                f"{show(position)} lies ahead of what is saved, {show(stored.position)}.",
+                remedy="Give a position at or below it: records in between were not processed.",
+            )
+        if status == b"unknown":
+            self._refuse_unknown(job, partition)
+        if status != b"ok":
+            self._refuse(job, 0, status, detail)
+
+    def clear(self, job: str) -> bool:
+        """See :class:`flowctl.ports.CheckpointStore`.  Also removes what can't be read."""
+        return self._script("clear", job, [schema.SCHEMA])[0] == b"1"
+
+    def close(self) -> None:
+        """See :class:`flowctl.ports.CheckpointStore`.  The next call would connect anew."""
+        atexit.unregister(self.close)
+        with self._connect_lock:
+            self._drop_client()
+            server, self._server = self._server, None
+            if server is not None:
+                server.close()
+
+    # -- saving ---------------------------------------------------------------------------
+
+    def _send(
+        self, job: str, checkpoint: Checkpoint, epoch: int, last: LastSave | None
+    ) -> tuple[bytes, list[bytes]]:
+        partitions = checkpoint.partitions
+        windows, expected = schema.encode_windows(checkpoint.windows), b""
+        if last is not None:
+            partitions, expected = last.changed(partitions), last.revision
+            windows = b"" if checkpoint.windows == last.windows else windows
+        now_unix_ms = str(time.time_ns() // 1_000_000).encode()
+        arguments = [schema.SCHEMA, str(epoch).encode(), expected, now_unix_ms, windows]
+        for partition, value in partitions.items():
+            arguments += (schema.partition_field(partition), schema.encode_partition(value))
+        return self._reply("save", self._key(job), arguments)
+
+    # -- talking to the server ------------------------------------------------------------
+
+    def _script(self, name: str, job: str, arguments: list[bytes]) -> list[bytes]:
+        status, detail = self._reply(name, self._key(job), arguments)
+        if status != b"ok":
+            self._refuse(job, 0, status, detail)
+        return detail
+
+    def _reply(self, name: str, key: bytes, arguments: list[bytes]) -> tuple[bytes, list[bytes]]:
+        reply = self._call(lambda client: scripts.run(client, name, key, arguments), key=key)
+        return reply[0], reply[1:]
+
+    def _fields(self, job: str) -> dict[bytes, bytes]:
+        key = self._key(job)
+        return self._call(lambda client: client.hgetall(key) or _NOTHING, key=key)
+
+    def _list_jobs(self, client: Any) -> list[str]:
+        pattern = schema.to_bytes(_glob_escaped(self._prefix) + ":{*}")
+        keys = sorted(set(client.scan_iter(match=pattern, count=_SCAN_COUNT, _type="HASH")))
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.hexists(key, "saved_at_unix_ms")
+        saved = pipe.execute() if keys else []
+        return [
+            schema.job_of(self._prefix, k)
+            for k, is_saved in zip(keys, saved, strict=True)
+            if is_saved
+        ]
+
+    def _call(self, operation: Callable[[Any], _Result], *, key: bytes | None) -> _Result:
+        """Run ``operation`` on the client, with redis-py's errors in flowctl's words."""
+        errors = expected()
+        own_server = self._url is None and self._own_client is None
+        try:
+            return operation(self._connected())
+        except errors as error:
+            fault = translate(
+                error, address=self.address, key=key, timeout_s=self._timeout_s, ours=own_server
+            )
+        # Outside the except block: the cause, whose frames hold the URL, is not chained.
+        if own_server:
+            with self._connect_lock:
+                self._drop_client()  # the next call looks after the server
+        raise fault
+
+    def _connected(self) -> Any:
+        with self._connect_lock:
+            if self._client is None:
+                self._client = self._new_client(self._url or self._own_server_url())
+            return self._client
+
+    def _own_server_url(self) -> str:
+        if self._server is None:
+            self._server = find_or_start(self._data_dir)
+            # Who forgets to close would leave the server running: our connection keeps it.
+            # Registered after the server's own, so run before it.
+            atexit.register(self.close)
+        else:
+            self._server.ensure()
+        return self._server.url
+
+    def _new_client(self, url: str) -> Any:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        return redis.Redis.from_url(
+            url,
+            socket_timeout=self._timeout_s,
+            socket_connect_timeout=self._timeout_s,
+            retry=Retry(NoBackoff(), 0),  # when to try again is the caller's business
+            protocol=2,  # what every server since 2.0 speaks
+        )
+
+    def _drop_client(self) -> None:
+        client, self._client = self._client, self._own_client
+        if client is not None and client is not self._own_client:
+            client.close()
+
+    # -- refusals ---------------------------------------------------------------------------
+
+    def _key(self, job: str) -> bytes:
+        if not job:
+            raise ConfigError("job", "the name is empty.", remedy="Name the job.")
+        return schema.job_key(self._prefix, job)
+
+    def _refuse(self, job: str, epoch: int, status: bytes, detail: list[bytes]) -> NoReturn:
+        key = self._key(job)
+        if status == b"fenced":
+            raise FencedError(
+                f"job {job!r} belongs to a newer driver (epoch {int(detail[0])}, ours {epoch}).",
+                remedy="Nothing to do if that one was started on purpose; else give this job"
+                " another name.",
+            )
+        if status == b"back":
+            raise InternalError(
+                f"job {job!r}, partition {schema.partition_of(detail[0])!r}: the position would"
+                " go back.",
+                remedy="Please report this; `flowctl checkpoint rewind` is the way to go back.",
+            )
+        if status == b"schema":
+            schema.check_schema(key, detail[0])
+        if status == b"corrupt":
+            schema.corrupt(key, f"field {schema.to_text(detail[0])} does not decode")
+        raise InternalError(f"a script answered {status!r}.", remedy="Please report this.")
+
+    def _refuse_unknown(self, job: str, partition: str) -> NoReturn:
+        known = sorted(self.load(job).partitions)
+        if not known:
+            raise ConfigError(
+                "job",
+                f"nothing is stored of {job!r}.",
+                remedy="See `flowctl checkpoint list`.",
+            )
+        names = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        raise ConfigError(
+            "partition", f"{job!r} has no partition {partition!r}.", remedy=f"Known: {names}."
+        )
+
+
+def _check_shape(position: Position | None, stored: Position | None) -> None:
+    if position is None or stored is None or _shape(position) == _shape(stored):
+        return
+    raise ConfigError(
+        "position",
+        f"{position!r} is of another kind than the positions of this partition.",
+        remedy=f"They look like {stored!r}.",
+    )
+
+
+def _shape(position: Position) -> object:
+    if isinstance(position, tuple):
+        return len(position)  # parts may differ in type: None stands beside any
+    return type(position)
+
+
+def _glob_escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

@@ -1,0 +1,183 @@
+"""Which records are in the table already: our own tables, beside the user's.
+
+============================  ======================================================
+``flowctl_epochs``            the newest driver seen, per job
+``flowctl_partitions``        one row per (job, sink, partition): the lock, and a count
+``flowctl_spans``             covered positions, disjoint ranges, both ends inclusive
+============================  ======================================================
+
+Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
+them as the source does.  All methods run inside the caller's transaction.  Why this is exact:
+docs/adr/0004-covered-spans.md.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowctl.core.positions import encode
+from flowctl.core.records import Record, Span
+from flowctl.errors import FencedError
+from flowctl_sql._dialect import Dialect
+
+# Per partition there are at most so many rows between two merges, beside those in flight; a
+# merge costs about as much as a write, so it adds 2 %.
+_MERGE_EVERY_WRITES = 64
+
+OWN_TABLES = ("flowctl_epochs", "flowctl_partitions", "flowctl_spans")
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS flowctl_epochs "
+    "(job TEXT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (job))",
+    "CREATE TABLE IF NOT EXISTS flowctl_partitions "
+    "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL, writes BIGINT NOT NULL, "
+    "PRIMARY KEY (job, sink, part))",
+    "CREATE TABLE IF NOT EXISTS flowctl_spans "
+    "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL, first_position {bytes} NOT NULL, "
+    "last_position {bytes} NOT NULL, PRIMARY KEY (job, sink, part, first_position))",
+)
+_HERE = "job = ? AND sink = ? AND part = ?"
+
+
+class Range(NamedTuple):
+    """Covered positions, encoded, both ends inclusive."""
+
+    first: bytes
+    last: bytes
+
+
+class Ledger:
+    """The statements for one connection and one sink name.  Not thread-safe."""
+
+    def __init__(self, cursor: Any, dialect: Dialect, sink: str) -> None:
+        self._cursor = cursor
+        self._dialect = dialect
+        self._sink = sink
+        self._filled: dict[str, str] = {}
+
+    def _run(self, statement: str, *values: Any) -> Any:
+        filled = self._filled.get(statement)
+        if filled is None:
+            filled = self._filled[statement] = self._dialect.fill(statement)
+        self._cursor.execute(filled, values)
+        return self._cursor
+
+    def create(self) -> None:
+        """Create our tables where they are missing."""
+        for table in _CREATE:
+            self._cursor.execute(table.format(bytes=self._dialect.bytes_type))
+
+    def take(self, span: Span) -> int:
+        """Lock the partition until the transaction ends; return how many writes it has seen.
+
+        Raises :class:`FencedError` when a newer driver has written.  May raise the driver's
+        integrity error when another connection adds the same first row at the same moment:
+        roll back and come again.
+        """
+        here = (span.job, self._sink, span.partition)
+        # "writes + 1": some drivers count only rows that changed; and the change takes the lock.
+        if not self._run(
+            f"UPDATE flowctl_partitions SET writes = writes + 1 WHERE {_HERE}", *here
+        ).rowcount:
+            self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
+        writes, newest = self._run(
+            "SELECT writes, (SELECT epoch FROM flowctl_epochs WHERE job = ?) "
+            f"FROM flowctl_partitions WHERE {_HERE}",
+            span.job,
+            *here,
+        ).fetchone()
+        self._check_epoch(span, newest)
+        return int(writes)
+
+    def _check_epoch(self, span: Span, newest: int | None) -> None:
+        if newest is None:
+            self._run("INSERT INTO flowctl_epochs VALUES (?, ?)", span.job, span.epoch)
+        elif newest < span.epoch:
+            self._run(
+                "UPDATE flowctl_epochs SET epoch = ? WHERE job = ? AND epoch < ?",
+                span.epoch,
+                span.job,
+                span.epoch,
+            )
+        elif newest > span.epoch:
+            raise FencedError(
+                f"job {span.job!r}: the driver of epoch {span.epoch} was replaced; epoch {newest} "
+                "has written to this database.",
+                remedy="Let the newer driver work. If the checkpoint store was emptied since, "
+                "call SqlSink.unfence(job) once.",
+            )
+
+    def covered(self, span: Span) -> list[Range]:
+        """Return the covered ranges that touch ``span``, in order."""
+        found = self._run(
+            f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
+            "AND last_position >= ? AND first_position <= ? ORDER BY first_position",
+            span.job,
+            self._sink,
+            span.partition,
+            encode(span.first),
+            encode(span.last),
+        ).fetchall()
+        return [Range(bytes(first), bytes(last)) for first, last in found]
+
+    def cover(self, span: Span, touching: Sequence[Range]) -> None:
+        """Remember ``span``; ``touching`` is what :meth:`covered` returned for it."""
+        new = Range(encode(span.first), encode(span.last))
+        if touching:
+            # They share positions with the span, so together they are one range without a gap.
+            new = Range(min(new.first, touching[0].first), max(new.last, touching[-1].last))
+        if [new] != touching:
+            self._replace(span, touching, new)
+
+    def merge(self, span: Span) -> None:
+        """Merge the ranges up to ``span.acked_through``: nothing between them is still to come."""
+        if span.acked_through is None:
+            return
+        rows = self._run(
+            f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
+            "AND last_position <= ? ORDER BY first_position",
+            span.job,
+            self._sink,
+            span.partition,
+            encode(span.acked_through),
+        ).fetchall()
+        if len(rows) > 1:
+            ranges = [Range(bytes(first), bytes(last)) for first, last in rows]
+            self._replace(span, ranges, Range(ranges[0].first, ranges[-1].last))
+
+    def _replace(self, span: Span, old: Sequence[Range], new: Range) -> None:
+        here = (span.job, self._sink, span.partition)
+        if old:  # ranges are disjoint and in order: these are all between the outer two
+            self._run(
+                f"DELETE FROM flowctl_spans WHERE {_HERE} "
+                "AND first_position >= ? AND first_position <= ?",
+                *here,
+                old[0].first,
+                old[-1].first,
+            )
+        self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *new)
+
+    def forget(self, job: str) -> None:
+        """Drop what is remembered of the records of ``job``; the epoch stays."""
+        self._run("DELETE FROM flowctl_spans WHERE job = ? AND sink = ?", job, self._sink)
+
+    def unfence(self, job: str) -> None:
+        """Drop the newest epoch of ``job``."""
+        self._run("DELETE FROM flowctl_epochs WHERE job = ?", job)
+
+
+def due_for_merge(writes: int) -> bool:
+    """Whether the ``writes``-th write to a partition merges its ranges."""
+    return writes % _MERGE_EVERY_WRITES == 0
+
+
+def not_covered(records: Sequence[Record], touching: Sequence[Range]) -> list[bool]:
+    """Say of each record whether it lies in none of the ranges, which are in order."""
+    lasts = [covered.last for covered in touching]
+
+    def is_new(key: bytes) -> bool:
+        at = bisect.bisect_left(lasts, key)  # the first range that ends at or behind the key
+        return at == len(touching) or key < touching[at].first
+
+    return [is_new(encode(record.position)) for record in records]

@@ -1,0 +1,156 @@
+"""One open connection and the transactions on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, compress
+from typing import Any, NamedTuple
+
+from flowctl.core.records import Batch
+from flowctl.errors import ConfigError
+from flowctl_sql._database import Database
+from flowctl_sql._dialect import Dialect
+from flowctl_sql._ledger import OWN_TABLES, Ledger, due_for_merge, not_covered
+from flowctl_sql._rows import Prepared
+
+# Another connection adds the same first row once in a partition's life; twice more is room.
+_FIRST_ROW_TRIES = 3
+
+
+class WriteResult(NamedTuple):
+    """What a write did: rows ``written``, and records ``skipped`` since they were there."""
+
+    written: int
+    skipped: int
+
+
+# A connection that came over a fork is neither used nor closed here: closing it would end the
+# parent's transaction, or delete its WAL.  This keeps the garbage collector from doing it.
+_inherited: list[Any] = []
+
+
+class Session:
+    """One connection, in the thread and process that opened it."""
+
+    def __init__(
+        self, database: Database, connection: Any, dialect: Dialect, table: str, name: str
+    ) -> None:
+        self.ledger = Ledger(connection.cursor(), dialect, name)
+        self.last_written: tuple[Batch, Prepared] | None = None
+        self._database = database
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._dialect = dialect
+        self._table = table
+        self._pid = os.getpid()
+        self._broken = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process may go on with the connection."""
+        if self._pid != os.getpid():
+            _inherited.append(self)
+            return False
+        return not self._broken
+
+    def close(self) -> None:
+        """Close the connection, whatever state it is in."""
+        self._broken = True
+        try:
+            self._connection.close()
+        except Exception:  # it is given up; why it does not close helps nobody
+            return
+
+    def transact(self, work: Callable[[], Any]) -> Any:
+        """Run ``work`` in a transaction of its own; roll back and raise what it raises."""
+        try:
+            self._database.begin(self._connection)
+            result = work()
+            self._connection.commit()
+        except BaseException:
+            self._roll_back()
+            raise
+        return result
+
+    def _roll_back(self) -> None:
+        try:
+            self._connection.rollback()
+        except Exception:  # the server is gone: the next write connects anew
+            self.close()
+
+    def repeats(self, batch: Batch, prepared: Prepared) -> bool:
+        """Whether ``batch`` was just written with other rows: the second would be lost."""
+        if self.last_written is None or self.last_written[0] is not batch:
+            return False
+        return self.last_written[1].by_record != prepared.by_record
+
+    def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
+        writes = self._take(batch)
+        records = batch[:]
+        touching = self.ledger.covered(batch.span)
+        groups: Iterable[Any] = prepared.by_record
+        skipped = 0
+        if touching:
+            is_new = not_covered(records, touching)
+            groups = compress(groups, is_new)
+            skipped = len(records) - sum(is_new)
+        rows = list(chain.from_iterable(groups))
+        if rows:
+            insert = self._dialect.insert(self._table, prepared.columns, prepared.width)
+            self._cursor.executemany(insert, rows)
+        self.ledger.cover(batch.span, touching)
+        if due_for_merge(writes):
+            self.ledger.merge(batch.span)
+        return WriteResult(len(rows), skipped)
+
+    def _take(self, batch: Batch) -> int:
+        for _ in range(_FIRST_ROW_TRIES - 1):
+            try:
+                return self.ledger.take(batch.span)
+            except Exception as error:
+                if not _is_integrity_error(error):
+                    raise
+                # Another connection was first to add the row: now it is there.
+                self._connection.rollback()
+                self._database.begin(self._connection)
+        return self.ledger.take(batch.span)
+
+    def set_up(self, schema: Sequence[str]) -> None:
+        """Create our tables, and the user's, where they are missing."""
+        # Looked for first: who may write rows need not be allowed to create tables.
+        self._create_unless(OWN_TABLES, self.ledger.create)
+        if not schema and (missing := self._missing(self._table)):
+            raise ConfigError(
+                "table",
+                f"{self._table!r} in {self._database.label} can't be read ({missing}).",
+                remedy="Create it, or pass schema='CREATE TABLE …'.",
+            ) from missing
+        self._create_unless(
+            (self._table,), lambda: [self._cursor.execute(statement) for statement in schema]
+        )
+
+    def _create_unless(self, tables: Sequence[str], create: Callable[[], Any]) -> None:
+        if not any(self._missing(table) for table in tables):
+            return
+        try:
+            self.transact(create)
+        except Exception:
+            if any(self._missing(table) for table in tables):
+                raise
+            # Another connection created them at the same moment.
+
+    def _missing(self, table: str) -> Exception | None:
+        try:
+            self._cursor.execute(f"SELECT 1 FROM {self._dialect.name(table)} WHERE 1 = 0")
+            self._cursor.fetchall()
+        except Exception as error:
+            return error
+        finally:
+            self._roll_back()
+        return None
+
+
+def _is_integrity_error(error: Exception) -> bool:
+    # PEP 249 gives each driver a class of this name and no common parent.
+    return any(cls.__name__ == "IntegrityError" for cls in type(error).__mro__)

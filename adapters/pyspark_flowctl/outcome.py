@@ -1,0 +1,160 @@
+"""How one run of a bolt's Spark job ended, and what follows from it.  Pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from flowctl.ports import Endpoint
+
+Kind: TypeAlias = Literal["ended", "lost", "load", "error", "crashed", "spark", "gone"]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bolt's job ended.
+
+    ``ended``: it heard END.  ``lost``: its spout went without END.  ``load``: flowctl or
+    ``process`` can't be loaded on the worker.  ``error``: the bolt itself raised.  ``crashed``:
+    its Python worker or executor died.  ``spark``: Spark refused or cancelled the job.
+    ``gone``: there is no Spark session any more.
+    """
+
+    kind: Kind
+    error: str = ""
+    detail: str = ""
+    module: str | None = None
+    remedy: str = ""
+    traceback: str = ""
+    lived_s: float = 0.0
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Run the bolt again in ``after_s``."""
+
+    after_s: float
+    detail: str
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Don't run the bolt again; both texts empty: it is simply done."""
+
+    detail: str = ""
+    remedy: str = ""
+
+
+# A worker that has lived this long had connected and worked: what came before doesn't count.
+STEADY_S = 10.0
+# S110: exponential.  5 s is what a user would still call "comes back by itself", and keeps a
+# hopeless bolt (some 0.3 s of work a start) near 5 % of a core.
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
+# A killed worker should be back soon however often it is killed; a process that kills its worker
+# is stopped by the attempts of its tuple, not here.
+BACKOFF_CRASHED_MAX_S = 1.0
+# How often in a row the same kind of failure is taken; those not named never give up.
+REPEATS_MAX: dict[Kind, int] = {
+    "gone": 1,
+    "load": 2,  # what can't be loaded on one worker may load on the next: one host is unlike
+    "error": 3,  # the bolt itself has already tried to connect for 6 s each time
+    "spark": 5,  # with the back-off 1.5 s: longer than an executor takes to be replaced
+}
+# These don't pass by themselves.
+_FINAL = ("AuthenticationError", "WireError")
+
+
+class RestartPolicy:
+    """Decides after each run of one bolt.  Not thread-safe: one per bolt."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._failures = 0  # on end, of any kind: for the back-off
+        self._repeats = 0  # on end, of the last kind
+        self._kind: Kind | None = None
+
+    def after(self, outcome: Outcome) -> Restart | GiveUp:
+        """Return what to do next; a crash or a lost spout alone never gives up."""
+        if outcome.kind == "ended":
+            return GiveUp()
+        self._count(outcome)
+        if outcome.error in _FINAL or self._repeats >= REPEATS_MAX.get(outcome.kind, sys.maxsize):
+            return GiveUp(describe(outcome), remedy_for(outcome, self._endpoint))
+        wait_s = BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10)  # 10: the maximum is passed
+        longest_s = BACKOFF_CRASHED_MAX_S if outcome.kind == "crashed" else BACKOFF_MAX_S
+        return Restart(min(wait_s, longest_s), describe(outcome))
+
+    def _count(self, outcome: Outcome) -> None:
+        # A bolt that raises had not connected, however long it took.
+        if outcome.lived_s >= STEADY_S and outcome.kind not in ("load", "error"):
+            self._failures = self._repeats = 0
+        if outcome.kind != self._kind:
+            self._repeats = 0
+        self._kind = outcome.kind
+        self._failures += 1
+        self._repeats += 1
+
+
+def describe(outcome: Outcome) -> str:
+    """Return one or two lines that say what went wrong, without a stack."""
+    if outcome.kind == "lost":
+        return f"the connection to the spout ended ({outcome.detail})"
+    if outcome.kind == "crashed":
+        return "its Spark worker died"
+    if outcome.kind == "load":
+        return f"can't be loaded on the worker: {outcome.error}: {outcome.detail}"
+    return f"{outcome.error}: {outcome.detail}" if outcome.error else outcome.detail
+
+
+def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
+    """Return what the operator or the job's author can do."""
+    if outcome.kind == "gone":
+        return "Something stopped the Spark session; start the job again: it resumes."
+    if outcome.module is not None:
+        return _install(outcome.module)
+    if outcome.kind == "load":
+        return "Check that driver and workers have the same versions of what process uses."
+    if outcome.error == "AuthenticationError":
+        return f"Something else listens on {endpoint.host}:{endpoint.port}; start the job again."
+    return outcome.remedy or "See the log of the Spark executors."
+
+
+def _install(module: str) -> str:
+    top = module.partition(".")[0]
+    if top == "flowctl":
+        return "Install flowctl on every Spark worker: pip install flowctl-spark."
+    return (
+        f"Install {top!r} on every Spark worker, or ship it with spark.submit.pyFiles or "
+        "addPyFile; a module of your own can also move into the job's file."
+    )
+
+
+# The last line of a Python traceback: "package.SomeError: text".
+_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
+_CRASHED = (
+    "Python worker exited unexpectedly",
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "MetadataFetchFailedException",
+    "Could not connect to Python worker",
+)
+
+
+def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
+    """Return the outcome for an exception that Spark raised: the cause, not the Java stack."""
+    text = str(error)
+    if gone:
+        return Outcome(kind="gone", detail="the Spark session was stopped", lived_s=lived_s)
+    if any(mark in text for mark in _CRASHED):
+        return Outcome(kind="crashed", lived_s=lived_s)
+    if found := _PYTHON_ERROR.findall(text.partition("\n\tat ")[0]):
+        name, detail = found[-1]
+        return Outcome(kind="spark", error=name.rpartition(".")[2], detail=detail, lived_s=lived_s)
+    return Outcome(kind="spark", detail=_first_lines(text), lived_s=lived_s)
+
+
+def _first_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wanted = [line for line in lines if not line.startswith(("at ", "An error occurred"))]
+    return " ".join(wanted[:2])[:400]  # a line of a terminal or five; the rest is in Spark's log

@@ -1,0 +1,177 @@
+"""The Spark session that bolts run on: the user's, or one that we start and stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from flowctl.errors import ConfigError, EnvironmentFault
+from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
+from pyspark_flowctl.jvm import start_jvm
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+# How often Spark itself may start a killed bolt's task again within one job: it does so in 0.25 s,
+# a new job takes 0.5 s.  More kills than anyone makes in a run; after them we start a new job.
+LOCAL_FAILURES_MAX = 1000
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+class SessionHolder:
+    """Finds, opens and closes the session.  Thread-safe.
+
+    Never stops a session that it did not start.
+    """
+
+    def __init__(self, *, spark: Any | None, master: str | None, slots_wanted: int) -> None:
+        self._lock = threading.Lock()
+        self._given = spark
+        self._master = master
+        self._slots_wanted = slots_wanted
+        self._jobs: SparkJobs | None = None
+        self._owned: Any | None = None
+
+    def find(self) -> SparkJobs | None:
+        """Return the given or active session's jobs; None if a session has to be started.
+
+        To be called from the user's thread: Spark's active session is thread-local.  Raises
+        :class:`ConfigError` if ``master`` contradicts the session.
+        """
+        with self._lock:
+            if self._jobs is None:
+                found = self._given or _active_session()
+                if found is not None:
+                    self._jobs = _jobs_of(found)
+                    self._refuse_other_master(self._jobs)
+            return self._jobs
+
+    def will_be_local(self) -> bool:
+        """Return True if the bolts run, or will run, on this machine."""
+        if self._jobs is not None:
+            return self._jobs.local
+        return is_local(self._master or "local")
+
+    def open(self) -> SparkJobs:
+        """Return the session's jobs, started if need be (5–9 s).
+
+        Raises :class:`EnvironmentFault` if Spark does not start.
+        """
+        found = self.find()
+        if found is not None:
+            return found
+        with self._lock:
+            if self._jobs is None:
+                with _sigint_kept():
+                    self._owned = _start(self._master, self._slots_wanted)
+                self._jobs = _jobs_of(self._owned)
+            return self._jobs
+
+    def close(self) -> None:
+        """Stop the session if it was started here; forget it."""
+        with self._lock:
+            owned, self._owned, self._jobs = self._owned, None, None
+            if owned is not None:
+                with contextlib.suppress(Exception):  # its JVM may be dead already
+                    owned.stop()
+
+    def _refuse_other_master(self, jobs: SparkJobs) -> None:
+        if self._master is not None and self._master != jobs.master:
+            raise ConfigError(
+                "master",
+                f"{self._master} was asked for, but a Spark session on {jobs.master} is active.",
+                remedy="Leave master out to use that session, or stop it first.",
+            )
+
+
+def _active_session() -> Any | None:
+    from pyspark.sql import SparkSession
+
+    try:
+        active = SparkSession.getActiveSession()
+    except Exception:  # Connect without grpc, or a JVM that is gone
+        active = None
+    if active is not None:
+        return active
+    # Active means: in this thread.  One made in another thread is the user's all the same.
+    made = getattr(SparkSession, "_instantiatedSession", None)
+    return None if made is None or made.sparkContext._jsc is None else made
+
+
+def _jobs_of(spark: Any) -> SparkJobs:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return ConnectJobs(spark)
+    return ClassicJobs(spark)
+
+
+def _start(master: str | None, slots_wanted: int) -> Any:
+    from pyspark.sql import SparkSession
+
+    if master is not None and master.startswith("sc://"):
+        return SparkSession.builder.remote(master).getOrCreate()
+    from pyspark_flowctl.java import ensure_java
+
+    ensure_java()
+    try:
+        with _workers_use_this_python():
+            start_jvm(settings := _settings(master, slots_wanted))
+            return SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise EnvironmentFault(
+            f"Spark did not start on {master or 'this machine'}: {text}",
+            remedy="Run `flowctl doctor`; the lines above may say more.",
+        ) from error
+
+
+def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
+    """Return the settings of a session of our own; ``spark-defaults.conf`` fills in the rest."""
+    # One slot more than bolts, so that a job of the user's own is not shut out.
+    chosen = master or f"local[{slots_wanted + 1},{LOCAL_FAILURES_MAX}]"
+    settings = {
+        "spark.master": chosen,
+        "spark.app.name": "flowctl",
+        "spark.ui.enabled": "false",  # saves a second of start and a port
+        "spark.ui.showConsoleProgress": "false",  # a bolt's job has no progress to show
+        # The JVM only starts Python here, no data goes through it: the first compiler and the
+        # smallest collector save 40 % of the start's CPU time.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    }
+    if is_local(chosen):  # a host name that does not resolve, or a VPN, must not matter
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+@contextlib.contextmanager
+def _workers_use_this_python() -> Iterator[None]:
+    """Without PYSPARK_PYTHON workers take whatever ``python3`` is on PATH."""
+    if "PYSPARK_PYTHON" in os.environ:
+        yield
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_PYTHON"]
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """Spark's own handler cancels all jobs on Ctrl-C: ours must save first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Spark sets no handler from here
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

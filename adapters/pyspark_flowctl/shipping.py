@@ -1,0 +1,128 @@
+"""Pickle ``process`` for the workers, once, in the driver, where an error can be explained."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark import cloudpickle as _cloudpickle
+
+from flowctl.errors import ConfigError
+from flowctl.ports import Process
+
+cloudpickle: Any = _cloudpickle  # untyped
+_REGISTRY = threading.Lock()  # cloudpickle's list of modules by value is global
+
+
+def ship(process: Process) -> bytes:
+    """Return ``process`` pickled by Spark's own cloudpickle.
+
+    A function of a job's file can't be imported on workers, so its module is pickled by value;
+    where that is impossible (a lock in the module) it is pickled by name, which works if the
+    module is installed there.  Raises :class:`ConfigError` that names what can't be pickled.
+    """
+    module = _local_module(process)
+    try:
+        with _by_value(module):
+            return _dumps(process)
+    except Exception as error:
+        if module is not None and (by_name := _dumps_or_none(process)) is not None:
+            return by_name
+        with _by_value(module):
+            problem = _problem(process, error)
+        raise ConfigError("process", problem, remedy=_REMEDY) from error
+
+
+_REMEDY = (
+    "Create it inside the function or in a function that it calls: it runs on the worker. "
+    "Connections, locks, files and the Spark session can't travel."
+)
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    with _REGISTRY:
+        if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+            yield
+            return
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _dumps(value: Any) -> bytes:
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def _dumps_or_none(value: Any) -> bytes | None:
+    try:
+        return _dumps(value)
+    except Exception:
+        return None
+
+
+def _local_module(process: Process) -> ModuleType | None:
+    """Return the module of ``process`` if workers can't be expected to have it."""
+    inner = _unwrapped(process)
+    name = getattr(inner, "__module__", None) or type(inner).__module__
+    module = sys.modules.get(name)
+    if module is None or name == "__main__" or _is_installed(module):
+        return None  # cloudpickle takes __main__ by value anyway
+    return module
+
+
+def _unwrapped(process: Any) -> Any:
+    while isinstance(process, functools.partial):
+        process = process.func
+    return getattr(process, "__func__", process)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    top = module.__name__.partition(".")[0]
+    if top in ("flowctl", "pyspark_flowctl") or top.startswith("flowctl_"):
+        return True  # workers have flowctl, or nothing works
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return True  # built in
+    places = sysconfig.get_paths()
+    known = {places[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    parts = Path(file).parts
+    return "site-packages" in parts or "dist-packages" in parts or file.startswith(tuple(known))
+
+
+def _problem(process: Process, error: Exception) -> str:
+    name = getattr(_unwrapped(process), "__qualname__", type(process).__qualname__)
+    for label, value in _parts(process).items():
+        if _dumps_or_none(value) is None:
+            kind = type(value).__qualname__
+            return f"{name} can't be sent to the workers because of {label} ({kind}): {error}."
+    return f"{name} can't be sent to the workers: {error}."
+
+
+def _parts(process: Any) -> Mapping[str, Any]:
+    """Return what ``process`` takes along, by the name that its author knows."""
+    parts: dict[str, Any] = {}
+    while isinstance(process, functools.partial):
+        parts |= {f"argument {index}": value for index, value in enumerate(process.args)}
+        parts |= {f"argument {name!r}": value for name, value in process.keywords.items()}
+        process = process.func
+    owner = getattr(process, "__self__", process)
+    parts |= {f"attribute {name!r}": v for name, v in getattr(owner, "__dict__", {}).items()}
+    function = getattr(process, "__func__", process)
+    if not inspect.isfunction(function):
+        function = inspect.getattr_static(type(process), "__call__", None)
+    if inspect.isfunction(function):
+        seen = inspect.getclosurevars(function)
+        parts |= {f"variable {name!r}": v for name, v in {**seen.globals, **seen.nonlocals}.items()}
+    return parts

@@ -1,0 +1,152 @@
+"""Keeps each bolt's Spark job alive, and says which bolts wait for a slot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from flowctl.ports import BoltNotice, Endpoint
+from pyspark_flowctl.jobs import SparkJobs
+from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy, from_spark
+from pyspark_flowctl.task import BoltTask
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+Notify = Callable[[BoltNotice], None]
+
+
+class BoltSupervisor:
+    """One thread: runs one bolt's job again and again until it heard END or ``stopping`` is set.
+
+    ``is_done`` is thread-safe, as are ``cancel`` and ``is_waiting``.
+    """
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        task: BoltTask,
+        endpoint: Endpoint,
+        *,
+        tag: str,
+        notify: Notify,
+        stopping: threading.Event,
+    ) -> None:
+        self.bolt = task.bolt
+        self._jobs = jobs
+        self._task = task
+        self._tag = tag
+        self._notify = notify
+        self._stopping = stopping
+        self._policy = RestartPolicy(endpoint)
+        self._submitted = False
+        self.thread = jobs.thread(self._supervise, f"flowctl-{task.bolt}")
+
+    @property
+    def is_done(self) -> bool:
+        """True when the thread has ended."""
+        return not self.thread.is_alive()
+
+    def is_waiting(self) -> bool | None:
+        """Return True while Spark has no slot for the bolt, None if that can't be known."""
+        if self.is_done or not self._submitted:
+            return False
+        return self._jobs.is_waiting(self._tag)
+
+    def cancel(self) -> None:
+        """Cancel the job that runs now, if any."""
+        if self._submitted and not self.is_done:
+            self._jobs.cancel(self._tag)
+
+    def _supervise(self) -> None:
+        while not self._stopping.is_set():
+            outcome = self._run_once()
+            if self._stopping.is_set():
+                return
+            step = self._policy.after(outcome)
+            if isinstance(step, GiveUp):
+                self._give_up(step, outcome)
+                return
+            self._notify(BoltNotice(self.bolt, "restarting", step.detail))
+            self._stopping.wait(step.after_s)
+
+    def _run_once(self) -> Outcome:
+        began_s = time.monotonic()
+        self._submitted = True
+        try:
+            return msgspec.json.decode(self._jobs.run(self._task, self._tag), type=Outcome)
+        except Exception as error:  # whatever Spark raises: py4j, gRPC and Spark's own errors
+            if self._stopping.is_set():  # cancelled: no need to ask why
+                return Outcome(kind="ended")
+            gone = self._jobs.is_gone()
+            return from_spark(error, gone=gone, lived_s=time.monotonic() - began_s)
+        finally:
+            self._submitted = False
+
+    def _give_up(self, step: GiveUp, outcome: Outcome) -> None:
+        if not step.detail:
+            return
+        if outcome.traceback:
+            _log.debug("bolt_failed", bolt=self.bolt, traceback=outcome.traceback)
+        self._notify(BoltNotice(self.bolt, "fatal", step.detail, step.remedy))
+
+
+# A task starts within a second of its submission when there is a slot (24 of them took 0.8 s);
+# three seconds without one are no hiccup.
+SLOT_PATIENCE_S = 3.0
+_LOOK_EVERY_S = 1.0
+
+
+class SlotWatch:
+    """One thread: notifies once for each stretch in which a bolt waits for a slot."""
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        bolts: Sequence[BoltSupervisor],
+        *,
+        notify: Notify,
+        stopping: threading.Event,
+    ) -> None:
+        self._jobs = jobs
+        self._bolts = bolts
+        self._notify = notify
+        self._stopping = stopping
+        self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
+        self.thread = jobs.thread(self._watch, "flowctl-slots")
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            try:
+                self._look()
+            except Exception as error:  # a session that is gone: the supervisors report it
+                _log.debug("slots_unknown", error=type(error).__name__)
+
+    def _look(self) -> None:
+        waiting = self._waiting()
+        for bolt in self._bolts:
+            looks = self._looks.get(bolt.bolt, 0) + 1 if bolt.bolt in waiting else 0
+            self._looks[bolt.bolt] = looks
+            if looks == round(SLOT_PATIENCE_S / _LOOK_EVERY_S):
+                self._notify(self._notice(bolt.bolt, len(self._bolts) - len(waiting)))
+
+    def _waiting(self) -> set[str]:
+        """Return who has no slot; where Spark can't tell, those beyond the slots, in order."""
+        states = {bolt.bolt: bolt.is_waiting() for bolt in self._bolts}
+        if None not in states.values():
+            return {bolt for bolt, is_waiting in states.items() if is_waiting}
+        slots = self._jobs.slots()
+        active = [bolt.bolt for bolt in self._bolts if not bolt.is_done]
+        return set() if slots is None else set(active[slots:])
+
+    def _notice(self, bolt: str, running: int) -> BoltNotice:
+        count = len(self._bolts)
+        return BoltNotice(
+            bolt,
+            "waiting",
+            f"no free Spark slot: {running} of {count} bolts run on {self._jobs.master}",
+            f"Give Spark {count} free cores, or set count to {running}; the job goes on as it is.",
+        )

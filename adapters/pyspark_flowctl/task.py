@@ -1,0 +1,74 @@
+"""What runs on a Spark worker for one bolt.  Spark ships these functions by value.
+
+By value, because this code must be able to say that flowctl is missing on a worker, and to
+extend ``sys.path`` before anything of flowctl is imported.  So: standard library only at module
+level, and no state.  What happened is *returned*, as JSON: an error that is raised would be
+retried by Spark at once, and be reported as a hundred lines of Java.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+
+class BoltTask(NamedTuple):
+    """One bolt's job, of builtin types only (it is shipped as a plain tuple).
+
+    ``endpoint`` and ``process`` are pickles; ``paths`` is the driver's ``sys.path`` where the
+    workers share its disk, else empty.
+    """
+
+    bolt: str
+    slots: int
+    endpoint: bytes
+    process: bytes
+    paths: tuple[str, ...]
+
+
+def run_task(bolt: str, slots: int, endpoint: bytes, process: bytes, paths: tuple[str, ...]) -> str:
+    """Run one bolt until its spout ends it; return the outcome as JSON (see ``outcome.py``)."""
+    began_s = time.monotonic()
+    kind = "load"
+    try:
+        if paths:  # resolve modules as the driver does
+            sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
+        from flowctl.bolts.worker import run_bolt
+
+        arguments = pickle.loads(endpoint), bolt, pickle.loads(process)
+        kind = "error"
+        summary = run_bolt(*arguments, slots=slots)
+        kind = "ended" if summary.ended == "end" else "lost"
+        outcome: dict[str, Any] = {"kind": kind, "detail": summary.ended}
+    except Exception as error:
+        outcome = {
+            "kind": kind,
+            "error": type(error).__name__,
+            "detail": getattr(error, "problem", None) or str(error) or repr(error),
+            "remedy": getattr(error, "remedy", ""),
+            "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
+            "traceback": traceback.format_exc(limit=-8),  # the innermost frames name the fault
+        }
+    outcome["lived_s"] = time.monotonic() - began_s
+    return json.dumps(outcome)
+
+
+def run_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:
+    """Run the bolt as a partition of an RDD."""
+    for _ in rows:  # a worker that read all of its input is used again
+        pass
+    yield run_task(*task)
+
+
+def run_arrow(task: tuple[Any, ...], batches: Iterable[Any]) -> Iterator[Any]:
+    """Run the bolt as a partition of ``mapInArrow``: one row with the column ``outcome``."""
+    pyarrow: Any = importlib.import_module("pyarrow")  # untyped
+    for _ in batches:
+        pass
+    yield pyarrow.RecordBatch.from_pydict({"outcome": [run_task(*task)]})

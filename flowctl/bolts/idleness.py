@@ -1,0 +1,43 @@
+"""How long a bolt had nothing to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Idleness:
+    """Cumulative idle time of a bolt with ``slots`` process threads.
+
+    Not thread-safe: the caller holds a lock (a wait inside :meth:`one` may release it).
+    The total is the mean over the slots, so it grows by one second a second when all are idle,
+    whatever their number.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._total_s = 0.0  # of the waits that are over, all slots together
+        self._since_sum_s = 0.0  # of those under way: when each began
+        self.idle_slots = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One slot is idle while inside."""
+        since_s = time.monotonic()
+        self.idle_slots += 1
+        self._since_sum_s += since_s
+        try:
+            yield
+        finally:
+            self.idle_slots -= 1
+            # Exactly 0 when nobody is idle, or rounding would pile up.
+            self._since_sum_s = self._since_sum_s - since_s if self.idle_slots else 0.0
+            self._total_s += time.monotonic() - since_s
+
+    def total_s(self) -> float:
+        """Idle time until now [s], 0 or more."""
+        total_s = self._total_s
+        if self.idle_slots:
+            total_s += self.idle_slots * time.monotonic() - self._since_sum_s
+        return total_s / self._slots

@@ -1,0 +1,262 @@
+"""A bolt's end of the wire: what was received and not begun, and what is not yet reported.
+
+One thread, the *link*, reads the connection, answers for the bolt and sends heartbeats, so that
+a bolt deep in ``process`` still speaks.  No user code runs in it.  The process threads take
+work from here and report to here.
+
+Three things make it fast.  The link decodes all that one read brings and wakes the process
+threads once.  A process thread reports and takes its next tuple under one lock.  Acks ride
+together: an ack waits for others while more tuples are queued, though never much longer than
+``_ACK_DELAY_S``, for which the link has promised to look.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from typing import Final, NamedTuple, TypeAlias
+
+from flowctl.bolts.idleness import Idleness
+from flowctl.errors import WireError
+from flowctl.ports import Endpoint
+from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.frames import (
+    AckFrame,
+    End,
+    FailFrame,
+    Heartbeat,
+    Ping,
+    Revoke,
+    Revoked,
+    TupleFrame,
+)
+from flowctl.wire.stream import Stream
+
+Order: TypeAlias = TupleFrame | Revoke | Ping | End
+Outcome: TypeAlias = AckFrame | FailFrame
+
+# The spout learns of a free place at most this much later, a tenth of the shortest
+# round trip that a window can feel on a busy machine.
+_ACK_DELAY_S: Final = 0.001
+# An ack is 40 bytes and a send costs some 10 us: spread over 64 it is 0.2 us an ack, and more
+# would only make the spout wait.
+_ACKS_PER_SEND: Final = 64
+_RECEIVE_BYTES: Final = 256 << 10  # a window of small tuples, or four of 64 KB, in one call
+_NONE_YET: Final = -1
+
+
+class Work(NamedTuple):
+    """A tuple whose processing may begin.  ``idle_total_s`` as in :class:`AckFrame`."""
+
+    frame: TupleFrame
+    received_at_s: float
+    idle_total_s: float
+
+
+class Link:
+    """Owns the connection from Welcome to its end.
+
+    :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` for any.
+    ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
+    """
+
+    def __init__(self, stream: Stream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
+        self._stream = stream
+        self._heartbeat_s = endpoint.heartbeat_s
+        decoder = decoder_of(TupleFrame | Revoke | Ping | End)
+        self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
+        self._slots = slots
+        # Guarded by _changed, which is notified when the queue grows or the link ends.
+        self._changed = threading.Condition(threading.Lock())
+        self._queue: deque[tuple[TupleFrame, float]] = deque()
+        self._writer = FrameWriter(endpoint.frame_bytes_max)
+        self._waiting_acks = 0
+        self._reported = False  # something, since the link looked
+        self._promised = False  # the link looks at the outbox within _ACK_DELAY_S:
+        self._look_at_s = 0.0  # then
+        self._idleness = Idleness(slots)
+        self._last_tuple_id = _NONE_YET
+        self.ended: str | None = None
+        self.revoked = 0
+        # Held while bytes go out, around _changed: what was written first is sent first.
+        self._sending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"flowctl-link-{bolt}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def take(self) -> Work | None:
+        """Wait for a tuple; None when there will be no more."""
+        with self._changed:
+            return self._take()
+
+    def report_and_take(self, outcome: Outcome) -> Work | None:
+        """Report on a tuple, then as :meth:`take`."""
+        with self._changed:
+            self._writer.append(outcome)
+            self._waiting_acks += 1
+            self._reported = True
+            queued = len(self._queue) > 0
+            if queued and self._promised and self._waiting_acks < _ACKS_PER_SEND:
+                return self._take()
+        self._flush()
+        return self.take()
+
+    def close(self, why: str) -> None:
+        """End the link (a link that has ended keeps its reason); process threads get no more."""
+        self._end(why)
+        self._stream.shutdown(socket.SHUT_RDWR)  # wakes the link thread
+
+    def join(self) -> None:
+        """Wait for the link thread, then release the connection."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._stream.close()
+
+    def _take(self) -> Work | None:
+        """Holding _changed."""
+        while not self._queue:
+            if self.ended is not None:
+                return None
+            with self._idleness.one():
+                self._changed.wait()
+        if self.ended is not None:
+            return None
+        frame, received_at_s = self._queue.popleft()
+        self._last_tuple_id = frame.tuple_id
+        return Work(frame, received_at_s, self._idleness.total_s())
+
+    def _flush(self) -> None:
+        with self._sending:
+            with self._changed:
+                data = self._writer.take()
+                self._waiting_acks = 0
+            self._send(data)
+
+    def _send(self, data: bytearray) -> None:
+        """Send all; a connection that is gone is the link thread's to notice."""
+        writable: select.poll | None = None
+        try:
+            while data:
+                del data[: self._stream.send(data)]
+                if data:
+                    if writable is None:
+                        writable = select.poll()
+                        writable.register(self._stream.fileno(), select.POLLOUT)
+                    writable.poll()
+        except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
+            return
+
+    # -- the link thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._receive_until_end()
+            self._end("eof")
+        except OSError as error:
+            self._end(f"eof: {error.strerror or error}")
+        except WireError as error:
+            self._end(f"broken: {error.problem}")
+        except BaseException:
+            self._end("broken: a defect in the link")
+            raise
+
+    def _receive_until_end(self) -> None:
+        readable = select.poll()
+        readable.register(self._stream.fileno(), select.POLLIN)
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        now_s = time.monotonic()
+        beat_at_s = now_s + self._heartbeat_s
+        while self.ended is None:
+            wait_s = _ACK_DELAY_S if self._promised else max(beat_at_s - now_s, 0)
+            ready = readable.poll(wait_s * 1000)
+            now_s = time.monotonic()
+            if ready and not self._receive(buffer, now_s):
+                return
+            if self._promised and (not ready or now_s >= self._look_at_s):
+                self._keep_promise(now_s)
+            if now_s >= beat_at_s:
+                beat_at_s = now_s + self._heartbeat_s
+                self._beat()
+
+    def _receive(self, buffer: memoryview, now_s: float) -> bool:
+        """Take what came; False at the end of the stream."""
+        while (size := self._stream.recv_into(buffer)) is not None:
+            if size == 0:
+                return False
+            self._obey(self._reader.feed(buffer[:size]), now_s)
+            if not self._stream.pending():
+                break
+        return True
+
+    def _obey(self, orders: list[Order], now_s: float) -> None:
+        tuples: list[tuple[TupleFrame, float]] = []
+        for order in orders:
+            if isinstance(order, TupleFrame):
+                tuples.append((order, now_s))
+                continue
+            self._queue_up(tuples, now_s)
+            tuples = []
+            if isinstance(order, Revoke):
+                self._give_back(set(order.tuple_ids))
+            elif isinstance(order, Ping):
+                self._beat()
+            else:
+                self._end("end")
+        self._queue_up(tuples, now_s)
+
+    def _queue_up(self, tuples: list[tuple[TupleFrame, float]], now_s: float) -> None:
+        if tuples:
+            with self._changed:
+                self._queue.extend(tuples)
+                if not self._promised:
+                    self._promised = True
+                    self._look_at_s = now_s + _ACK_DELAY_S
+                self._changed.notify(min(len(tuples), self._slots))
+
+    def _keep_promise(self, now_s: float) -> None:
+        """Send acks that wait.  Promise again if tuples were finished since the last look.
+
+        If none were, acks go out one by one until tuples come again: a slow ``process`` costs
+        no wake-ups, a fast one few system calls.
+        """
+        with self._changed:
+            self._promised = self._reported
+            self._reported = False
+            waiting = self._waiting_acks > 0
+        self._look_at_s = now_s + _ACK_DELAY_S
+        if waiting:
+            self._flush()
+
+    def _give_back(self, tuple_ids: set[int]) -> None:
+        with self._changed:
+            given = [f.tuple_id for f, _ in self._queue if f.tuple_id in tuple_ids]
+            if given:
+                kept = [item for item in self._queue if item[0].tuple_id not in tuple_ids]
+                self._queue.clear()
+                self._queue.extend(kept)
+            self._writer.append(Revoked(given))
+            self.revoked += len(given)
+        self._flush()
+
+    def _beat(self) -> None:
+        with self._changed:
+            beat = Heartbeat(
+                busy_slots=self._slots - self._idleness.idle_slots,
+                queued=len(self._queue),
+                last_tuple_id=self._last_tuple_id,
+                idle_total_s=self._idleness.total_s(),
+            )
+            self._writer.append(beat)
+        self._flush()
+
+    def _end(self, why: str) -> None:
+        with self._changed:
+            if self.ended is None:
+                self.ended = why
+            self._queue.clear()
+            self._changed.notify_all()

@@ -1,0 +1,96 @@
+"""LocalBolts: bolts as threads of this process, for laptops, tests and jobs without Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from flowctl.bolts.worker import FlowControlBolt
+from flowctl.errors import AuthenticationError, ConfigError, WireError
+from flowctl.ports import BoltNotice, Endpoint, Process
+
+# A bolt that goes at once is not run in a circle; a short break of the spout is not felt.
+_RESTART_PAUSE_FIRST_S: Final = 0.1
+_RESTART_PAUSE_MAX_S: Final = 5.0
+# A bolt that lived this long was well: its next restart is a first one.
+_WELL_AFTER_S: Final = 10.0
+
+
+class LocalBolts:
+    """Runs ``process`` in ``count`` bolts of ``slots`` threads each (:class:`flowctl.ports.Bolts`).
+
+    The bolts share one interpreter: they help where ``process`` waits, not where it computes.
+    ``process`` may be called from several threads at once.  Start once.
+    """
+
+    def __init__(self, process: Process, *, count: int, slots: int = 1) -> None:
+        if not callable(process):
+            raise ConfigError("process", "is not callable.", remedy="Give a function of a batch.")
+        for field, value in (("count", count), ("slots", slots)):
+            if value < 1:
+                raise ConfigError(field, f"{value} is not possible.", remedy="Give 1 or more.")
+        self.count = count
+        self.slots = slots
+        self._process = process
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._running: dict[str, FlowControlBolt] = {}
+
+    def listen_host(self) -> str:
+        """Loopback: the bolts are here."""
+        return "127.0.0.1"
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        """Start the bolts and return; what dies comes back after a pause."""
+        for number in range(1, self.count + 1):
+            bolt = f"b{number}"
+            thread = threading.Thread(
+                target=self._supervise,
+                args=(endpoint, bolt, notify),
+                name=f"flowctl-bolt-{bolt}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End all bolts; a call of ``process`` that outlasts ``timeout_s`` is left behind."""
+        self._stopping.set()
+        for bolt in list(self._running.values()):
+            bolt.cancel()
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(deadline_s - time.monotonic(), 0))
+
+    def _supervise(
+        self, endpoint: Endpoint, bolt: str, notify: Callable[[BoltNotice], None]
+    ) -> None:
+        notify(BoltNotice(bolt, "starting"))
+        pause_s = _RESTART_PAUSE_FIRST_S
+        while not self._stopping.is_set():
+            began_at_s = time.monotonic()
+            try:
+                detail = self._run_once(endpoint, bolt)
+            except (AuthenticationError, WireError) as error:
+                notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
+                return
+            except BaseException as error:  # also what user code raised to end its thread
+                detail = f"{type(error).__name__}: {error}"
+            if detail is None or self._stopping.is_set():
+                return
+            if time.monotonic() - began_at_s > _WELL_AFTER_S:
+                pause_s = _RESTART_PAUSE_FIRST_S
+            notify(BoltNotice(bolt, "restarting", detail))
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, _RESTART_PAUSE_MAX_S)
+
+    def _run_once(self, endpoint: Endpoint, bolt: str) -> str | None:
+        """Be the bolt for one connection: why it must come back, or None if it need not."""
+        running = FlowControlBolt(endpoint, bolt, self._process, slots=self.slots)
+        self._running[bolt] = running
+        if self._stopping.is_set():  # stop() may have looked just before
+            return None
+        ended = running.run().ended
+        return None if ended == "end" else ended

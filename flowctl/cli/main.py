@@ -1,0 +1,115 @@
+"""The ``flowctl`` command: commands are loaded when they are called, errors end in exit codes.
+
+===  =============================================
+0    finished
+1    failed, whoever must act
+2    wrong usage: an argument, a setting
+130  interrupted (Ctrl-C, SIGTERM) and saved
+===  =============================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+import flowctl
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, FlowctlError
+
+# name → (module:attribute, help): the help is here so that ``--help`` imports no command.
+COMMANDS = {
+    "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
+    "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
+    "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
+    "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),
+}
+DEBUG_VARIABLE = "FLOWCTL_DEBUG"
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"flowctl {flowctl.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version and exit.",
+)  # fmt: skip
+@click.option("--debug", is_flag=True, help=f"Show tracebacks; also {DEBUG_VARIABLE}=1.")
+@click.option(
+    "--log-level", help="Log on stderr from this level on, also what the view shows.",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+)  # fmt: skip
+def cli(debug: bool, log_level: str | None) -> None:
+    """Adaptive flow control for ETL on Spark."""
+    from flowctl.instrumentation.logging import configure
+
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+    configure(log_level or "WARNING", flow_events=log_level is not None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; never raises but for ``SystemExit``."""
+    try:
+        result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except FlowctlError as error:
+        return explain(error)
+    except BrokenPipeError:
+        # The reader of our output has gone (``| head``); nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILED
+    return result if isinstance(result, int) else EXIT_FINISHED
+
+
+def explain(error: FlowctlError) -> int:
+    """Print the problem and the remedy on stderr; return the exit code."""
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exception(error)
+    click.echo(f"flowctl: {error.problem}", err=True)
+    if error.remedy:
+        click.echo(f"         {error.remedy}", err=True)
+    return error.exit_code
+
+
+def entry() -> None:
+    """Console-script entry point."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

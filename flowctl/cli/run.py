@@ -1,0 +1,128 @@
+"""``flowctl run``: the spout of a job file, with its parts replaced from the command line."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
+
+if TYPE_CHECKING:
+    from flowctl.runtime.spout import FlowControlSpout
+
+
+@click.command()
+@click.argument("job")
+@click.option("--redis", "redis_url", metavar="URL", help="Keep the checkpoint in this Redis.")
+@click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
+              help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
+@click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
+              help="Write how the run ended as JSON, also when it fails.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
+@click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+@click.option("--quiet", is_flag=True, help="Show nothing but errors.")
+def run(
+    *,
+    job: str,
+    redis_url: str | None,
+    overrides: tuple[str, ...],
+    report_path: Path | None,
+    master: str | None,
+    bolt_count: int | None,
+    plain: bool,
+    quiet: bool,
+) -> int:
+    """Run JOB: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.
+
+    The attribute is a FlowControlSpout or a function that returns one.  Ctrl-C saves and prints
+    the command that resumes.
+    """
+    from flowctl.cli.job import load_spout
+
+    _check_writable(report_path)
+    settings = parse_overrides(overrides)
+    spout = load_spout(job)
+    if settings:
+        spout.settings = spout.settings.with_overrides(settings)
+    if redis_url:
+        spout.checkpoint = _redis(redis_url)
+    _change_bolts(spout, master, bolt_count)
+    return run_spout(spout, view=view_mode(plain, quiet), report_path=report_path)
+
+
+def run_spout(
+    spout: FlowControlSpout,
+    *,
+    view: Any,
+    report_path: Path | None,
+) -> int:
+    """Run ``spout`` and return the exit code; errors of flowctl's go up to ``main``."""
+    from flowctl.runtime.spout import Interrupted
+
+    try:
+        spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
+    except Interrupted as stopped:
+        if view == "off":  # no view has said how to go on
+            click.echo(f"flowctl: {stopped}", err=True)
+        return EXIT_INTERRUPTED
+    return EXIT_FINISHED
+
+
+def resume_command() -> str:
+    """Return the command line that this process was started with, ready to paste."""
+    program = sys.argv[0]
+    if program.endswith(("__main__.py", "cli/main.py")):
+        return shlex.join(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
+    return shlex.join([Path(program).name, *sys.argv[1:]])
+
+
+def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "off"]:
+    """Return the mode of the view that the two flags ask for."""
+    if quiet:
+        return "off"
+    return "plain" if plain else "auto"
+
+
+def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Return ``NAME=VALUE`` pairs as a mapping; raise :class:`ConfigError` for other texts."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                "--set", f"{pair!r} is not NAME=VALUE.", remedy="Example: --set window.policy=fixed"
+            )
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _check_writable(path: Path | None) -> None:
+    # Before the run, not after hours of it.
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ConfigError(
+            "--report", f"no directory {path.absolute().parent}.", remedy="Make it first."
+        )
+
+
+def _redis(url: str) -> Any:
+    from flowctl.cli.adapters import load_adapter
+
+    return load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
+
+
+def _change_bolts(spout: FlowControlSpout, master: str | None, count: int | None) -> None:
+    if master is not None:
+        if not hasattr(spout.bolts, "master"):
+            raise ConfigError(
+                "--master",
+                f"{type(spout.bolts).__name__} don't run on Spark.",
+                remedy="Leave it out, or use SparkBolts in the job.",
+            )
+        spout.bolts.master = master
+    if count is not None:
+        spout.bolts.count = count

@@ -1,0 +1,58 @@
+"""One timer a bolt, however many tuples it holds.
+
+The heap has at most one live entry per bolt.  An ack does not touch it: an alarm that rings too
+early is set anew, which costs one wake-up per time-out instead of one heap operation per tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+
+NEVER = float("inf")
+
+
+class Alarms:
+    """When to look at which bolt.  Not thread-safe."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, AdaptiveFlowConsumer]] = []
+        self._order = 0  # breaks ties: consumers do not compare
+
+    def set(self, consumer: AdaptiveFlowConsumer, at_s: float) -> None:
+        """Ring for ``consumer`` at ``at_s``, or earlier if that is already set."""
+        if at_s < consumer.alarm_s:
+            consumer.alarm_s = at_s
+            self._order += 1
+            heappush(self._heap, (at_s, self._order, consumer))
+
+    def next_s(self) -> float | None:
+        """When the next alarm rings, or None."""
+        heap = self._heap
+        while heap and self._is_stale(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def ring(
+        self, now_s: float, due_s: Callable[[AdaptiveFlowConsumer], float]
+    ) -> Iterator[AdaptiveFlowConsumer]:
+        """Yield the bolts whose time has come by ``due_s``; set the others' alarms anew."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_s:
+            entry = heappop(heap)
+            if self._is_stale(entry):
+                continue
+            consumer = entry[2]
+            consumer.alarm_s = NEVER
+            if due_s(consumer) <= now_s:
+                yield consumer
+            self.set(consumer, due_s(consumer))
+
+    @staticmethod
+    def _is_stale(entry: tuple[float, int, AdaptiveFlowConsumer]) -> bool:
+        at_s, _, consumer = entry
+        return consumer.is_gone or consumer.alarm_s != at_s

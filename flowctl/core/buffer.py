@@ -1,0 +1,119 @@
+"""The send buffer: records that were read and not yet sent (S23), bounded in records and bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from flowctl.core.records import Record
+
+_SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes ``value`` takes on the wire (text counts its characters)."""
+    kind = value.__class__
+    if kind is str or kind is bytes:
+        return len(value)
+    if value is None or kind is int or kind is float or kind is bool:
+        return _SCALAR_BYTES
+    return len(_encode(value))
+
+
+class _Run:
+    """A contiguous run of one partition; ``taken`` of its records are gone."""
+
+    __slots__ = ("largest", "partition", "records", "seq", "sizes", "taken")
+
+    def __init__(
+        self, partition: str, seq: int, records: Sequence[Record], sizes: Sequence[int]
+    ) -> None:
+        self.partition = partition
+        self.seq = seq
+        self.records = records
+        self.sizes = sizes
+        self.largest = max(sizes)
+        self.taken = 0
+
+
+class Cut:
+    """Records cut off the buffer for one tuple: one partition, contiguous from ``seq``."""
+
+    __slots__ = ("partition", "records", "seq", "size_bytes")
+
+    def __init__(
+        self, partition: str, seq: int, records: Sequence[Record], size_bytes: int
+    ) -> None:
+        self.partition = partition
+        self.seq = seq
+        self.records = records
+        self.size_bytes = size_bytes
+
+
+class SendBuffer:
+    """First in, first out.  ``records`` and ``size_bytes`` say how full it is.  Not thread-safe."""
+
+    __slots__ = ("_runs", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self._runs: deque[_Run] = deque()
+        self.records = 0
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return self.records > 0
+
+    def put(
+        self, partition: str, seq: int, records: Sequence[Record], sizes: Sequence[int]
+    ) -> None:
+        """Append a run; ``sizes`` are its records' sizes in bytes."""
+        self._runs.append(_Run(partition, seq, records, sizes))
+        self.records += len(records)
+        self.size_bytes += sum(sizes)
+
+    def cut(self, records_max: int, bytes_max: int) -> Cut:
+        """Take up to ``records_max`` records and ``bytes_max`` bytes, at least one record.
+
+        Goes on into the next run if that continues this one, so that tuples are full although
+        a producer polls in small pieces.  Raises IndexError when empty.
+        """
+        run = self._runs[0]
+        cut = self._cut_run(run, records_max, bytes_max)
+        while self._runs and self._runs[0] is not run:
+            following = self._runs[0]
+            missing = records_max - len(cut.records)
+            room = bytes_max - cut.size_bytes
+            continues = (
+                following.partition == cut.partition
+                and following.seq == cut.seq + len(cut.records)
+                and following.sizes[following.taken] <= room
+            )
+            if not continues or missing <= 0:
+                break
+            more = self._cut_run(following, missing, room)
+            cut.records = [*cut.records, *more.records]
+            cut.size_bytes += more.size_bytes
+            run = following
+        return cut
+
+    def _cut_run(self, run: _Run, records_max: int, bytes_max: int) -> Cut:
+        begin = run.taken
+        stop = min(begin + records_max, len(run.records))
+        sizes = run.sizes[begin:stop]
+        if run.largest * len(sizes) > bytes_max:  # only then can the sum be too large
+            fitting = sum(1 for total in accumulate(sizes) if total <= bytes_max)
+            stop = begin + max(1, fitting)
+            sizes = run.sizes[begin:stop]
+        size_bytes = sum(sizes)
+        cut = Cut(run.partition, run.seq + begin, run.records[begin:stop], size_bytes)
+        run.taken = stop
+        if stop == len(run.records):
+            self._runs.popleft()
+        self.records -= stop - begin
+        self.size_bytes -= size_bytes
+        return cut

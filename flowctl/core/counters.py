@@ -1,0 +1,23 @@
+"""What happened in a run, in numbers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Counters(msgspec.Struct, gc=False):
+    """Counts of this run; only ever rise, save ``*_now``.  Tuples unless the name says records."""
+
+    emitted: int = 0
+    acked: int = 0
+    records_acked: int = 0
+    expired: int = 0
+    moved: int = 0  # sent again, to whichever bolt
+    failed: int = 0
+    revoked: int = 0
+    late: int = 0
+    duplicate: int = 0
+    unknown: int = 0
+    bolts_lost: int = 0
+    records_pending_now: int = 0  # sent at least once, not acked
+    records_pending_max: int = 0

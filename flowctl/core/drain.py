@@ -1,0 +1,97 @@
+"""At the end of the input idle bolts take what slow ones have not begun (revoke before hedge).
+
+A revoked tuple is processed once, wherever that is: taking it back costs a message, no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+
+
+class Thief:
+    """Asks the bolts with most work left for their newest tuples, one for each idle bolt.
+
+    Does nothing until the first :meth:`hunt`, when there is nothing left to send.  Each question
+    costs O(log N) amortised: the heap holds a bolt's work as it was, and is refreshed lazily.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        bolts: Mapping[str, AdaptiveFlowConsumer],
+        revoke: Callable[[AdaptiveFlowConsumer, list[int]], None],
+    ) -> None:
+        self._bolts = bolts
+        self._revoke = revoke
+        self._is_started = False
+        self._idle: set[str] = set()
+        self._victims: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
+        self._asked: set[str] = set()  # bolts that have not answered yet
+
+    def hunt(self) -> None:
+        """There is nothing that could be sent now: ask on behalf of those that are idle."""
+        if not self._is_started:
+            self._start()
+        while len(self._asked) < len(self._idle):
+            victim = self._next_victim()
+            if victim is None:
+                return
+            self._asked.add(victim.bolt)
+            self._revoke(victim, [next(reversed(victim.flight))])
+
+    def _start(self) -> None:
+        self._is_started = True
+        self._victims = [(-work_left_s(c), c.bolt) for c in self._bolts.values()]
+        heapify(self._victims)
+        self._idle = {c.bolt for c in self._bolts.values() if not c.flight and c.has_room}
+
+    def _next_victim(self) -> AdaptiveFlowConsumer | None:
+        while self._victims:
+            recorded_s, name = self._victims[0]
+            victim = self._bolts.get(name)
+            if victim is None or name in self._asked or len(victim.flight) <= victim.slots:
+                heappop(self._victims)
+                continue
+            left_s = work_left_s(victim)
+            if left_s < -recorded_s:
+                heapreplace(self._victims, (-left_s, name))
+                continue
+            return victim
+        return None
+
+    def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
+        """``consumer`` has nothing to do."""
+        if self._is_started and consumer.has_room:
+            self._idle.add(consumer.bolt)
+
+    def note_given(self, consumer: AdaptiveFlowConsumer) -> None:
+        """``consumer`` was sent a tuple."""
+        if self._is_started:
+            self._idle.discard(consumer.bolt)
+            self._push(consumer)
+
+    def on_answer(self, victim: AdaptiveFlowConsumer, *, given: bool) -> None:
+        """``victim`` gave back what it could; if that was nothing, it is left alone."""
+        if victim.bolt in self._asked:
+            self._asked.remove(victim.bolt)
+            if given:
+                self._push(victim)
+
+    def forget(self, bolt: str) -> None:
+        """``bolt`` went; it will not answer."""
+        self._idle.discard(bolt)
+        self._asked.discard(bolt)
+
+    def _push(self, victim: AdaptiveFlowConsumer) -> None:
+        if len(victim.flight) > victim.slots:
+            heappush(self._victims, (-work_left_s(victim), victim.bolt))
+
+
+def work_left_s(consumer: AdaptiveFlowConsumer) -> float:
+    """Seconds until the bolt is through with what it holds, by its speed so far."""
+    per_record_s = consumer.rtt.service_per_record_s or 0.0
+    records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
+    return per_record_s * records / consumer.slots

@@ -1,0 +1,123 @@
+"""What comes in: records numbered per partition, kept in the send buffer, within bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+
+from flowctl.core.buffer import Cut, SendBuffer, size_of
+from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
+from flowctl.core.ledger import PartitionLedger
+from flowctl.core.records import Checkpoint, Record
+from flowctl.core.settings import BufferSettings
+
+
+class Intake:
+    """Ledgers and send buffer of all partitions.  Not thread-safe; owned by ``SpoutCore``."""
+
+    def __init__(
+        self, settings: BufferSettings, restored: Checkpoint, events: deque[FlowEvent]
+    ) -> None:
+        self.buffer = SendBuffer()
+        self.ledgers: dict[str, PartitionLedger] = {}
+        self.uncommitted = 0  # records read and not below their partition's cumulative ack
+        self._settings = settings
+        self._restored = dict(restored.partitions)
+        self._events = events
+        self._paused_at_s: float | None = None
+
+    def offer(self, partition: str, records: Sequence[Record], now_s: float) -> int:
+        """Take as many of ``records`` as the bounds allow, in order; return how many."""
+        sizes = [size_of(record.value) for record in records[: self._room_records()]]
+        taken = self._fitting(sizes)
+        if records:  # an empty offer neither begins nor ends a stretch
+            self._note(taken < len(records), now_s)
+        if not taken:
+            return 0
+        ledger = self.ledgers.get(partition) or self._open(partition)
+        before = ledger.uncommitted
+        accepted = records if taken == len(records) else records[:taken]
+        for seq, run in ledger.admit(accepted):
+            run_sizes = (
+                sizes[:taken]
+                if len(run) == taken
+                else [size_of(record.value) for record in run]  # some were skipped
+            )
+            self.buffer.put(partition, seq, run, run_sizes)
+        self.uncommitted += ledger.uncommitted - before
+        return taken
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a producer that was refused should offer again: half of the buffer is free.
+
+        Half, so that it does so in few large steps.
+        """
+        settings = self._settings
+        return (
+            2 * self.buffer.records <= settings.records_max
+            and 2 * self.buffer.size_bytes <= settings.bytes_max
+            and self.uncommitted < settings.uncommitted_max
+        )
+
+    def _open(self, partition: str) -> PartitionLedger:
+        ledger = PartitionLedger(partition, self._restored.pop(partition, None))
+        self.ledgers[partition] = ledger
+        return ledger
+
+    def _room_records(self) -> int:
+        settings = self._settings
+        return max(
+            0,
+            min(
+                settings.records_max - self.buffer.records,
+                settings.uncommitted_max - self.uncommitted,
+            ),
+        )
+
+    def _fitting(self, sizes: Sequence[int]) -> int:
+        """How many records of these sizes fit; one always fits into an empty buffer."""
+        room = self._settings.bytes_max - self.buffer.size_bytes
+        if sum(sizes) <= room:
+            return len(sizes)
+        fitting = sum(1 for total in accumulate(sizes) if total <= room)
+        return fitting or (1 if sizes and not self.buffer else 0)
+
+    def _note(self, refused: bool, now_s: float) -> None:
+        """One event when a stretch of refusals begins, one when it ends (S44)."""
+        if refused and self._paused_at_s is None:
+            self._paused_at_s = now_s
+            full = self.uncommitted >= self._settings.uncommitted_max
+            reason = "buffer.uncommitted_max" if full else "buffer full"
+            self._events.append(IntakePaused(at_s=now_s, reason=reason))
+        elif not refused and self._paused_at_s is not None:
+            self._events.append(IntakeResumed(at_s=now_s, paused_s=now_s - self._paused_at_s))
+            self._paused_at_s = None
+
+    def end(self) -> None:
+        """No more records: what an earlier run had acked beyond the last one read counts now."""
+        for ledger in self.ledgers.values():
+            before = ledger.uncommitted
+            ledger.end_of_input()
+            self.uncommitted += ledger.uncommitted - before
+
+    def ack(self, cut: Cut) -> None:
+        """The records of ``cut`` are processed."""
+        ledger = self.ledgers[cut.partition]
+        before = ledger.cumulative_seq
+        records = cut.records
+        ledger.ack(cut.seq, cut.seq + len(records), records[0].position, records[-1].position)
+        self.uncommitted -= ledger.cumulative_seq - before
+
+    @property
+    def skipped(self) -> int:
+        """Records read again though an earlier run had acked them."""
+        return sum(ledger.skipped for ledger in self.ledgers.values())
+
+    def checkpoint(self, windows: dict[str, float]) -> Checkpoint:
+        """What a restart needs, of partitions read in this run and of those not reached yet."""
+        partitions = dict(self._restored)
+        for name, ledger in self.ledgers.items():
+            partitions[name] = ledger.checkpoint()
+        return Checkpoint(partitions, windows)

@@ -1,0 +1,505 @@
+"""SpoutCore: the one class that runtimes see.  Time comes in, decisions go out.
+
+After the driver contracts of quinn-proto and aioquic: whoever drives it owns the lock, calls in
+what happened, and polls out what to do.  ``now_s`` is monotonic seconds and never goes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
+
+import msgspec
+
+from flowctl.core.alarms import Alarms
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.counters import Counters
+from flowctl.core.dispatch import RoundRobin
+from flowctl.core.drain import Thief
+from flowctl.core.events import (
+    BoltAdded,
+    BoltRemoved,
+    FlowEvent,
+    TupleExpired,
+    TupleFailed,
+    TupleGaveUp,
+    TupleMoved,
+)
+from flowctl.core.intake import Intake
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.settings import CoreSettings
+from flowctl.core.tuples import FlowTuple
+
+# Ready retries looked at before new tuples get their turn: one whose other bolts are all full
+# must not hold up the rest, and looking at each on every poll would cost O(retries).
+_RETRIES_LOOKED_AT = 4
+_NOBODY: frozenset[str] = frozenset()
+
+
+class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
+    """Ask ``bolt`` to give these tuples back if it has not begun them."""
+
+    bolt: str
+    tuple_ids: list[int]
+
+
+class SpoutCore:
+    """Decides which tuple goes to which bolt when, and what is done.  Pure; not thread-safe."""
+
+    def __init__(
+        self, settings: CoreSettings | None = None, *, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.settings = settings or CoreSettings()
+        checkpoint = checkpoint or Checkpoint()
+        self.counters = Counters()
+        self.bolts: dict[str, AdaptiveFlowConsumer] = {}
+        self.gave_up: TupleGaveUp | None = None  # the first tuple whose attempts ran out
+        self._events: deque[FlowEvent] = deque()
+        self._orders: deque[RevokeOrder] = deque()
+        self._windows = dict(checkpoint.windows)
+        self.intake = Intake(self.settings.buffer, checkpoint, self._events)
+        self._dispatcher = RoundRobin()
+        self._alarms = Alarms()
+        self._retries = RetryQueue()
+        self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
+        self._last_id = 0
+        self._input_ended = False
+        # Bolts that nobody should wait for: suspect, or full of tuples given up on.
+        self._out: set[str] = set()
+        self._thief = Thief(self.bolts, self._revoke)
+
+    # -- bolts come and go ---------------------------------------------------------------
+
+    def add_bolt(self, bolt: str, *, slots: int, epoch: int, now_s: float) -> None:
+        """A bolt came, or came back with a new epoch: what it held before goes to others."""
+        if bolt in self.bolts:
+            self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
+        consumer = AdaptiveFlowConsumer(
+            bolt,
+            slots=slots,
+            epoch=epoch,
+            now_s=now_s,
+            settings=self.settings,
+            events=self._events,
+            learned=self._windows.get(bolt),
+        )
+        self.bolts[bolt] = consumer
+        self._note_room(consumer)
+        self._events.append(BoltAdded(at_s=now_s, bolt=bolt, epoch=epoch, slots=slots))
+
+    def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
+        """A bolt went.  What it held goes to others; a bolt that is not there is ignored.
+
+        ``lost``: it died rather than left, so the tuples that it was working on (the oldest, one
+        a slot) may be the cause, and count a fault.
+        """
+        consumer = self.bolts.pop(bolt, None)
+        if consumer is None:
+            return
+        consumer.is_gone = True
+        self._out.discard(bolt)
+        self._thief.forget(bolt)
+        self._windows[bolt] = consumer.policy.window
+        self._former[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
+        held = list(consumer.flight.values())
+        consumer.flight.clear()
+        consumer.strays.clear()
+        self.counters.bolts_lost += lost
+        self._events.append(
+            BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)
+        )
+        for index, flow_tuple in enumerate(held):
+            if lost and index < consumer.slots:
+                self._fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
+            else:
+                self._retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
+    # -- records come in -----------------------------------------------------------------
+
+    def offer(self, partition: str, records: Sequence[Record], *, now_s: float) -> int:
+        """Take records of one partition; return how many.  Fewer: the producer has to wait.
+
+        Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
+        """
+        return self.intake.offer(partition, records, now_s)
+
+    def end_of_input(self, *, now_s: float) -> None:
+        """The source is read to its end: drain what is left.
+
+        Only then: what an earlier run had acked beyond the last record read counts as reached,
+        so a reader that merely stops must not call this, or the records between are lost.
+        """
+        del now_s
+        self._input_ended = True
+        self.intake.end()
+
+    # -- tuples go out -------------------------------------------------------------------
+
+    def poll_emit(self, *, now_s: float) -> Emission | None:
+        """Return the next tuple that a window allows, and to whom; None: nothing now."""
+        if self._retries:
+            emission = self._emit_retry(now_s)
+            if emission is not None:
+                return emission
+        if not self.intake.buffer:
+            if self._input_ended:
+                self._thief.hunt()
+            return None
+        consumer = self._dispatcher.pick()
+        if consumer is None:
+            return None
+        cut = self.intake.buffer.cut(self._records_max(consumer), self.settings.tuple.bytes_max)
+        self._last_id += 1
+        flow_tuple = FlowTuple(self._last_id, cut)
+        self._pending[flow_tuple.tuple_id] = flow_tuple
+        counters = self.counters
+        counters.records_pending_now += len(cut.records)
+        counters.records_pending_max = max(
+            counters.records_pending_max, counters.records_pending_now
+        )
+        return self._send(flow_tuple, consumer, now_s)
+
+    def _records_max(self, consumer: AdaptiveFlowConsumer) -> int:
+        records_max = consumer.records_max()
+        if self._input_ended:
+            # Guided self-scheduling (Polychronopoulos & Kuck 1987): a share of what is left, so
+            # that the last tuples are small and the bolts finish together.
+            share = self.intake.buffer.records // (2 * max(1, len(self.bolts)))
+            records_max = max(1, min(records_max, share))
+        return records_max
+
+    def _emit_retry(self, now_s: float) -> Emission | None:
+        blocked: list[FlowTuple] = []
+        emission = None
+        for flow_tuple in self._retries.take_ready():
+            consumer = self._dispatcher.pick(self._avoided(flow_tuple))
+            if consumer is not None:
+                moved_from = flow_tuple.held_by or ""
+                emission = self._send(flow_tuple, consumer, now_s)
+                self.counters.moved += 1
+                self._events.append(
+                    TupleMoved(
+                        at_s=now_s,
+                        tuple_id=flow_tuple.tuple_id,
+                        bolt=consumer.bolt,
+                        moved_from=moved_from,
+                        attempt=flow_tuple.attempt,
+                    )
+                )
+                break
+            blocked.append(flow_tuple)
+            if len(blocked) >= _RETRIES_LOOKED_AT:
+                break
+        for flow_tuple in blocked:
+            self._retries.put_back(flow_tuple)
+        return emission
+
+    def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
+        """The bolts it must not go to; none once every bolt in use has had it (ruling 1.9-G)."""
+        avoid = flow_tuple.avoid
+        if not avoid:
+            return _NOBODY
+        usable = len(self.bolts) - len(self._out)
+        avoided = sum(1 for bolt in avoid if bolt in self.bolts and bolt not in self._out)
+        return avoid if usable > avoided else _NOBODY
+
+    def _send(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> Emission:
+        self.counters.emitted += 1
+        consumer.on_sent(flow_tuple, now_s)
+        if self._input_ended:
+            self._thief.note_given(consumer)
+        if flow_tuple.deadline_s < consumer.alarm_s:
+            self._alarms.set(consumer, self._due_s(consumer))
+        cut = flow_tuple.cut
+        return Emission(
+            flow_tuple.tuple_id,
+            consumer.bolt,
+            flow_tuple.attempt,
+            cut.partition,
+            cut.records,
+            self.intake.ledgers[cut.partition].cumulative,
+            cut.size_bytes,
+        )
+
+    def poll_order(self) -> RevokeOrder | None:
+        """Return the next thing to ask of a bolt, or None."""
+        return self._orders.popleft() if self._orders else None
+
+    def _revoke(self, consumer: AdaptiveFlowConsumer, tuple_ids: list[int]) -> None:
+        self._orders.append(RevokeOrder(consumer.bolt, tuple_ids))
+
+    # -- bolts answer --------------------------------------------------------------------
+
+    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
+        """A bolt processed a tuple.  The first ack wins; all others are counted and ignored."""
+        consumer = self._speaker(ack.bolt, ack.epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        flow_tuple = self._pending.get(ack.tuple_id)
+        if flow_tuple is None:
+            known = consumer.strays.pop(ack.tuple_id, None) is not None
+            self._note_room(consumer)
+            if not known and ack.tuple_id > self._last_id:
+                return self._count_unknown()
+            self.counters.duplicate += 1
+            return AckOutcome.DUPLICATE
+        # An earlier sending's ack says nothing of this one's round trip (Karn).
+        if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
+            consumer.on_ack(flow_tuple, now_s, ack.wait_s, ack.service_s)
+            outcome = AckOutcome.ACKED
+        else:
+            self._take_late(flow_tuple, consumer, now_s)
+            outcome = AckOutcome.LATE
+        self._complete(flow_tuple)
+        self._note_room(consumer)
+        return outcome
+
+    def _take_late(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> None:
+        """An expired sending was processed after all: drop the replay, wherever it is."""
+        self.counters.late += 1
+        consumer.strays.pop(flow_tuple.tuple_id, None)
+        if self._retries.discard(flow_tuple.tuple_id):
+            return
+        holder = self.bolts.get(flow_tuple.held_by or "")
+        if holder is not None and holder.flight.pop(flow_tuple.tuple_id, None) is not None:
+            holder.strays[flow_tuple.tuple_id] = now_s
+            self._note_room(holder)
+            self._revoke(holder, [flow_tuple.tuple_id])
+
+    def _complete(self, flow_tuple: FlowTuple) -> None:
+        del self._pending[flow_tuple.tuple_id]
+        records = len(flow_tuple.cut.records)
+        self.intake.ack(flow_tuple.cut)
+        counters = self.counters
+        counters.acked += 1
+        counters.records_acked += records
+        counters.records_pending_now -= records
+
+    def on_fail(
+        self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
+    ) -> AckOutcome:
+        """``process`` raised: the tuple goes again after a back-off, or is given up (S109, S110).
+
+        A fail of a tuple that this bolt does not hold any more is ignored.
+        """
+        consumer = self._speaker(bolt, epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        flow_tuple = consumer.flight.pop(tuple_id, None)
+        if flow_tuple is None:
+            consumer.strays.pop(tuple_id, None)
+        self._note_room(consumer)
+        if flow_tuple is None:
+            return AckOutcome.DUPLICATE
+        return self._fault(flow_tuple, bolt, reason, now_s)
+
+    def _fault(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> AckOutcome:
+        """Count a fault of ``flow_tuple`` on ``bolt``; schedule it again or give it up."""
+        retry = self.settings.retry
+        flow_tuple.faults += 1
+        flow_tuple.shun(bolt)
+        self.counters.failed += 1
+        if flow_tuple.faults >= retry.attempts_max:
+            self._give_up(flow_tuple, reason, now_s)
+            return AckOutcome.GAVE_UP
+        retry_at_s = now_s + backoff_s(flow_tuple.faults, retry)
+        self._retries.add(flow_tuple, not_before_s=retry_at_s, now_s=now_s)
+        self._events.append(
+            TupleFailed(
+                at_s=now_s,
+                bolt=bolt,
+                tuple_id=flow_tuple.tuple_id,
+                attempt=flow_tuple.attempt,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                reason=reason,
+                retry_at_s=retry_at_s,
+            )
+        )
+        return AckOutcome.FAILED
+
+    def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
+        event = TupleGaveUp(
+            at_s=now_s,
+            tuple_id=flow_tuple.tuple_id,
+            partition=flow_tuple.cut.partition,
+            first=flow_tuple.first,
+            last=flow_tuple.last,
+            attempts=flow_tuple.faults,
+            bolts=tuple(sorted(flow_tuple.avoid or ())),
+            reason=reason,
+        )
+        self.gave_up = self.gave_up or event
+        self._events.append(event)
+
+    def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
+        """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
+        consumer = self._speaker(bolt, epoch, now_s)
+        if consumer is None:
+            return
+        given = False
+        for tuple_id in tuple_ids:
+            given = True
+            consumer.strays.pop(tuple_id, None)
+            flow_tuple = consumer.flight.pop(tuple_id, None)
+            if flow_tuple is not None:
+                self.counters.revoked += 1
+                self._send_elsewhere(flow_tuple, consumer, now_s)
+        self._note_room(consumer)
+        self._thief.on_answer(consumer, given=given)
+
+    def on_heartbeat(
+        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
+    ) -> None:
+        """A sign of life from the bolt's own thread, and whether it has anything to do."""
+        consumer = self._speaker(bolt, epoch, now_s)
+        if consumer is not None:
+            consumer.on_heartbeat(busy_slots + queued, now_s)
+            if consumer.strays or self._out:
+                self._note_room(consumer)
+
+    def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
+        """The bolt that said something, now known to be alive; None if its epoch is over."""
+        consumer = self.bolts.get(bolt)
+        if consumer is None or consumer.epoch != epoch:
+            return None
+        if consumer.on_heard(now_s):
+            self._note_room(consumer)
+        return consumer
+
+    def _note_room(self, consumer: AdaptiveFlowConsumer) -> None:
+        """Something about ``consumer`` changed: it may have room now, be idle, or be out."""
+        self._dispatcher.note_room(consumer)
+        if not consumer.flight:
+            self._thief.note_idle(consumer)
+        if consumer.strays or self._out:
+            if consumer.is_out:
+                self._out.add(consumer.bolt)
+            else:
+                self._out.discard(consumer.bolt)
+
+    def _count_unknown(self) -> AckOutcome:
+        self.counters.unknown += 1
+        return AckOutcome.UNKNOWN
+
+    # -- time passes ---------------------------------------------------------------------
+
+    def next_deadline_s(self) -> float | None:
+        """When :meth:`on_deadline` wants to be called; None: only after something happened."""
+        alarm_s, due_s = self._alarms.next_s(), self._retries.next_due_s()
+        if alarm_s is None or due_s is None:
+            return due_s if alarm_s is None else alarm_s
+        return min(alarm_s, due_s)
+
+    def on_deadline(self, *, now_s: float) -> None:
+        """Expire what is overdue, suspect who is silent, make retries ready."""
+        self._retries.ripen(now_s)
+        for consumer in self._alarms.ring(now_s, self._due_s):
+            self._on_alarm(consumer, now_s)
+
+    def _due_s(self, consumer: AdaptiveFlowConsumer) -> float:
+        """When ``consumer`` has to be looked at: its next tuple's time-out, or its silence."""
+        if not consumer.flight:
+            return consumer.strays_due_s()
+        timeout = self.settings.timeout
+        if consumer.is_suspect:
+            return consumer.suspect_since_s + timeout.suspect_s
+        # Not always the oldest's: a time-out may be put off, and new ones become shorter.
+        due_s = min(flow_tuple.deadline_s for flow_tuple in consumer.flight.values())
+        if consumer.sends_heartbeats:
+            due_s = min(due_s, consumer.heard_at_s + timeout.silence_max_s)
+        return due_s
+
+    def _on_alarm(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        if not consumer.flight:
+            consumer.drop_old_strays(now_s)
+        elif consumer.is_suspect:  # still silent: down, all it held goes to others
+            consumer.is_down = True
+            self._expire(consumer, list(consumer.flight.values()), now_s)
+        elif self._is_silent(consumer, now_s):
+            head = next(iter(consumer.flight.values()))
+            consumer.on_expired([head], now_s, silent=True)
+            consumer.suspect(now_s)
+            self._expire(consumer, [head], now_s)
+        else:
+            overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
+            consumer.on_expired(overdue, now_s, silent=False)
+            if consumer.sends_heartbeats and not consumer.idle_reported:
+                overdue = self._take_back(consumer, overdue, now_s)
+            self._expire(consumer, overdue, now_s)
+        self._note_room(consumer)
+
+    def _is_silent(self, consumer: AdaptiveFlowConsumer, now_s: float) -> bool:
+        timeout = self.settings.timeout
+        # The same sum as in _due_s: an alarm that finds nothing to do would ring for ever.
+        silence_s = min(timeout.silence_s, timeout.silence_max_s)
+        return consumer.sends_heartbeats and consumer.heard_at_s + silence_s <= now_s
+
+    def _take_back(
+        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
+    ) -> list[FlowTuple]:
+        """Slow, not dead: ask for what it has not begun, wait on for what it has.
+
+        Returns those that were waited for long enough: they go to others although this bolt may
+        be at work on them.
+        """
+        wait_s = self.settings.timeout.rto_max_s
+        hopeless = [t for t in overdue if now_s - t.sent_at_s >= wait_s]
+        asked = [t for t in overdue if now_s - t.sent_at_s < wait_s]
+        for flow_tuple in asked:
+            flow_tuple.deadline_s = now_s + consumer.rtt.rto_s
+        if asked:
+            self._revoke(consumer, [t.tuple_id for t in asked])
+        return hopeless
+
+    def _expire(
+        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
+    ) -> None:
+        for flow_tuple in overdue:
+            self.counters.expired += 1
+            self._events.append(
+                TupleExpired(
+                    at_s=now_s,
+                    bolt=consumer.bolt,
+                    tuple_id=flow_tuple.tuple_id,
+                    attempt=flow_tuple.attempt,
+                    rto_s=now_s - flow_tuple.sent_at_s,
+                )
+            )
+            del consumer.flight[flow_tuple.tuple_id]
+            consumer.strays[flow_tuple.tuple_id] = now_s
+            self._send_elsewhere(flow_tuple, consumer, now_s)
+
+    def _send_elsewhere(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> None:
+        flow_tuple.shun(consumer.bolt)
+        consumer.moved_away += 1
+        self._retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
+    # -- what others read ----------------------------------------------------------------
+
+    def poll_event(self) -> FlowEvent | None:
+        """Return the next thing that happened and why, or None."""
+        return self._events.popleft() if self._events else None
+
+    def checkpoint(self) -> Checkpoint:
+        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        windows = {**self._windows, **{b: c.policy.window for b, c in self.bolts.items()}}
+        return self.intake.checkpoint(windows)
+
+    def tuple_records(self, tuple_id: int) -> Sequence[Record]:
+        """The records of a tuple that is not acked yet; empty if there is no such tuple."""
+        flow_tuple = self._pending.get(tuple_id)
+        return flow_tuple.cut.records if flow_tuple is not None else ()
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing buffered, nothing in flight, nothing to send again."""
+        return not self._pending and not self.intake.buffer

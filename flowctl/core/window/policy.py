@@ -1,0 +1,44 @@
+"""What a window policy is told and what it decides."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from flowctl.core.state import Signal
+
+
+class AckSample(msgspec.Struct, frozen=True, gc=False):
+    """One ack as a policy sees it.
+
+    ``wait_s`` is the time the tuple queued at the bolt (None: no telemetry), ``was_limited``
+    says that the bolt's window was full when this tuple was sent or later.
+    """
+
+    now_s: float
+    sent_at_s: float
+    ack_rtt_s: float
+    wait_s: float | None
+    service_s: float | None
+    records: int
+    was_limited: bool
+
+
+class WindowPolicy(Protocol):
+    """The window of one bolt, in tuples.  Pure; not thread-safe.
+
+    ``window`` may be fractional; a bolt may hold ``int(window)`` tuples, at least one.
+    """
+
+    window: float
+
+    def on_ack(self, sample: AckSample) -> Signal | None:
+        """Take an ack, move the window; return what it says of the bolt, None for no news."""
+
+    def on_expired(self, now_s: float, sent_at_s: float) -> None:
+        """A tuple that was sent at ``sent_at_s`` expired at ``now_s``."""
+
+    @property
+    def threshold_s(self) -> float | None:
+        """The RTT above which the last ack counted as slow; None where there is no such thing."""

@@ -1,0 +1,112 @@
+"""Core events as structlog events and as sentences for people.
+
+The names and fields of :data:`NAMES` are public (S121): dashboards and alerts rest on them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from flowctl.core import events as ev
+from flowctl.core.positions import show
+from flowctl.instrumentation import numbers
+
+NAMES: Final[dict[type[ev.FlowEvent], str]] = {
+    ev.BoltAdded: "bolt_added",
+    ev.BoltRemoved: "bolt_removed",
+    ev.WindowChanged: "window_changed",
+    ev.StateChanged: "state_changed",
+    ev.TupleExpired: "tuple_expired",
+    ev.TupleMoved: "tuple_moved",
+    ev.TupleFailed: "tuple_failed",
+    ev.TupleGaveUp: "tuple_gave_up",
+    ev.IntakePaused: "intake_paused",
+    ev.IntakeResumed: "intake_resumed",
+}
+
+# What needs an eye is a warning, what ends the run an error; the flow of windows is detail.
+_LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
+    ev.BoltRemoved: logging.WARNING,
+    ev.TupleFailed: logging.WARNING,
+    ev.TupleGaveUp: logging.ERROR,
+    ev.WindowChanged: logging.DEBUG,
+    ev.IntakePaused: logging.DEBUG,
+    ev.IntakeResumed: logging.DEBUG,
+}
+
+
+class EventLogger(Protocol):
+    """The part of a structlog logger that is used here."""
+
+    def log(self, level: int, event: str, /, **fields: Any) -> Any: ...
+
+
+def name_of(event: ev.FlowEvent) -> str:
+    """Return the stable name of ``event``'s class."""
+    return NAMES[type(event)]
+
+
+def fields_of(event: ev.FlowEvent) -> dict[str, Any]:
+    """Return the fields of ``event`` as plain values: states by name, bolts as a list."""
+    fields = msgspec.structs.asdict(event)
+    return {key: _plain(value) for key, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def level_of(event: ev.FlowEvent) -> int:
+    """Return the level of the standard library's ``logging`` that suits ``event``."""
+    return _LEVELS.get(type(event), logging.INFO)
+
+
+def log_event(logger: EventLogger, event: ev.FlowEvent) -> None:
+    """Log ``event`` with its stable name, fields and level."""
+    logger.log(level_of(event), name_of(event), **fields_of(event))
+
+
+def sentence(event: ev.FlowEvent) -> str:
+    """Return what happened and why, in one line; "" for what is no news to a person."""
+    match event:
+        case ev.StateChanged():
+            return f"{event.bolt}  {_why(event)}  {event.before.value} → {event.after.value}"
+        case ev.TupleExpired():
+            waited = numbers.duration(event.rto_s)
+            return f"{event.bolt}  tuple {event.tuple_id} expired: no ack within {waited}"
+        case ev.TupleMoved():
+            return f"{event.moved_from}  tuple {event.tuple_id} sent again to {event.bolt}"
+        case ev.BoltRemoved():
+            moved = numbers.counted(event.moved, "tuple")
+            return f"{event.bolt}  lost: {event.reason}; {moved} to other bolts"
+        case ev.BoltAdded():
+            return f"{event.bolt}  back" if event.epoch > 1 else ""
+        case _:
+            return _failure(event)
+
+
+def _failure(event: ev.FlowEvent) -> str:
+    match event:
+        case ev.TupleFailed():
+            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
+            return f"{event.bolt}  tuple {event.tuple_id} failed ({where}): {event.reason}"
+        case ev.TupleGaveUp():
+            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
+            tries = numbers.counted(event.attempts, "attempt")
+            return f"tuple {event.tuple_id} given up after {tries} ({where}): {event.reason}"
+        case _:
+            return ""
+
+
+def _why(event: ev.StateChanged) -> str:
+    if event.ack_rtt_s is None or event.threshold_s is None:
+        return event.reason
+    sign = ">" if event.ack_rtt_s > event.threshold_s else "≤"
+    rtt, threshold = numbers.duration(event.ack_rtt_s), numbers.duration(event.threshold_s)
+    return f"rtt {rtt} {sign} {threshold}"

@@ -1,0 +1,96 @@
+"""The live view: one screen that is redrawn in place, with rich."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from flowctl.core.events import FlowEvent
+from flowctl.instrumentation import summary
+from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.events import EventLogger, sentence
+from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
+from flowctl.instrumentation.plain import store_away
+from flowctl.instrumentation.snapshot import Report, Snapshot
+
+EVENTS_SHOWN = 5
+# Headline, table head, summary of hidden bolts, checkpoint (2), progress, note, and the cursor.
+_OTHER_LINES = 8
+
+
+class LiveView(BaseView):
+    """Redraws on every :meth:`update`; keeps the last few events with their reasons."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        logger: EventLogger | None = None,
+    ) -> None:
+        super().__init__(clock=clock, logger=logger)
+        self._console = console or Console(file=stream, highlight=False)
+        self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+        self._headline = ""
+        self._last: Snapshot | None = None
+        self._live: Live | None = None
+
+    def start(self, job: str, headline: str) -> None:
+        super().start(job, headline)
+        self._headline = headline
+        # Redrawn by update() only: a refresh thread of rich's would race with the caller.
+        self._live = Live(
+            Text(headline), console=self._console, auto_refresh=False, vertical_overflow="crop"
+        )
+        self._live.start(refresh=True)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._last = snapshot
+        self._draw()
+
+    def show_event(self, event: FlowEvent) -> None:
+        text = sentence(event)
+        if text:
+            self._events.append(f"{self.now()}  {text}")
+
+    def message(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def stop(self, report: Report) -> None:
+        if self._live is not None:
+            self._draw()
+            self._live.stop()
+            self._live = None
+        for text in summary.lines(report):
+            self.message(text)
+
+    def render(self, snapshot: Snapshot) -> Group:
+        """Return the whole screen for ``snapshot``."""
+        rows = max(3, self._console.height - _OTHER_LINES - EVENTS_SHOWN)
+        parts = [
+            _line(self._headline, "bold"),
+            *bolt_table(snapshot, rows_max=rows, width=self._console.width),
+            *checkpoint_lines(snapshot, width=self._console.width),
+            progress_line(snapshot),
+        ]
+        if snapshot.note:
+            parts.append(_line(snapshot.note, "yellow"))
+        if snapshot.store_away_s is not None:
+            parts.append(_line(store_away(snapshot), "bold red"))
+        parts += [_line(text, "dim") for text in self._events]
+        return Group(*parts)
+
+    def _draw(self) -> None:
+        if self._live is not None and self._last is not None:
+            self._live.update(self.render(self._last), refresh=True)
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,80 @@
+"""structlog for the command line, and a logger for the library that leaves logging alone.
+
+The library never configures logging.  A program that has configured structlog gets flowctl's
+events through its own processors; any other gets them through the standard library's logger
+``flowctl``, which is silent until a handler is added.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+import structlog
+
+if TYPE_CHECKING:
+    from flowctl.instrumentation.events import EventLogger
+
+LOGGER = "flowctl"
+logging.getLogger(LOGGER).addHandler(logging.NullHandler())
+
+
+def get_logger() -> EventLogger:
+    """Return the logger that flowctl's events go to."""
+    if structlog.is_configured():
+        return cast("EventLogger", structlog.get_logger(LOGGER))
+    return cast("EventLogger", _StdlibLogger(logging.getLogger(LOGGER)))
+
+
+class _StdlibLogger:
+    """structlog's calling style over a standard logger, without structlog's global set-up."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def log(self, level: int, event: str, /, **fields: Any) -> None:
+        if self._logger.isEnabledFor(level):
+            text = " ".join(f"{key}={value!r}" for key, value in fields.items())
+            self._logger.log(level, "%s %s", event, text)
+
+
+def configure(level: str = "WARNING", *, flow_events: bool = True) -> None:
+    """Configure structlog for a program of ours: ``timestamp level event key=value`` on stderr.
+
+    ``flow_events=False`` leaves out the events of the core, for when a view shows them.
+    """
+    processors: list[Any] = [structlog.contextvars.merge_contextvars]
+    if not flow_events:
+        processors.append(_without_flow_events)
+    structlog.configure(
+        processors=[
+            *processors,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(
+                key_order=["timestamp", "level", "event"], sort_keys=True
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
+    )
+
+
+class _Stderr:
+    """Whatever ``sys.stderr`` is at the moment: the live view replaces it while it is shown."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _without_flow_events(logger: Any, method: str, fields: Any) -> Any:
+    from flowctl.instrumentation.events import NAMES
+
+    if fields["event"] in NAMES.values():
+        raise structlog.DropEvent
+    return fields

@@ -1,0 +1,139 @@
+"""Plain lines for files, pipes and CI: no control codes, a bounded number of lines."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TextIO
+
+from flowctl.core import events as ev
+from flowctl.instrumentation import summary
+from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.events import EventLogger, name_of, sentence
+from flowctl.instrumentation.numbers import clock as as_clock
+from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
+from flowctl.instrumentation.snapshot import Report, Snapshot
+
+# Often enough to see that it lives, rare enough that an hour is 720 lines.
+LINE_EVERY_S = 5.0
+# Between two lines: what matters always, of the rest so many; the others are counted.
+EVENTS_PER_LINE = 4
+
+_ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.TupleFailed, ev.TupleGaveUp)
+
+
+class PlainView(BaseView):
+    """Writes one line every :data:`LINE_EVERY_S` seconds and the events that matter."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        logger: EventLogger | None = None,
+    ) -> None:
+        super().__init__(clock=clock, logger=logger)
+        self._stream = stream
+        self._next_line_s = 0.0
+        self._events_shown = 0
+        self._left_out: Counter[str] = Counter()
+        self._store_away = False
+        self._note = ""
+
+    def start(self, job: str, headline: str) -> None:
+        super().start(job, headline)
+        self._write(headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._show_store(snapshot)
+        if snapshot.note and snapshot.note != self._note:
+            self._write(f"{self.now()}  {snapshot.note}")
+            self._note = snapshot.note
+        now_s = self._clock()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + LINE_EVERY_S
+            self._show_left_out()
+            self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
+
+    def show_event(self, event: ev.FlowEvent) -> None:
+        text = sentence(event)
+        if not text:
+            return
+        if not isinstance(event, _ALWAYS):
+            if self._events_shown >= EVENTS_PER_LINE or _is_routine(event):
+                self._left_out[name_of(event)] += 1
+                return
+            self._events_shown += 1
+        self._write(f"{self.now()}  {text}")
+
+    def message(self, text: str) -> None:
+        self._note = text  # the same again as the snapshot's note would be no news
+        self._write(text)
+
+    def stop(self, report: Report) -> None:
+        self._show_left_out()
+        for text in summary.lines(report):
+            self._write(text)
+
+    def _show_store(self, snapshot: Snapshot) -> None:
+        away = snapshot.store_away_s is not None
+        if away and not self._store_away:
+            self._write(f"{self.now()}  {store_away(snapshot)}")
+        if self._store_away and not away:
+            self._write(f"{self.now()}  checkpoint store back")
+        self._store_away = away
+
+    def _show_left_out(self) -> None:
+        if self._left_out:
+            parts = [f"{count(n)} {name}" for name, n in sorted(self._left_out.items())]
+            self._write(f"{self.now()}  and more: {', '.join(parts)}")
+        self._left_out.clear()
+        self._events_shown = 0
+
+    def _write(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def _is_routine(event: ev.FlowEvent) -> bool:
+    """Windows breathe: bolts go between NORMAL and SLOW all the time."""
+    busy = ev.BoltState.BUSY
+    return isinstance(event, ev.StateChanged) and busy not in (event.before, event.after)
+
+
+def line(snapshot: Snapshot) -> str:
+    """Return the state of the run in one line."""
+    facts = [f"records {count(snapshot.records_acked)}"]
+    if snapshot.records_skipped:
+        facts.append(f"skipped {count(snapshot.records_skipped)}")
+    if snapshot.progress is not None:
+        facts.append(percent(snapshot.progress))
+    facts.append(rate(snapshot.records_per_s))
+    if snapshot.eta_s is not None:
+        facts.append(f"ETA {as_clock(snapshot.eta_s)}")
+    facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", kill_cost(snapshot)]
+    if snapshot.phase != "running":
+        facts.append(snapshot.phase)
+    return "  ".join(facts)
+
+
+def kill_cost(snapshot: Snapshot) -> str:
+    """Return what a kill at this moment would repeat."""
+    again = counted(snapshot.kill_reruns, "record")
+    alone = count(snapshot.kill_reruns_cumulative_only)
+    return f"a kill now would run {again} again (cumulative only: {alone})"
+
+
+def store_away(snapshot: Snapshot) -> str:
+    """Return the warning for a checkpoint store that can't be reached."""
+    return (
+        f"checkpoint store away for {duration(snapshot.store_away_s)}: "
+        "work goes on, nothing new is saved"
+    )
+
+
+def _bolts(snapshot: Snapshot) -> str:
+    states = Counter(bolt.state.value if bolt.up else "down" for bolt in snapshot.bolts)
+    listed = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+    in_flight = sum(bolt.in_flight for bolt in snapshot.bolts)
+    return f"bolts {listed or 'none yet'}  in flight {count(in_flight)}"

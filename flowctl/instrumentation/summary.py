@@ -1,0 +1,60 @@
+"""How a run ended, in a few lines of text; the same for every view."""
+
+from __future__ import annotations
+
+from flowctl.instrumentation.numbers import clock, count, counted, rate
+from flowctl.instrumentation.snapshot import Report
+
+_OUTCOMES = {
+    "finished": "finished",
+    "failed": "failed",
+    "interrupted": "interrupted and saved",
+}
+
+
+def lines(report: Report) -> list[str]:
+    """Return the summary: outcome, what a resume found, what happened to tuples, checkpoint."""
+    found = [_outcome(report)]
+    if report.resumed:
+        found.append(_resumed(report))
+    found += [_tuples(report), _checkpoint(report)]
+    if report.error:
+        found.append(f"error: {report.error}")
+    return found
+
+
+def _outcome(report: Report) -> str:
+    speed = report.records_acked / report.elapsed_s if report.elapsed_s > 0 else 0.0
+    done = counted(report.records_acked, "record")
+    return (
+        f"{_OUTCOMES[report.outcome]} · {done} in {clock(report.elapsed_s, tenths=True)}"
+        f" · {rate(speed)}"
+    )
+
+
+def _resumed(report: Report) -> str:
+    if report.outcome == "finished" and not report.records_acked:
+        return f"nothing to do: all {count(report.records_total)} records were done before"
+    return (
+        f"resumed at {count(report.resumed_records)},"
+        f" skipped {count(report.records_skipped)} already acked"
+    )
+
+
+def _tuples(report: Report) -> str:
+    facts = [
+        f"tuples {count(report.tuples_acked)} acked",
+        f"{count(report.tuples_expired)} expired",
+        f"{count(report.tuples_moved)} moved",
+        f"{count(report.tuples_failed)} failed",
+        f"acks {count(report.acks_late)} late, {count(report.acks_duplicate)} doubled",
+    ]
+    if report.bolts_lost:
+        facts.append(f"bolts lost {count(report.bolts_lost)}")
+    return " · ".join(facts)
+
+
+def _checkpoint(report: Report) -> str:
+    done = counted(report.records_total, "record")
+    saves = counted(report.checkpoint_saves, "save")
+    return f"checkpoint {done} done, all runs together · {saves}"

@@ -1,0 +1,105 @@
+"""The checkpointer: saves what is acked, on an interval and at the end."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from flowctl.core.records import Checkpoint
+from flowctl.errors import CheckpointUnavailableError, FlowctlError
+from flowctl.ports import CheckpointStore
+from flowctl.runtime.control import RunControl
+
+# With the store away, the wait between tries doubles up to this: 20 s away costs some 8 tries,
+# and a store that is back is used again within it.
+_RETRY_MAX_S = 5.0
+
+
+class Checkpointer(threading.Thread):
+    """Saves every ``interval_s`` if something changed; goes on trying while the store is away.
+
+    Nothing is ever called saved that was not.  A store that fences us, or whose answer makes no
+    sense, ends the run.
+    """
+
+    def __init__(
+        self,
+        control: RunControl,
+        store: CheckpointStore,
+        *,
+        job: str,
+        epoch: int,
+        interval_s: float,
+    ) -> None:
+        super().__init__(name="flowctl-checkpointer", daemon=True)
+        self.saves = 0
+        self._control = control
+        self._store = store
+        self._job = job
+        self._epoch = epoch
+        self._interval_s = interval_s
+        self._closing = threading.Event()
+        self._logger = structlog.get_logger("flowctl.checkpoint")
+
+    def run(self) -> None:
+        wait_s = self._interval_s
+        while not self._closing.wait(wait_s):
+            try:
+                self.save()
+                wait_s = self._interval_s
+            except CheckpointUnavailableError as error:
+                self._note_away(error)
+                wait_s = min(_RETRY_MAX_S, 2 * wait_s)
+            except FlowctlError as error:
+                self._control.fail(error)
+                return
+
+    def save(self) -> None:
+        """Save now if something changed since the last save; raises what the store raises."""
+        control = self._control
+        with control.lock:
+            checkpoint = control.core.checkpoint()
+            records = control.records_before + control.core.counters.records_acked
+        if self._is_news(checkpoint):
+            self._store.save(self._job, checkpoint, epoch=self._epoch)
+            self.saves += 1
+            control.saved = checkpoint
+            control.records_saved = records
+        self._note_back()
+
+    def _is_news(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.partitions != self._control.saved.partitions
+
+    def save_finally(self, *, timeout_s: float) -> None:
+        """End the interval saves and save once more, waiting for an absent store.
+
+        Raises :class:`CheckpointUnavailableError` after ``timeout_s`` without success.
+        """
+        self._closing.set()
+        self.join()
+        deadline_s = self._control.clock() + timeout_s
+        pause_s = self._interval_s
+        while True:
+            try:
+                self.save()
+                return
+            except CheckpointUnavailableError as error:
+                self._note_away(error)
+                if self._control.clock() + pause_s > deadline_s:
+                    raise
+            threading.Event().wait(pause_s)
+            pause_s = min(_RETRY_MAX_S, 2 * pause_s)
+
+    def _note_away(self, error: CheckpointUnavailableError) -> None:
+        """One line a stretch (S44)."""
+        if self._control.store_away_since_s is None:
+            self._control.store_away_since_s = self._control.clock()
+            self._logger.warning("checkpoint_store_away", job=self._job, reason=error.problem)
+
+    def _note_back(self) -> None:
+        since_s = self._control.store_away_since_s
+        if since_s is not None:
+            self._control.store_away_since_s = None
+            away_s = round(self._control.clock() - since_s, 3)
+            self._logger.warning("checkpoint_store_back", job=self._job, away_s=away_s)

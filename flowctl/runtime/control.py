@@ -1,0 +1,55 @@
+"""What the threads of one run share: the core behind its lock, and how the run is to end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from flowctl.core.records import Checkpoint
+from flowctl.core.spout import SpoutCore
+
+
+class RunControl:
+    """The one lock, the core that it guards, and the end of the run.
+
+    ``core`` is touched only with ``lock`` held; ``room`` is a condition on the same lock that the
+    reader waits on.  Everything else here is set by one thread and read by others, or is an
+    Event.  The first error wins.
+    """
+
+    def __init__(self, core: SpoutCore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.core = core
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.room = threading.Condition(self.lock)
+        self.reader_waits = False
+        self.reader_done = threading.Event()
+        self.stopping = threading.Event()  # no more intake, no more emissions
+        self.finished = threading.Event()  # nothing left to do, or no more to be waited for
+        self.error: BaseException | None = None
+        self.saved = Checkpoint()  # what the store holds, as far as we know
+        self.records_before = 0  # done by earlier runs
+        self.records_saved = 0
+        self.store_away_since_s: float | None = None
+        self.wake: Callable[[], None] = lambda: None  # wakes the sender; set when it listens
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run because of ``error``: intake ends, what was acked is still saved."""
+        if self.error is None:
+            self.error = error
+        self.stop()
+
+    def fail_soon(self, error: BaseException) -> None:
+        """As :meth:`fail`, for the sender, which holds the lock and needs no waking."""
+        if self.error is None:
+            self.error = error
+        self.stopping.set()
+        self.room.notify_all()
+
+    def stop(self) -> None:
+        """Send no more; the run ends when what is in flight is acked, or after a grace."""
+        self.stopping.set()
+        with self.room:
+            self.room.notify_all()
+        self.wake()

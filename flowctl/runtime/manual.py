@@ -1,0 +1,144 @@
+"""Driving a spout by hand, as in Storm: the caller's own loop, threads and bolts (S55, S123)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from flowctl.core.records import Ack, AckOutcome, Emission
+from flowctl.core.spout import SpoutCore
+from flowctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowctl.config import Settings
+    from flowctl.ports import CheckpointStore, FlowProducer, SourceChunk
+
+_MANUAL_EPOCH = 1  # hand-driven bolts do not reconnect; their epoch never changes
+
+
+class HandDriven:
+    """``open → activate → next_tuple / ack / fail … → deactivate → close``.
+
+    For callers with their own transport and processing.  Not thread-safe: all calls from one
+    thread, none of which blocks except where the producer or the store does.  The producer is
+    opened at the first :meth:`activate`, not before (S55); records flow only after that (S123).
+    """
+
+    name: str
+    producer: FlowProducer
+    checkpoint: CheckpointStore
+    settings: Settings
+
+    def __init__(self) -> None:
+        self.open_was_called = False
+        self.is_active = False
+        self._clock: Callable[[], float] = time.monotonic
+        self._core: SpoutCore | None = None
+        self._epoch = 0
+        self._rest: SourceChunk | None = None  # polled, not taken by the core yet
+        self._producer_is_open = False
+        self._saved_at_s = 0.0
+
+    def open(
+        self, bolts: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take the job's epoch and checkpoint; ``bolts`` maps each bolt's name to its slots.
+
+        ``clock`` gives monotonic seconds.  The spout starts inactive.
+        """
+        if self.open_was_called:
+            raise ConfigError("open", "was called before.", remedy="Call close() first.")
+        self._clock = clock
+        self._epoch = self.checkpoint.acquire(self.name)
+        self._core = SpoutCore(self.settings, checkpoint=self.checkpoint.load(self.name))
+        for bolt, slots in bolts.items():
+            self._core.add_bolt(bolt, slots=slots, epoch=_MANUAL_EPOCH, now_s=clock())
+        self.open_was_called = True
+
+    def activate(self) -> None:
+        """Let records flow; once per transition, repeats are ignored."""
+        if self.is_active:
+            return
+        core = self._opened()
+        if not self._producer_is_open:
+            self.producer.open(core.checkpoint())
+            self._producer_is_open = True
+        self._saved_at_s = self._clock()
+        self.is_active = True
+
+    def deactivate(self) -> None:
+        """Emit no more and save (S113); acks are still taken."""
+        if self.is_active:
+            self.is_active = False
+            self.save()
+
+    def next_tuple(self) -> Emission | None:
+        """Return the next tuple to send and to whom; None: nothing now, or inactive."""
+        core = self._opened()
+        if not self.is_active:
+            return None
+        now_s = self._clock()
+        if now_s - self._saved_at_s >= self.settings.checkpoint.interval_s:
+            self.save()
+        core.on_deadline(now_s=now_s)
+        emission = core.poll_emit(now_s=now_s)
+        if emission is None:
+            self._fill(core)
+            emission = core.poll_emit(now_s=now_s)
+        return emission
+
+    def _fill(self, core: SpoutCore) -> None:
+        """Poll only when what was polled before has been taken (S93)."""
+        chunk = self._rest or self.producer.poll(self.settings.tuple.records_max)
+        now_s = self._clock()
+        if chunk is None:
+            core.end_of_input(now_s=now_s)
+            return
+        taken = core.offer(chunk.partition, chunk.records, now_s=now_s)
+        left = chunk.records[taken:]
+        self._rest = type(chunk)(chunk.partition, left) if left else None
+
+    def ack(self, emission: Emission) -> AckOutcome:
+        """The emission was processed."""
+        ack = Ack(
+            bolt=emission.bolt,
+            epoch=_MANUAL_EPOCH,
+            tuple_id=emission.tuple_id,
+            attempt=emission.attempt,
+        )
+        return self._opened().on_ack(ack, now_s=self._clock())
+
+    def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
+        """The emission failed: it goes again after a back-off, to another bolt."""
+        return self._opened().on_fail(
+            emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=self._clock()
+        )
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything read so far is acked."""
+        return self._rest is None and self._opened().is_drained
+
+    def save(self) -> None:
+        """Save the checkpoint now; raises what the store raises."""
+        self.checkpoint.save(self.name, self._opened().checkpoint(), epoch=self._epoch)
+        self._saved_at_s = self._clock()
+
+    def close(self) -> None:
+        """Save and let go of the producer; the spout may be opened again."""
+        if not self.open_was_called:
+            return
+        self.is_active = False
+        try:
+            self.save()
+        finally:
+            if self._producer_is_open:
+                self.producer.close()
+            self._producer_is_open = self.open_was_called = False
+            self._core = None
+
+    def _opened(self) -> SpoutCore:
+        if self._core is None:
+            raise ConfigError("open", "was not called yet.", remedy="Call open() first.")
+        return self._core

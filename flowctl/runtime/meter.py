@@ -1,0 +1,178 @@
+"""Snapshots and the report: what a run looks like from outside."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.counters import Counters
+from flowctl.core.events import BoltState
+from flowctl.core.records import Checkpoint
+from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot
+from flowctl.ports import FlowProducer, MeasuredProducer
+from flowctl.runtime.control import RunControl
+
+Phase = Literal["starting", "running", "draining", "stopping"]
+
+_RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
+_PARTITIONS_SHOWN = 20  # a screen's worth; thousands of files would make a snapshot slow
+
+
+class Meter:
+    """Reads the core and computes rates, progress and ETA.  Used by one thread."""
+
+    def __init__(
+        self, control: RunControl, producer: FlowProducer, *, job: str, restored: Checkpoint
+    ) -> None:
+        self._control = control
+        self._producer = producer
+        self._job = job
+        self._restored = restored
+        self._began_s = control.clock()
+        self._rates: deque[tuple[float, int, float | None]] = deque()
+        self._read_before: int | None = None
+        self._gone: dict[str, BoltView] = {}  # bolts that were here, as last seen
+
+    def snapshot(self, phase: Phase, note: str) -> Snapshot:
+        """Return how the run stands now; holds the lock for O(bolts + ranges)."""
+        control = self._control
+        with control.lock:
+            core = control.core
+            counters = Counters(
+                **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
+            )
+            bolts = self._bolts(list(core.bolts.values()), counters.records_acked)
+            buffered = core.intake.buffer.records
+            skipped = core.intake.skipped
+            partitions = core.checkpoint().partitions
+        now_s = control.clock()
+        done = control.records_before + counters.records_acked
+        progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
+        rate, eta_s = self._rate(now_s, counters.records_acked, progress)
+        saved_cumulative = sum(p.records for p in control.saved.partitions.values())
+        reruns = counters.records_pending_now + done - control.records_saved
+        away_s = control.store_away_since_s
+        views = [
+            PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
+            for n, p in partitions.items()
+        ]
+        views.sort(key=lambda view: not view.acked_above)
+        return Snapshot(
+            job=self._job,
+            elapsed_s=now_s - self._began_s,
+            phase=phase,
+            bolts=bolts,
+            partitions=tuple(views[:_PARTITIONS_SHOWN]),
+            records_acked=counters.records_acked,
+            records_per_s=rate,
+            records_buffered=buffered,
+            records_skipped=skipped,
+            tuples_acked=counters.acked,
+            tuples_expired=counters.expired,
+            tuples_moved=counters.moved,
+            progress=progress,
+            eta_s=eta_s,
+            records_saved=control.records_saved,
+            kill_reruns=reruns,
+            kill_reruns_cumulative_only=(counters.records_pending_now + done - saved_cumulative),
+            store_away_s=None if away_s is None else now_s - away_s,
+            note=note,
+        )
+
+    def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
+        views = {c.bolt: _view(c, acked) for c in consumers}
+        for name, view in self._gone.items():
+            if name not in views:
+                views[name] = _as_gone(view, acked)
+        self._gone.update(views)
+        return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
+
+    def _progress(self, unacked: int, acked: int) -> float | None:
+        """Fraction of the source that is acked: what is read, less what is still under way."""
+        if not isinstance(self._producer, MeasuredProducer):
+            return None
+        source = self._producer.progress()
+        if self._read_before is None:
+            self._read_before = source.done
+        if not source.total:
+            return 1.0
+        read = source.done - self._read_before
+        per_record = read / (unacked + acked) if unacked + acked else 0.0
+        return min(1.0, max(0.0, (source.done - unacked * per_record) / source.total))
+
+    def _rate(self, now_s: float, acked: int, progress: float | None) -> tuple[float, float | None]:
+        rates = self._rates
+        rates.append((now_s, acked, progress))
+        while now_s - rates[0][0] > _RATE_OVER_S and len(rates) > 2:
+            rates.popleft()
+        began_s, before, progress_before = rates[0]
+        passed_s = now_s - began_s
+        if passed_s <= 0:
+            return 0.0, None
+        eta_s = None
+        if progress is not None and progress_before is not None and progress > progress_before:
+            eta_s = (1 - progress) * passed_s / (progress - progress_before)
+        return (acked - before) / passed_s, eta_s
+
+    def report(
+        self,
+        outcome: Literal["finished", "failed", "interrupted"],
+        error: BaseException | None,
+        saves: int,
+    ) -> Report:
+        """Return how the run ended."""
+        last = self.snapshot("stopping", "")
+        counters = self._control.core.counters
+        return Report(
+            job=self._job,
+            outcome=outcome,
+            error=str(error) if error is not None else None,
+            elapsed_s=last.elapsed_s,
+            resumed=bool(self._restored.partitions),
+            resumed_records=self._control.records_before,
+            records_acked=counters.records_acked,
+            records_skipped=last.records_skipped,
+            records_total=self._control.records_before + counters.records_acked,
+            tuples_emitted=counters.emitted,
+            tuples_acked=counters.acked,
+            tuples_expired=counters.expired,
+            tuples_moved=counters.moved,
+            tuples_failed=counters.failed,
+            acks_late=counters.late,
+            acks_duplicate=counters.duplicate,
+            bolts=last.bolts,
+            bolts_lost=counters.bolts_lost,
+            checkpoint_saves=saves,
+            max_in_flight_records=counters.records_pending_max,
+        )
+
+
+def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:
+    return BoltView(
+        name=consumer.bolt,
+        state=consumer.state,
+        up=not consumer.is_suspect,
+        window=consumer.window,
+        in_flight=len(consumer.flight),
+        ack_rtt_p50_s=median(consumer.last_rtts_s) if consumer.last_rtts_s else None,
+        service_p50_s=median(consumer.last_services_s) if consumer.last_services_s else None,
+        acked=consumer.acked,
+        records_acked=consumer.records_acked,
+        share=consumer.records_acked / acked if acked else 0.0,
+        moved_away=consumer.moved_away,
+    )
+
+
+def _as_gone(view: BoltView, acked: int) -> BoltView:
+    return msgspec.structs.replace(
+        view,
+        state=BoltState.BUSY,
+        up=False,
+        window=0,
+        in_flight=0,
+        share=view.records_acked / acked if acked else 0.0,
+    )

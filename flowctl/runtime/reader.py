@@ -1,0 +1,88 @@
+"""The reader: polls the producer and offers its records to the core, as fast as they are taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from flowctl.core.records import Record
+from flowctl.errors import FlowctlError, SourceError
+from flowctl.ports import FlowProducer
+from flowctl.runtime.control import RunControl
+
+# A quarter of the default buffer: it is refilled in few large steps, none of which waits long.
+POLL_RECORDS_MAX = 5_000
+# A source that has nothing right now is asked again after this; below what a person notices.
+_EMPTY_WAIT_S = 0.05
+# The sender tells when there is room; this only bounds how late a stop is seen.
+_ROOM_WAIT_S = 0.2
+
+
+class Reader(threading.Thread):
+    """Runs until the input ends, the run stops, or the source fails.
+
+    What was read before a source error is still processed and saved: the error is kept for the
+    end of the run.
+    """
+
+    def __init__(self, control: RunControl, producer: FlowProducer, *, unsaved_max: int) -> None:
+        super().__init__(name="flowctl-reader", daemon=True)
+        self._control = control
+        self._producer = producer
+        self._unsaved_max = unsaved_max
+        self.source_error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._read()
+        except FlowctlError as error:
+            self.source_error = error
+        except Exception as error:
+            wrapped = SourceError(
+                f"the producer {type(self._producer).__name__} raised"
+                f" {type(error).__name__}: {error}.",
+                remedy="See the traceback above this message; it comes from the producer.",
+            )
+            wrapped.__cause__ = error
+            self.source_error = wrapped
+        finally:
+            self._control.reader_done.set()
+            self._control.wake()
+
+    def _read(self) -> None:
+        control = self._control
+        while not control.stopping.is_set():
+            chunk = self._producer.poll(POLL_RECORDS_MAX)
+            if chunk is None:
+                with control.lock:
+                    control.core.end_of_input(now_s=control.clock())
+                return
+            if chunk.records:
+                self._offer(chunk.partition, chunk.records)
+            else:
+                control.stopping.wait(_EMPTY_WAIT_S)
+
+    def _offer(self, partition: str, records: Sequence[Record]) -> None:
+        control = self._control
+        while records and not control.stopping.is_set():
+            with control.lock:
+                taken = 0
+                if self._may_go_on():
+                    was_empty = not control.core.intake.buffer
+                    taken = control.core.offer(partition, records, now_s=control.clock())
+                if taken < len(records):
+                    control.reader_waits = True
+                    control.room.wait(_ROOM_WAIT_S)
+                    control.reader_waits = False
+            if taken:
+                records = records[taken:]
+                if was_empty:
+                    control.wake()
+
+    def _may_go_on(self) -> bool:
+        """With the store away, work goes on only as far as ``uncommitted_max`` unsaved records."""
+        control = self._control
+        if control.store_away_since_s is None:
+            return True
+        done = control.records_before + control.core.counters.records_acked
+        return done - control.records_saved < self._unsaved_max

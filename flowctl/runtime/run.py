@@ -1,0 +1,274 @@
+"""One run from start to end: take the epoch, start the threads, watch, save, stop the bolts."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from typing import Literal
+
+from flowctl.config import Settings
+from flowctl.core.records import Checkpoint
+from flowctl.core.spout import SpoutCore
+from flowctl.errors import BoltsUnavailableError, FencedError
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.ports import BoltNotice, Bolts, CheckpointStore, FlowProducer
+from flowctl.runtime.checkpointer import Checkpointer
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.meter import Meter, Phase
+from flowctl.runtime.reader import Reader
+from flowctl.runtime.sender import Sender
+from flowctl.wire.server import SpoutServer
+
+KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
+_FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
+VIEW_EVERY_S = 0.25  # four times a second reads as live
+# When stopping early, tuples in flight are waited for this long: a tuple takes up to
+# tuple.service_max_s, so nearly all of them make it and need not run again.
+STOP_GRACE_S = 3.0
+# The last save waits this long for a store that is away: a failover or restart takes less.
+FINAL_SAVE_TIMEOUT_S = 60.0
+BOLTS_STOP_TIMEOUT_S = 10.0
+
+
+class Run:
+    """The parts of one run.  Built, conducted and closed by one thread."""
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        producer: FlowProducer,
+        bolts: Bolts,
+        store: CheckpointStore,
+        settings: Settings,
+        view: View,
+    ) -> None:
+        self._job = job
+        self._producer = producer
+        self._bolts = bolts
+        self._settings = settings
+        self._view = view
+        self._notices: deque[BoltNotice] = deque()
+        self._fatal: dict[str, BoltNotice] = {}
+        self._waiting: dict[str, BoltNotice] = {}
+        self._bolts_are_gone = False
+        epoch = store.acquire(job)
+        restored = store.load(job)
+        self.control = RunControl(SpoutCore(settings, checkpoint=restored))
+        self.control.records_before = self.control.records_saved = restored.records
+        self.control.saved = restored
+        self._restored = restored
+        self.checkpointer = Checkpointer(
+            self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
+        )
+        self.reader = Reader(self.control, producer, unsaved_max=settings.buffer.uncommitted_max)
+        self._server: SpoutServer | None = None
+        self._sender: Sender | None = None
+        self._epoch = epoch
+
+    def conduct(self) -> Report:
+        """Run to the end; return the report, or raise what ended it with ``report`` attached."""
+        error: BaseException | None = None
+        meter = Meter(self.control, self._producer, job=self._job, restored=self._restored)
+        self._view.start(self._job, self._headline())
+        try:
+            self._open()
+            if self._await_work(meter):
+                self._start_bolts()
+                self._watch(meter)
+        except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
+            error = caught
+        error = self._finish(meter, error)
+        outcome = _outcome(error)
+        report = meter.report(outcome, error, self.checkpointer.saves)
+        self._view.stop(report)
+        if error is not None:
+            error.report = report  # type: ignore[attr-defined]
+            raise error
+        return report
+
+    def _headline(self) -> str:
+        kind = type(self._bolts).__name__
+        return f"{self._bolts.count} bolts · {kind} · {self._settings.window.policy}"
+
+    def _open(self) -> None:
+        if self._restored.partitions:
+            self._view.message(_resume_line(self._restored))
+        self._producer.open(self._restored)
+        self.reader.start()
+
+    def _await_work(self, meter: Meter) -> bool:
+        """Wait for the first record; False if the input ends without one.
+
+        So a job with nothing left to do does not start Spark to find that out.
+        """
+        control = self.control
+        shown_at_s = control.clock()
+        while not control.core.intake.buffer:
+            if control.reader_done.wait(_FIRST_RECORD_POLL_S):
+                return bool(control.core.intake.buffer)
+            if control.clock() - shown_at_s >= VIEW_EVERY_S:
+                shown_at_s = control.clock()
+                self._view.update(meter.snapshot("starting", "waiting for the first record"))
+        return True
+
+    def _start_bolts(self) -> None:
+        listen = self._settings.listen
+        self._server = SpoutServer(
+            listen,
+            host=listen.host or self._bolts.listen_host(),
+            key=secrets.token_bytes(KEY_BYTES),
+            job=self._job,
+            job_epoch=self._epoch,
+            heartbeat_s=self._settings.timeout.heartbeat_s,
+        )
+        self._sender = Sender(self.control, self._server)
+        self._bolts.start(self._server.endpoint, self._notices.append)
+        self._sender.start()
+        self.checkpointer.start()
+
+    def _watch(self, meter: Meter) -> None:
+        """Show the run four times a second until it is over; see that bolts are there."""
+        control = self.control
+        absent_since_s: float | None = control.clock()
+        stop_by_s: float | None = None
+        while not control.finished.wait(VIEW_EVERY_S):
+            self._show(meter)
+            self._take_notices()
+            now_s = control.clock()
+            if control.stopping.is_set():
+                stop_by_s = stop_by_s or now_s + STOP_GRACE_S
+                if now_s > stop_by_s:
+                    control.finished.set()
+                continue
+            if control.core.bolts or self._is_idle():
+                absent_since_s = None
+            elif absent_since_s is None:
+                absent_since_s = now_s
+            else:
+                self._check_bolts(now_s - absent_since_s)
+        self._show(meter)
+
+    def _is_idle(self) -> bool:
+        """Nothing to do yet or any more: no bolts are needed."""
+        core = self.control.core
+        return core.is_drained and self.reader.is_alive()
+
+    def _check_bolts(self, absent_s: float) -> None:
+        if len(self._fatal) >= self._bolts.count or "" in self._fatal:
+            notice = next(iter(self._fatal.values()))
+            self.control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
+        elif absent_s > self._settings.start.bolts_timeout_s:
+            self.control.fail(
+                BoltsUnavailableError(
+                    f"no bolt is connected for {absent_s:.0f} s. {self._note()}",
+                    remedy="Look at the workers' logs; raise start.bolts_timeout_s if they are"
+                    " slow to start.",
+                )
+            )
+
+    def _take_notices(self) -> None:
+        while self._notices:
+            notice = self._notices.popleft()
+            if notice.kind == "fatal":
+                self._fatal[notice.bolt] = notice
+                self._view.message(f"{notice.bolt or 'bolts'}: {notice.detail} {notice.remedy}")
+            elif notice.kind == "waiting":
+                if not self._waiting:
+                    self._view.message(notice.detail)
+                self._waiting[notice.bolt] = notice
+            elif notice.kind == "restarting":
+                self._view.message(f"{notice.bolt} restarts: {notice.detail}")
+        for bolt in list(self._waiting):
+            if bolt in self.control.core.bolts:
+                del self._waiting[bolt]
+
+    def _note(self) -> str:
+        if self._waiting:
+            return next(iter(self._waiting.values())).detail
+        if not self.control.core.bolts:
+            return f"waiting for {self._bolts.count} bolts"
+        return ""
+
+    def _show(self, meter: Meter) -> None:
+        if self._sender is not None:
+            while self._sender.events:
+                self._view.event(self._sender.events.popleft())
+        self._view.update(meter.snapshot(self._phase(), self._note()))
+
+    def _phase(self) -> Phase:
+        if self.control.stopping.is_set():
+            return "stopping"
+        if self.control.reader_done.is_set():
+            return "draining"
+        return "running" if self.control.core.counters.acked else "starting"
+
+    def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
+        """Let what is in flight come in, save, stop everything; return what ended the run.
+
+        An interruption in here (a second Ctrl-C) skips what is left to wait for, not the save.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            self._view.message("interrupted: saving (again to stop at once)")
+        self.control.stopping.set()
+        steps = (self._settle, self._save, self._stop_parts)
+        for step in steps:
+            try:
+                step()
+            except BaseException as caught:
+                error = error or caught
+        self._drain_events(meter)
+        error = error or self.control.error or self.reader.source_error
+        return error
+
+    def _settle(self) -> None:
+        """Wait for tuples in flight (a run that finished has none)."""
+        self.control.stop()
+        if self._sender is not None and self._sender.is_alive():
+            self.control.finished.wait(STOP_GRACE_S)
+        self.control.finished.set()
+        self.control.wake()
+
+    def _save(self) -> None:
+        if self._sender is None or not self.checkpointer.ident:
+            return
+        self._sender.join()
+        if isinstance(self.control.error, FencedError):
+            return  # the newer driver's checkpoint stands
+        self.checkpointer.save_finally(timeout_s=FINAL_SAVE_TIMEOUT_S)
+
+    def _stop_parts(self) -> None:
+        """END to the bolts first: they leave by themselves; then cancel what is left."""
+        if self._server is not None:
+            for bolt in list(self.control.core.bolts):
+                self._server.close_bolt(bolt)
+            closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
+            closer.start()
+            self._bolts.stop(timeout_s=BOLTS_STOP_TIMEOUT_S)
+            self._bolts_are_gone = True
+            closer.join(timeout=1)
+            self._server.close()
+        if self.reader.ident:
+            self.reader.join(timeout=BOLTS_STOP_TIMEOUT_S)
+        self._producer.close()
+
+    def _flush_ends(self) -> None:
+        """Drive the sockets until the bolts are gone: the sender has ended by now."""
+        while not self._bolts_are_gone and self._server is not None:
+            self._server.poll(0.05)
+
+    def _drain_events(self, meter: Meter) -> None:
+        if self._sender is not None:
+            self._show(meter)
+
+
+def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def _resume_line(restored: Checkpoint) -> str:
+    above = sum(span.records for p in restored.partitions.values() for span in p.acked)
+    return f"resumed: {restored.records:,} records done before, {above:,} of them above a hole"

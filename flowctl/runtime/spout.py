@@ -1,0 +1,131 @@
+"""FlowControlSpout: a producer, bolts and a checkpoint, put together and run."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import msgspec
+
+from flowctl.config import Settings
+from flowctl.errors import ConfigError
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.ports import Bolts, CheckpointStore, FlowProducer
+from flowctl.runtime.manual import HandDriven
+from flowctl.runtime.run import Run
+
+_NAME_MAX = 200  # as a file name or a Redis key it should still be readable
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: everything acked is saved.  ``report`` says how far the run came."""
+
+    report: Report
+
+
+class FlowControlSpout(HandDriven):
+    """Reads ``producer``, hands tuples to ``bolts``, keeps the position in ``checkpoint``.
+
+    ``name`` is the checkpoint's key: a run with the same name goes on where the last one ended,
+    and two at once fence each other (the older stops).  The attributes may be replaced before
+    :meth:`run`; one object runs once at a time.
+
+    Either :meth:`run` does everything, or the caller drives by hand as in Storm:
+    ``open, activate, next_tuple, ack, fail, deactivate, close`` (see :class:`HandDriven`).
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        producer: FlowProducer,
+        bolts: Bolts,
+        checkpoint: CheckpointStore,
+        settings: Settings | None = None,
+    ) -> None:
+        if not name or len(name) > _NAME_MAX or not name.isprintable():
+            raise ConfigError(
+                "name", f"{name!r} can't name a job.", remedy="Use 1 to 200 printable characters."
+            )
+        super().__init__()
+        self.name = name
+        self.producer = producer
+        self.bolts = bolts
+        self.checkpoint = checkpoint
+        self.settings = settings or Settings()
+
+    def run(
+        self,
+        *,
+        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> Report:
+        """Run to the end of the input; return the report.
+
+        ``view`` shows progress: live on a terminal, plain lines elsewhere.  Ctrl-C and SIGTERM
+        stop sending, wait some seconds for what is in flight, save, say how to resume
+        (``resume_hint``) and raise :class:`Interrupted`.  Errors are raised after everything
+        acked was saved, with the report as their attribute ``report``.  ``report_path`` gets the
+        report as JSON, however the run ends.
+        """
+        shown = _view(view)
+        try:
+            with _sigterm_interrupts():
+                run = Run(
+                    job=self.name,
+                    producer=self.producer,
+                    bolts=self.bolts,
+                    store=self.checkpoint,
+                    settings=self.settings,
+                    view=shown,
+                )
+                report = run.conduct()
+        except BaseException as error:
+            _write_report(getattr(error, "report", None), report_path)
+            if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
+                hint = resume_hint or " ".join(["python", *sys.argv])
+                shown.message(f"saved; resume with: {hint}")
+                interrupted = Interrupted(f"saved; resume with: {hint}")
+                interrupted.report = error.report
+                raise interrupted from None
+            raise
+        _write_report(report, report_path)
+        return report
+
+
+def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
+    if not isinstance(view, str):
+        return view
+    from flowctl.instrumentation.views import make_view
+
+    return make_view(view)
+
+
+def _write_report(report: Report | None, path: str | Path | None) -> None:
+    if report is not None and path is not None:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does, while a run is on; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,113 @@
+"""What must hold of a ``SpoutCore`` between any two calls (after dask's ``validate_state``).
+
+For tests of adapters and policies: call :func:`check` after every step; it raises
+:class:`flowctl.errors.InternalError` naming what is broken.  O(everything the core holds).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.ledger import PartitionLedger
+from flowctl.core.spout import SpoutCore
+from flowctl.errors import InternalError
+
+
+def check(core: SpoutCore) -> None:
+    """Raise :class:`InternalError` if the core contradicts itself."""
+    _check_places(core)
+    _check_counters(core)
+    _check_intake(core)
+    for consumer in core.bolts.values():
+        _check_consumer(core, consumer)
+    _check_deadline(core)
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise InternalError(problem, remedy="Please report it with the steps that led here.")
+
+
+def _check_places(core: SpoutCore) -> None:
+    """Every pending tuple is in one place: with a bolt, waiting to go again, or given up."""
+    seen: dict[int, str] = {}
+    for name, consumer in core.bolts.items():
+        for tuple_id, flow_tuple in consumer.flight.items():
+            _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
+            _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
+            seen[tuple_id] = name
+    for tuple_id in core._retries._scheduled:
+        _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
+        seen[tuple_id] = "retry"
+    attempts_max = core.settings.retry.attempts_max
+    for tuple_id, flow_tuple in core._pending.items():
+        gave_up = flow_tuple.faults >= attempts_max
+        _require((tuple_id in seen) is not gave_up, f"tuple {tuple_id} is nowhere")
+        _require(not gave_up or core.gave_up is not None, f"tuple {tuple_id} vanished silently")
+    _require(seen.keys() <= core._pending.keys(), "a tuple that is done is still waited for")
+
+
+def _check_counters(core: SpoutCore) -> None:
+    counters, pending = core.counters, core._pending.values()
+    records = sum(len(flow_tuple.cut.records) for flow_tuple in pending)
+    _require(counters.records_pending_now == records, "records_pending_now is off")
+    _require(counters.records_pending_max >= records, "records_pending_max is off")
+    _require(counters.acked + len(pending) == core._last_id, "a tuple is neither acked nor pending")
+    _require(counters.emitted == core._last_id + counters.moved, "emitted is off")
+    _require(counters.late <= counters.acked, "more late acks than acks")
+
+
+def _check_intake(core: SpoutCore) -> None:
+    intake, settings = core.intake, core.settings.buffer
+    buffer = intake.buffer
+    runs = [(run, run.sizes[run.taken :]) for run in buffer._runs]
+    _require(buffer.records == sum(len(sizes) for _, sizes in runs), "buffered records are off")
+    _require(buffer.size_bytes == sum(sum(sizes) for _, sizes in runs), "buffered bytes are off")
+    _require(buffer.records <= settings.records_max, "too many records are buffered")
+    _require(
+        buffer.size_bytes <= settings.bytes_max or buffer.records == 1,
+        "too many bytes are buffered",
+    )
+    uncommitted = sum(ledger.uncommitted for ledger in intake.ledgers.values())
+    _require(intake.uncommitted == uncommitted, "uncommitted is off")
+    for ledger in intake.ledgers.values():
+        _check_ledger(ledger)
+
+
+def _check_ledger(ledger: PartitionLedger) -> None:
+    ranges = list(ledger._acked)
+    _require(0 <= ledger.cumulative_seq <= ledger.next_seq, "the cumulative ack passed the reading")
+    edges = [ledger.cumulative_seq, *(edge for pair in ranges for edge in pair)]
+    _require(all(a < b for a, b in pairwise(edges)), "ranges overlap, touch or are empty")
+    _require(edges[-1] <= ledger.next_seq, "something unread is acked")
+    _require(ledger._first_at.keys() == {a for a, _ in ranges}, "a range lost its first position")
+    _require(ledger._last_at.keys() == {b for _, b in ranges}, "a range lost its last position")
+
+
+def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
+    name = consumer.bolt
+    _require(1 <= consumer.window <= core.settings.window.max, f"{name}: window out of bounds")
+    _require(not consumer.is_gone, f"{name} is gone and still listed")
+    _require(
+        not consumer.has_room or consumer._is_queued, f"{name} has room and is never asked (S20)"
+    )
+    _require((name in core._out) is consumer.is_out, f"{name}: out or not?")
+    _require(not consumer.is_down or consumer.is_suspect, f"{name} is down and trusted")
+
+
+def _check_deadline(core: SpoutCore) -> None:
+    """Whatever waits for time has an alarm (S48: nothing is waited for without end)."""
+    deadline_s = core.next_deadline_s()
+    for consumer in core.bolts.values():
+        due_s = core._due_s(consumer)
+        _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nobody will look at it in time")
+        _require(
+            not consumer.flight or (deadline_s is not None and deadline_s <= due_s),
+            f"{consumer.bolt} holds tuples and there is no deadline",
+        )
+    if core._retries._waiting:
+        _require(
+            deadline_s is not None and deadline_s <= core._retries._waiting[0][0],
+            "a tuple that backs off has no deadline",
+        )

@@ -1,0 +1,118 @@
+"""From a connected socket to a bolt that is known: TLS, authentication, Hello and Welcome.
+
+Everything here blocks, and ends by its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from flowctl.errors import ConfigError, WireError
+from flowctl.ports import Endpoint
+from flowctl.wire import auth
+from flowctl.wire.codec import LENGTH, LENGTH_BYTES, FrameWriter, decode_frame, decoder_of
+from flowctl.wire.frames import PROTOCOL_VERSION, Hello, Welcome
+
+if TYPE_CHECKING:
+    import ssl
+
+# A handshake takes 1 to 20 ms; a worker that swaps or starts 60 others at once takes a second.
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+# Names and numbers only; nobody sends more than this before being known.
+_FIRST_FRAME_BYTES_MAX: Final = 4096
+
+T = TypeVar("T")
+
+
+def receive_bolt(
+    sock: socket.socket, key: bytes, context: ssl.SSLContext | None, *, deadline_s: float
+) -> tuple[socket.socket, Hello]:
+    """Spout's side: return the socket (wrapped, if TLS) and what the bolt says of itself.
+
+    The Welcome is left to the caller, who knows the epoch.  Raises
+    :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError, with the
+    connection closed.
+    """
+    try:
+        if context is not None:
+            from flowctl.wire import tls
+
+            sock = tls.accept(sock, context, timeout_s=HANDSHAKE_TIMEOUT_S)
+        auth.prove_as_spout(sock, key, deadline_s=deadline_s)
+        hello = _receive_frame(sock, Hello, deadline_s)
+        if hello.version != PROTOCOL_VERSION:
+            # Answered all the same: the bolt then names the two versions to its user.
+            welcome = Welcome(version=PROTOCOL_VERSION, epoch=0, job_epoch=0)
+            _send_frame(sock, welcome, deadline_s)
+            raise _other_version("bolt", hello.version, ours=PROTOCOL_VERSION)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, hello
+
+
+def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome]:
+    """Bolt's side: connect and be welcomed.
+
+    Raises :class:`flowctl.errors.AuthenticationError` or :class:`WireError` when trying again
+    can't help, OSError when it may.
+    """
+    deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
+    sock = socket.create_connection((endpoint.host, endpoint.port), timeout=HANDSHAKE_TIMEOUT_S)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if endpoint.certificate_pem is not None:
+            from flowctl.wire import tls
+
+            sock = tls.connect(sock, endpoint.certificate_pem, timeout_s=HANDSHAKE_TIMEOUT_S)
+        auth.prove_as_bolt(sock, endpoint.key, deadline_s=deadline_s)
+        _send_frame(sock, hello, deadline_s)
+        welcome = _receive_frame(sock, Welcome, deadline_s)
+        if welcome.version != hello.version:
+            raise _other_version("spout", welcome.version, ours=hello.version)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, welcome
+
+
+def hello_of(bolt: str, slots: int) -> Hello:
+    """What this process says of itself; ConfigError if the name is too long for a first frame."""
+    # 200 characters leave room for the host's name in the first frame, whatever the alphabet.
+    if not 0 < len(bolt) <= 200:
+        raise ConfigError("bolt", f"{bolt[:20]!r}… is no name.", remedy="Use 1 to 200 characters.")
+    return Hello(
+        version=PROTOCOL_VERSION,
+        bolt=bolt,
+        slots=slots,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+    )
+
+
+def _receive_frame(sock: socket.socket, frame_type: type[T], deadline_s: float) -> T:
+    """Read exactly one frame, not a byte more."""
+    (length,) = LENGTH.unpack(auth.receive_exactly(sock, LENGTH_BYTES, deadline_s))
+    if length > _FIRST_FRAME_BYTES_MAX:
+        raise WireError(f"A first frame of {length} bytes was announced.")
+    body = auth.receive_exactly(sock, length, deadline_s)
+    frame: T = decode_frame(decoder_of(frame_type), body)
+    return frame
+
+
+def _send_frame(sock: socket.socket, frame: msgspec.Struct, deadline_s: float) -> None:
+    writer = FrameWriter(_FIRST_FRAME_BYTES_MAX)
+    writer.append(frame)
+    auth.send_all(sock, writer.take(), deadline_s)
+
+
+def _other_version(peer: str, theirs: int, *, ours: int) -> WireError:
+    return WireError(
+        f"The {peer} speaks version {theirs} of the protocol, we speak {ours}.",
+        remedy="Install the same flowctl-spark version on the driver and the workers.",
+    )

@@ -1,0 +1,165 @@
+"""The spout's door: who connects is examined in a short-lived thread, not in the loop.
+
+A stranger who says nothing, talks garbage or opens a thousand connections costs a thread for
+some seconds at most, never the loop's time nor a bolt's chance to come in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from flowctl.errors import FlowctlError
+from flowctl.wire.frames import Hello
+from flowctl.wire.handshake import HANDSHAKE_TIMEOUT_S, receive_bolt
+
+if TYPE_CHECKING:
+    import ssl
+
+# As many bolts as one machine starts at once; more wait in the kernel's queue of the listener.
+_GUESTS_MAX: Final = 64
+# With all places taken, who has not proved itself after this long makes room: a bolt needs
+# milliseconds.
+_PATIENCE_S: Final = 1.0
+# A stretch of refusals is over when none came for this long; one line at its start, one at its
+# end (S44).
+_STRETCH_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 1.0  # guests whose socket was shut leave within milliseconds
+
+
+class Guest(NamedTuple):
+    """A bolt that proved the key; ``sock`` (blocking still) belongs to whoever takes this."""
+
+    sock: socket.socket
+    hello: Hello
+
+
+class Reception:
+    """Examines connections.  All methods are for the loop's thread; ``on_result`` is called
+    from any."""
+
+    def __init__(
+        self, key: bytes, context: ssl.SSLContext | None, on_result: Callable[[], None]
+    ) -> None:
+        self._key = key
+        self._context = context
+        self._on_result = on_result
+        self._visits: dict[_Visit, None] = {}  # in the order they came
+        # Appended by the threads: a guest or why not.
+        self._results: deque[tuple[_Visit, Guest | str]] = deque()
+        self._stretch = _RefusalStretch()
+
+    @property
+    def rejected(self) -> int:
+        """How many connections were refused so far."""
+        return self._stretch.count
+
+    def make_room(self) -> bool:
+        """Whether one more may come in now; sends those away who dawdle."""
+        if len(self._visits) < _GUESTS_MAX:
+            return True
+        for visit in self._visits:
+            if time.monotonic() - visit.begun_at_s < _PATIENCE_S:
+                break
+            visit.cut_off()  # its thread notices and reports
+        return False
+
+    def examine(self, sock: socket.socket) -> None:
+        """Take ``sock``; the outcome comes with :meth:`arrivals`."""
+        visit = _Visit(sock)
+        self._visits[visit] = None
+        visit.thread = threading.Thread(
+            target=self._examine, args=(visit, sock), name="flowctl-handshake", daemon=True
+        )
+        visit.thread.start()
+
+    def arrivals(self) -> list[Guest]:
+        """Return the bolts that proved themselves since the last call."""
+        guests: list[Guest] = []
+        while self._results:
+            visit, result = self._results.popleft()
+            visit.handle.close()
+            del self._visits[visit]
+            if isinstance(result, Guest):
+                guests.append(result)
+            else:
+                self._stretch.refused(result)
+        self._stretch.end_if_quiet()
+        return guests
+
+    def close(self) -> None:
+        """Send everyone home."""
+        for visit in self._visits:
+            visit.cut_off()
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        for visit in self._visits:
+            if visit.thread is not None:
+                visit.thread.join(max(deadline_s - time.monotonic(), 0))
+        for guest in self.arrivals():
+            guest.sock.close()
+
+    def _examine(self, visit: _Visit, sock: socket.socket) -> None:
+        result: Guest | str
+        deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
+        try:
+            result = Guest(*receive_bolt(sock, self._key, self._context, deadline_s=deadline_s))
+        except FlowctlError as error:
+            result = error.problem
+        except OSError as error:
+            result = f"the handshake broke off: {error.strerror or error}"
+        self._results.append((visit, result))
+        self._on_result()
+
+
+class _Visit:
+    """A connection under examination.  ``handle`` is a second descriptor of it, ours: the
+    first one changes hands when TLS begins."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.handle = sock.dup()
+        self.begun_at_s = time.monotonic()
+        self.thread: threading.Thread | None = None
+
+    def cut_off(self) -> None:
+        with contextlib.suppress(OSError):
+            self.handle.shutdown(socket.SHUT_RDWR)
+
+
+class _RefusalStretch:
+    """Counts refusals; says so once when they begin, once when they have ceased."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._count_before = 0
+        self._begun_at_s = 0.0
+        self._last_at_s: float | None = None
+
+    def refused(self, reason: str) -> None:
+        now_s = time.monotonic()
+        if self._last_at_s is None:
+            self._begun_at_s = now_s
+            self._count_before = self.count
+            _warn("connection_refused", reason=reason)
+        self.count += 1
+        self._last_at_s = now_s
+
+    def end_if_quiet(self) -> None:
+        if self._last_at_s is None or time.monotonic() - self._last_at_s < _STRETCH_S:
+            return
+        _warn(
+            "connections_refused",
+            count=self.count - self._count_before,
+            within_s=round(self._last_at_s - self._begun_at_s, 1),
+        )
+        self._last_at_s = None
+
+
+def _warn(event: str, **fields: Any) -> None:
+    import structlog
+
+    structlog.get_logger("flowctl.wire").warning(event, **fields)

@@ -1,0 +1,360 @@
+"""The spout's end of the wire: one loop over all bolts, driven by the sender thread.
+
+Throughput comes from doing little per frame and system calls per *batch*: :meth:`SpoutServer.send`
+only encodes into the bolt's outbox, :meth:`SpoutServer.flush` hands each outbox to the kernel
+in one call, :meth:`SpoutServer.poll` takes all that a bolt has said in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from flowctl.config import ListenSettings
+from flowctl.errors import WireError
+from flowctl.ports import Endpoint
+from flowctl.wire import listener
+from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.frames import (
+    PROTOCOL_VERSION,
+    AckFrame,
+    FailFrame,
+    Heartbeat,
+    Revoked,
+    ToBolt,
+    ToSpout,
+    Welcome,
+)
+from flowctl.wire.reception import Guest, Reception
+from flowctl.wire.stream import Stream, stream_of
+
+# Some thousand acks, or four records of 64 KB: more than comes between two polls.
+_RECEIVE_BYTES: Final = 256 << 10
+# Bolts read at once what they get; one that doesn't within this time won't miss the END.
+_CLOSE_TIMEOUT_S: Final = 1.0
+# While the door is shut (too many strangers, no descriptors left): how long until we look again.
+_DOOR_SHUT_S: Final = 0.1
+_WAKES: Final = 64  # one byte each, and rarely more than one
+_ACCEPTS_PER_POLL: Final = 16  # bounds the time away from bolts to a few milliseconds
+
+
+class Joined(NamedTuple):
+    """A bolt is there.  ``epoch`` counts the connections of this name, from 1."""
+
+    bolt: str
+    epoch: int
+    slots: int
+    host: str
+    pid: int
+
+
+class Received(NamedTuple):
+    """What a bolt said, in its order; never empty."""
+
+    bolt: str
+    epoch: int
+    frames: list[ToSpout]
+
+
+class Left(NamedTuple):
+    """A bolt is gone: its connection ended, broke the protocol, or was replaced."""
+
+    bolt: str
+    epoch: int
+    reason: str
+
+
+Inbound: TypeAlias = Joined | Received | Left
+
+
+class _Connection:
+    """One bolt that was welcomed."""
+
+    __slots__ = ("bolt", "closing", "epoch", "reader", "stream", "waits_to_write", "writer")
+
+    def __init__(self, bolt: str, epoch: int, stream: Stream, frame_bytes_max: int) -> None:
+        self.bolt = bolt
+        self.epoch = epoch
+        self.stream = stream
+        # No Hello here: a second one is a breach of protocol like any unknown frame.
+        decoder = decoder_of(AckFrame | FailFrame | Heartbeat | Revoked)
+        self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
+        self.writer = FrameWriter(frame_bytes_max)
+        self.waits_to_write = False
+        self.closing = False  # we have ended it: what still comes is read and dropped
+
+
+class SpoutServer:
+    """Listens for bolts and exchanges frames with them.
+
+    For one thread, except :meth:`wake`.  Binds when made; raises
+    :class:`flowctl.errors.ConfigError` if it can't.  An outbox is bounded by what the caller
+    sends before acks come back: the window.
+    """
+
+    def __init__(
+        self,
+        listen: ListenSettings,
+        *,
+        host: str,
+        key: bytes,
+        job: str,
+        job_epoch: int,
+        heartbeat_s: float,
+    ) -> None:
+        self._listener = listener.bind(listen, host)
+        self._job_epoch = job_epoch
+        self._frame_bytes_max = listen.frame_bytes_max
+        try:
+            context, certificate_pem = self._tls(listen)
+        except BaseException:
+            self._listener.close()
+            raise
+        self._uses_tls = context is not None
+        #: What a bolt needs to come here; holds the key.
+        self.endpoint = Endpoint(
+            host=listener.advertised_host(listen, host),
+            port=self._listener.getsockname()[1],
+            key=key,
+            job=job,
+            certificate_pem=certificate_pem,
+            frame_bytes_max=listen.frame_bytes_max,
+            heartbeat_s=heartbeat_s,
+        )
+        self._reception = Reception(key, context, self.wake)
+        self._bolts: dict[str, _Connection] = {}
+        self._epochs: dict[str, int] = {}
+        self._dirty: set[_Connection] = set()  # something in the outbox, not waiting to write
+        self._closing: set[_Connection] = set()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._woken = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
+        self._door_opens_at_s: float | None = None  # None: it is open
+        self._selector.register(self._listener, selectors.EVENT_READ, self._listener)
+
+    def _tls(self, listen: ListenSettings) -> tuple[Any, str | None]:
+        if not listener.wants_tls(listen, self._listener):
+            return None, None
+        from flowctl.wire import tls
+
+        return tls.spout_context()
+
+    @property
+    def rejected(self) -> int:
+        """How many connections did not prove the key, or did not say Hello rightly."""
+        return self._reception.rejected
+
+    def poll(self, timeout_s: float | None) -> list[Inbound]:
+        """Wait for traffic, :meth:`wake` or ``timeout_s`` (None: no limit); return what came.
+
+        Outboxes of bolts that became ready to read on are flushed on the way.
+        """
+        inbound: list[Inbound] = []
+        for selected, events in self._selector.select(self._bounded(timeout_s)):
+            subject = selected.data
+            if isinstance(subject, _Connection):
+                if events & selectors.EVENT_WRITE:
+                    self._stop_waiting(subject)
+                    self._send_outbox(subject)
+                if events & selectors.EVENT_READ:
+                    self._receive(subject, inbound)
+            elif subject is self._listener:
+                self._accept()
+            else:
+                self._take_wakes()
+        for guest in self._reception.arrivals():
+            self._welcome(guest, inbound)
+        self._look_at_door()
+        return inbound
+
+    def send(self, bolt: str, frame: ToBolt) -> bool:
+        """Put ``frame`` into the bolt's outbox; False if the bolt is not connected (any more).
+
+        Raises :class:`flowctl.errors.SourceError` for a record that can't be sent.
+        """
+        connection = self._bolts.get(bolt)
+        if connection is None:
+            return False
+        connection.writer.append(frame)
+        if not connection.waits_to_write:
+            self._dirty.add(connection)
+        return True
+
+    def flush(self) -> None:
+        """Hand every outbox to the kernel, as far as it takes it now; never blocks."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, set()
+            for connection in dirty:
+                self._send_outbox(connection)
+
+    def wake(self) -> None:
+        """Make a :meth:`poll` that waits, or the next one, return at once.  Thread-safe."""
+        if not self._woken:
+            self._woken = True
+            # Full: it will wake up anyhow.  Closed: nobody is left to wake.
+            with contextlib.suppress(OSError):
+                self._wake_out.send(b"\0")
+
+    def close_bolt(self, bolt: str) -> None:
+        """End the bolt's connection once its outbox (an END, say) is sent; no Left follows.
+
+        What the bolt still says is dropped.
+        """
+        connection = self._bolts.pop(bolt, None)
+        if connection is not None:
+            self._begin_closing(connection)
+
+    def close(self) -> None:
+        """Close all; waits a second at most for bolts to read what was sent to them."""
+        self._close_door(float("inf"))
+        self._listener.close()
+        self._reception.close()
+        for bolt in list(self._bolts):
+            self.close_bolt(bolt)
+        deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
+        while self._closing and (left_s := deadline_s - time.monotonic()) > 0:
+            self.poll(left_s)
+        for connection in list(self._closing):
+            self._drop(connection)
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    # -- traffic ---------------------------------------------------------------------------
+
+    def _receive(self, connection: _Connection, inbound: list[Inbound]) -> None:
+        """One read (all of what TLS has inside), so that no bolt keeps the loop to itself."""
+        buffer, stream = self._buffer, connection.stream
+        try:
+            while (size := stream.recv_into(buffer)) is not None:
+                if size == 0:
+                    self._leave(connection, "closed the connection", inbound)
+                    return
+                if not connection.closing:
+                    frames = connection.reader.feed(buffer[:size])
+                    if frames:
+                        inbound.append(Received(connection.bolt, connection.epoch, frames))
+                if not stream.pending():
+                    return
+        except WireError as error:
+            self._leave(connection, error.problem, inbound)
+        except OSError as error:
+            self._leave(connection, error.strerror or str(error), inbound)
+
+    def _send_outbox(self, connection: _Connection) -> None:
+        outbox = connection.writer.outbox
+        try:
+            sent = connection.stream.send(outbox)
+        except OSError:
+            # The read side will say why it is gone, after what it said before that.
+            connection.writer.take()
+            return
+        del outbox[:sent]
+        if outbox:
+            self._wait_to_write(connection)
+        elif connection.closing:
+            connection.stream.shutdown(socket.SHUT_WR)
+
+    def _wait_to_write(self, connection: _Connection) -> None:
+        connection.waits_to_write = True
+        both = selectors.EVENT_READ | selectors.EVENT_WRITE
+        self._selector.modify(connection.stream, both, connection)
+
+    def _stop_waiting(self, connection: _Connection) -> None:
+        connection.waits_to_write = False
+        self._selector.modify(connection.stream, selectors.EVENT_READ, connection)
+
+    def _take_wakes(self) -> None:
+        # First the flag: a wake that comes now writes again, one before is being answered.
+        self._woken = False
+        with contextlib.suppress(BlockingIOError):
+            self._wake_in.recv(_WAKES)
+
+    # -- coming and going ------------------------------------------------------------------
+
+    def _welcome(self, guest: Guest, inbound: list[Inbound]) -> None:
+        hello = guest.hello
+        old = self._bolts.get(hello.bolt)
+        if old is not None:
+            self._leave(old, "replaced by a new connection of the same bolt", inbound)
+        epoch = self._epochs[hello.bolt] = self._epochs.get(hello.bolt, 0) + 1
+        stream = stream_of(guest.sock, tls=self._uses_tls)
+        connection = _Connection(hello.bolt, epoch, stream, self._frame_bytes_max)
+        self._bolts[hello.bolt] = connection
+        self._selector.register(stream, selectors.EVENT_READ, connection)
+        connection.writer.append(
+            Welcome(version=PROTOCOL_VERSION, epoch=epoch, job_epoch=self._job_epoch)
+        )
+        inbound.append(Joined(hello.bolt, epoch, hello.slots, hello.host, hello.pid))
+        self._send_outbox(connection)
+        if stream.pending():
+            self._receive(connection, inbound)
+
+    def _leave(self, connection: _Connection, reason: str, inbound: list[Inbound]) -> None:
+        self._drop(connection)
+        if not connection.closing:
+            del self._bolts[connection.bolt]
+            inbound.append(Left(connection.bolt, connection.epoch, reason))
+
+    def _begin_closing(self, connection: _Connection) -> None:
+        """Close our half when the outbox is empty; the bolt's half is read to its end.
+
+        Closing at once with an unread heartbeat inside would reset the connection, and the
+        bolt might lose the END.
+        """
+        connection.closing = True
+        self._closing.add(connection)
+        self._dirty.discard(connection)
+        if not connection.waits_to_write:
+            self._send_outbox(connection)
+            if not connection.writer.outbox:
+                connection.stream.shutdown(socket.SHUT_WR)
+
+    def _drop(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.stream)
+        connection.stream.close()
+        self._dirty.discard(connection)
+        self._closing.discard(connection)
+
+    # -- the door --------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_POLL):
+            if not self._reception.make_room():
+                self._close_door(time.monotonic() + _DOOR_SHUT_S)
+                return
+            try:
+                sock, _ = self._listener.accept()
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._reception.examine(sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                # No descriptors left, or the peer is gone already: not now.
+                self._close_door(time.monotonic() + _DOOR_SHUT_S)
+                return
+
+    def _close_door(self, opens_at_s: float) -> None:
+        """Leave newcomers to the kernel's queue: a readable listener would keep us awake."""
+        if self._door_opens_at_s is None:
+            self._selector.unregister(self._listener)
+        self._door_opens_at_s = opens_at_s
+
+    def _look_at_door(self) -> None:
+        if self._door_opens_at_s is not None and time.monotonic() >= self._door_opens_at_s:
+            self._door_opens_at_s = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._listener)
+
+    def _bounded(self, timeout_s: float | None) -> float | None:
+        """``timeout_s``, or less while the door must be looked after."""
+        if self._door_opens_at_s is None:
+            return timeout_s
+        until_door_s = max(self._door_opens_at_s - time.monotonic(), 0)
+        return until_door_s if timeout_s is None else min(timeout_s, until_door_s)

@@ -1,0 +1,100 @@
+"""What the core costs: tuples a second at 12, 1,000 and 10,000 bolts, and memory with holes."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections import deque
+from statistics import median
+
+from flowctl.core.ledger import PartitionLedger
+from flowctl.core.records import Ack, Emission, Record
+from flowctl.core.settings import CoreSettings, TupleSettings
+from flowctl.core.spout import SpoutCore
+
+BOLTS = (12, 1_000, 10_000)
+TUPLES = 60_000  # 0.5 s a round: long against the clock, short enough for three rounds
+ROUNDS = 3
+_CHUNK = 2_000
+_BATCH = 64  # acks that wait together, as under load
+_STEP_S = 0.001
+
+
+def core_seconds_per_tuple(bolts: int, *, tuples: int = TUPLES) -> float:
+    """Driver seconds to offer, emit, ack and checkpoint one tuple of one record."""
+    core = SpoutCore(CoreSettings(tuple=TupleSettings(records_max=1)))
+    for number in range(bolts):
+        core.add_bolt(f"b{number}", slots=1, epoch=1, now_s=0.0)
+    records = [Record(number, b"x" * 100) for number in range(tuples)]
+    in_flight: deque[Emission] = deque()
+    now_s, offered, acked = 0.0, 0, 0
+    begun_s = time.perf_counter()
+    while acked < tuples:
+        now_s += _STEP_S
+        while offered < tuples:
+            taken = core.offer("p", records[offered : offered + _CHUNK], now_s=now_s)
+            offered += taken
+            if taken < _CHUNK:
+                break
+        while len(in_flight) < max(_BATCH, bolts):
+            emission = core.poll_emit(now_s=now_s)
+            if emission is None:
+                break
+            in_flight.append(emission)
+        for _ in range(min(_BATCH, len(in_flight))):
+            core.on_ack(_ack_of(in_flight.popleft()), now_s=now_s)
+            acked += 1
+        core.on_deadline(now_s=now_s)
+        core.next_deadline_s()
+        while core.poll_event():
+            pass
+    return (time.perf_counter() - begun_s) / tuples
+
+
+def _ack_of(emission: Emission) -> Ack:
+    return Ack(
+        bolt=emission.bolt,
+        epoch=1,
+        tuple_id=emission.tuple_id,
+        attempt=emission.attempt,
+        wait_s=0.0001,
+        service_s=0.001,
+        idle_total_s=0.0,
+    )
+
+
+def ledger_bytes(acks: int, *, hole_every: int) -> int:
+    """Bytes that a ledger takes after ``acks`` acks above a hole, every n-th one missing."""
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    ledger = PartitionLedger("p")
+    ledger.admit([Record((0, 0), b"")])
+    ledger.next_seq = acks + 1
+    for seq in range(1, acks + 1):
+        if seq % hole_every:
+            ledger.ack(seq, seq + 1, (seq * 100, seq), (seq * 100, seq))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert ledger.cumulative is None
+    return after - before
+
+
+def main() -> bool:
+    """Print the figures; return whether the gates hold."""
+    costs = {n: median(core_seconds_per_tuple(n) for _ in range(ROUNDS)) for n in BOLTS}
+    for bolts, cost_s in costs.items():
+        rate = costs[BOLTS[0]] / cost_s
+        print(
+            f"core, {bolts:6,} bolts: {1e6 * cost_s:5.1f} us a tuple, {1 / cost_s:9,.0f} tuples/s,"
+            f" {rate:.2f} of the rate with {BOLTS[0]}"
+        )
+    ok = costs[BOLTS[0]] / costs[BOLTS[-1]] >= 0.7
+    for every in (100, 10):
+        size = ledger_bytes(1_000_000, hole_every=every)
+        print(f"ledger, 1,000,000 acks, one hole in {every}: {size / 1e6:.1f} MB")
+        ok = ok and size <= 50e6
+    return ok
+
+
+if __name__ == "__main__":
+    raise SystemExit(0 if main() else 1)

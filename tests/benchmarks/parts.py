@@ -1,0 +1,72 @@
+"""Parts that benchmarks share: a source in memory, a stopwatch for a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from flowctl.core.events import BoltAdded, FlowEvent
+from flowctl.core.records import Checkpoint, Record
+from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.ports import SourceChunk
+
+
+class MemoryProducer:
+    """One partition of ``count`` records, all with the same value; starts at the checkpoint."""
+
+    def __init__(self, count: int, value: object) -> None:
+        self._count = count
+        self._value = value
+        self._next = 0
+
+    def partitions(self) -> Sequence[str]:
+        return ["memory"]
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        done = checkpoint.partitions.get("memory")
+        self._next = 0 if done is None or done.position is None else int(str(done.position)) + 1
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        if self._next >= self._count:
+            return None
+        stop = min(self._count, self._next + max_records)
+        value = self._value
+        records = [Record(position, value) for position in range(self._next, stop)]
+        self._next = stop
+        return SourceChunk("memory", records)
+
+    def close(self) -> None:
+        pass
+
+
+class Stopwatch:
+    """A view that only takes times: of bolts, of the first and the last ack."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int, int]] = []  # time, tuples acked, records acked
+        self.joined_s: list[float] = []
+
+    def start(self, job: str, headline: str) -> None:
+        pass
+
+    def update(self, snapshot: Snapshot) -> None:
+        sample = (time.monotonic(), snapshot.tuples_acked, snapshot.records_acked)
+        self.samples.append(sample)
+
+    def event(self, event: FlowEvent) -> None:
+        if isinstance(event, BoltAdded):
+            self.joined_s.append(event.at_s)
+
+    def message(self, text: str) -> None:
+        pass
+
+    def stop(self, report: Report) -> None:
+        pass
+
+    def rates(self, bolts: int) -> tuple[float, float]:
+        """Tuples and records a second, from when all bolts were there to the last ack."""
+        all_here_s = sorted(self.joined_s)[bolts - 1]
+        first = next(s for s in self.samples if s[0] > all_here_s and s[1])
+        last = next(s for s in self.samples if s[1] == self.samples[-1][1])
+        passed_s = last[0] - first[0]
+        return (last[1] - first[1]) / passed_s, (last[2] - first[2]) / passed_s

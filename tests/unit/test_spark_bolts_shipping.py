@@ -1,0 +1,148 @@
+"""``process`` is pickled so that workers can load it, or refused with the reason."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from flowctl.errors import ConfigError
+from pyspark_flowctl import SparkBolts
+from pyspark_flowctl.shipping import ship
+
+LOCK = threading.Lock()
+
+JOB = """
+import json
+FACTOR = 3
+{extra}
+def scale(value):
+    return FACTOR * value
+def load(batch):
+    {use}
+    return scale(json.loads(batch))
+class Loader:
+    def __call__(self, batch):
+        return load(batch)
+    def method(self, batch):
+        return load(batch)
+"""
+
+
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **parts: str) -> Any:
+    """Import a job's file as ``flowctl run`` does."""
+    name = f"job_{abs(hash(str(tmp_path)))}"
+    text = JOB.format(extra=parts.get("extra", ""), use=parts.get("use", "pass"))
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def run_on_a_worker(shipped: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Load it where the job's file can't be imported."""
+    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer)('14'))"
+    return subprocess.run(
+        [sys.executable, "-c", program], input=shipped, capture_output=True, cwd=folder, check=False
+    )
+
+
+@pytest.mark.parametrize("form", ["function", "instance", "method", "partial"])
+def test_what_the_jobs_file_defines_needs_no_file_on_the_worker(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    module = job(elsewhere, monkeypatch)
+    loader = module.Loader()
+    process = {
+        "function": module.load,
+        "instance": loader,
+        "method": loader.method,
+        "partial": functools.partial(module.load),
+    }[form]
+    done = run_on_a_worker(ship(process), tmp_path)
+    assert done.stdout == b"42\n", done.stderr
+    assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_a_module_that_cannot_travel_is_sent_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"extra": "import threading; LOCK = threading.Lock()", "use": "LOCK.locked()"}
+    module = job(tmp_path, monkeypatch, **parts)
+    shipped = ship(module.load)
+    assert module.__name__.encode() in shipped
+    assert run_on_a_worker(shipped, tmp_path).stdout == b"42\n"  # its folder is on the path there
+
+
+def test_installed_modules_are_sent_by_name() -> None:
+    import json
+
+    assert len(ship(json.loads)) < 100
+
+
+def test_the_offender_is_named() -> None:
+    lock = LOCK
+
+    def uses_local(batch: Any) -> None:
+        with lock:
+            pass
+
+    class Holder:
+        def __init__(self) -> None:
+            self.connection = LOCK
+
+        def __call__(self, batch: Any) -> None:
+            pass
+
+    cases = {
+        "variable 'lock' (lock)": uses_local,
+        "attribute 'connection' (lock)": Holder(),
+        "argument 'way' (lock)": functools.partial(lambda batch, way: None, way=LOCK),
+        "argument 0 (lock)": functools.partial(lambda way, batch: None, LOCK),
+        "variable 'LOCK' (lock)": functools.partial(lambda batch: LOCK),
+    }
+    for label, process in cases.items():
+        with pytest.raises(ConfigError) as caught:
+            ship(process)
+        assert caught.value.field == "process"
+        assert label in str(caught.value)
+        assert "on the worker" in caught.value.remedy
+
+
+def test_arguments_are_checked() -> None:
+    for arguments, field in (
+        ({"process": 3}, "process"),
+        ({"process": print, "spark": object(), "master": "local"}, "master"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            SparkBolts(**arguments)
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("field", "value"), [("count", 0), ("slots", -1), ("count", True)])
+def test_counts_are_checked_before_anything_starts(field: str, value: Any) -> None:
+    from flowctl.ports import Endpoint
+
+    bolts = SparkBolts(print, **{field: value})
+    with pytest.raises(ConfigError) as caught:
+        bolts.start(Endpoint(host="127.0.0.1", port=1, key=b"k", job="j"), print)
+    assert caught.value.field == field
+
+
+def test_an_endpoint_survives_the_journey() -> None:
+    import pickle
+
+    from flowctl.ports import Endpoint
+
+    endpoint = Endpoint(host="h", port=1, key=b"k", job="j", certificate_pem="pem")
+    assert pickle.loads(pickle.dumps(endpoint)) == endpoint

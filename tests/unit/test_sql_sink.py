@@ -1,0 +1,359 @@
+"""SqlSink over SQLite: shapes of rows, skipping, fencing, merging, what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl.core.records import Batch, Record, Span
+from flowctl.errors import ConfigError, EnvironmentFault, FencedError, JobError
+from flowctl_sql import SqlSink, WriteResult
+
+_SCHEMA = ("CREATE TABLE t (number INTEGER, line TEXT)", "CREATE INDEX i ON t (number)")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _batch(
+    numbers: Sequence[int],
+    *,
+    epoch: int = 1,
+    job: str = "job",
+    partition: str = "p",
+    acked_through: int | None = None,
+) -> Batch:
+    span = Span(job, partition, numbers[0], numbers[-1], epoch, acked_through)
+    return Batch([Record(n, f"line {n}") for n in numbers], span, bolt="b1", attempt=1)
+
+
+def _rows(batch: Batch) -> list[Any]:
+    return [(record.position, record.value) for record in batch]
+
+
+def _sink(**options: Any) -> SqlSink:
+    return SqlSink("sqlite:///t.db", **{"table": "t", "schema": _SCHEMA, **options})
+
+
+def _write(sink: SqlSink, *numbers: int, **options: Any) -> WriteResult:
+    batch = _batch(numbers, **options)
+    return sink.write(_rows(batch), batch=batch)
+
+
+def _query(statement: str, database: str = "t.db") -> list[Any]:
+    connection = sqlite3.connect(database)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def _numbers() -> list[int]:
+    return [number for (number,) in _query("SELECT number FROM t ORDER BY number")]
+
+
+def _spans() -> int:
+    return int(_query("SELECT count(*) FROM flowctl_spans")[0][0])
+
+
+def test_a_replay_changes_nothing() -> None:
+    sink = _sink()
+    assert _write(sink, 1, 2, 3) == (3, 0)
+    assert _write(sink, 1, 2, 3) == (0, 3)
+    assert _numbers() == [1, 2, 3]
+
+
+def test_a_tuple_cut_differently_adds_only_what_is_new() -> None:
+    sink = _sink()
+    _write(sink, 3, 4)
+    _write(sink, 7, 8)
+    assert _write(sink, *range(1, 11), epoch=2) == (6, 4)
+    assert _numbers() == list(range(1, 11))
+    assert _spans() == 1
+
+
+def test_partitions_jobs_and_sinks_are_apart() -> None:
+    first, second = _sink(), _sink(name="another")
+    for sink, options in ((first, {}), (first, {"partition": "q"}), (first, {"job": "k"})):
+        assert _write(sink, 1, **options) == (1, 0)
+    assert _write(second, 1) == (1, 0)
+    assert _numbers() == [1, 1, 1, 1]
+
+
+def test_rows_are_tuples_dicts_lists_or_none() -> None:
+    batch = _batch([1, 2, 3, 4])
+    rows = [None, {"line": "a", "number": 2}, [(30, "b"), {"number": 31, "line": "c"}], []]
+    assert _sink(columns=["number", "line"]).write(rows, batch=batch) == (3, 0)
+    assert _query("SELECT * FROM t") == [(2, "a"), (30, "b"), (31, "c")]
+
+
+def test_columns_are_the_keys_of_the_dicts() -> None:
+    sink = _sink()
+    batch = _batch([1, 2])
+    sink.write(({"line": f"{n}"} for n in (1, 2)), batch=batch)
+    sink.write([{"number": 3}], batch=_batch([3]))
+    assert _query("SELECT * FROM t") == [(None, "1"), (None, "2"), (3, None)]
+
+
+def test_names_that_need_quotes() -> None:
+    schema = 'CREATE TABLE "order" ("group" INTEGER, "größe in m" TEXT)'
+    sink = SqlSink("sqlite:///t.db", table="main.order", schema=schema)
+    sink.write([{"group": 1, "größe in m": "x"}], batch=_batch([1]))
+    assert _query('SELECT * FROM "order"') == [(1, "x")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(1, "a")], "1 rows for a batch of 2 records"),
+        ([(1, "a"), (2,)], "position 2: a row of 1 values where 2 are due"),
+        ([(1, "a"), "text"], "position 2: str is no row"),
+        ([[1, "a"], None], "position 1: int is no row"),
+        ([{"number": 1}, {"line": "a"}], r"position 2: a row with the keys \['line'\]"),
+        ([{"number": 1}, {"number": 1, "line": "a"}], r"position 2: a row with the keys"),
+        ([(1, "a"), {"number": 1}], "position 2: a dict among tuples"),
+    ],
+)
+def test_rows_of_a_wrong_shape_are_placed(rows: list[Any], said: str) -> None:
+    with pytest.raises(JobError, match=said) as caught:
+        _sink().write(rows, batch=_batch([1, 2]))
+    assert "None for a record without a row" in caught.value.remedy
+
+
+def test_the_position_of_the_reader_is_left_alone() -> None:
+    batch = _batch([1, 2])
+    iterator = iter(batch)
+    next(iterator)
+    _sink().write([(1, "a"), (2, "b")], batch=batch)
+    assert batch.reading_index == 0
+
+
+def test_a_failed_write_leaves_nothing_behind() -> None:
+    sink = _sink(schema="CREATE TABLE t (number INTEGER UNIQUE, line TEXT)")
+    _write(sink, 5)
+    batch = _batch([1, 2])
+    with pytest.raises(sqlite3.IntegrityError):
+        sink.write([(1, "a"), (5, "b")], batch=batch)
+    assert _numbers() == [5]
+    assert sink.write([(1, "a"), (2, "b")], batch=batch) == (2, 0)
+
+
+def test_a_second_write_of_other_rows_is_refused() -> None:
+    sink = _sink()
+    batch = _batch([1, 2])
+    assert sink.write([(1, "a"), None], batch=batch) == (1, 0)
+    assert sink.write([(1, "a"), None], batch=batch) == (0, 2)  # a retry in process is fine
+    with pytest.raises(JobError, match="second write"):
+        sink.write([None, (2, "b")], batch=batch)
+
+
+def test_an_older_driver_is_fenced() -> None:
+    sink = _sink()
+    _write(sink, 1, epoch=4)
+    _write(sink, 2, epoch=5)
+    with pytest.raises(FencedError, match=r"'job'.*epoch 4 was replaced; epoch 5"):
+        _write(sink, 3, epoch=4)
+    with pytest.raises(FencedError):
+        _write(sink, 1, epoch=4, partition="q")  # the whole job, not a partition
+    assert _write(sink, 3, epoch=4, job="k") == (1, 0)
+    assert _write(sink, 4, epoch=5) == (1, 0)
+    assert _numbers() == [1, 2, 3, 4]
+
+
+def test_unfence_lets_a_new_first_epoch_in_and_doubles_nothing() -> None:
+    sink = _sink()
+    _write(sink, 1, 2, epoch=7)
+    sink.unfence("job")
+    assert _write(sink, 1, 2, 3, epoch=1) == (1, 2)
+
+
+def test_forget_lets_rows_be_written_again_and_keeps_the_fence() -> None:
+    sink = _sink()
+    _write(sink, 1, 2, epoch=7)
+    _write(sink, 1, job="k")
+    sink.forget("job")
+    assert _write(sink, 1, 2, epoch=8) == (2, 0)
+    assert _write(sink, 1, job="k") == (0, 1)
+    with pytest.raises(FencedError):
+        _write(sink, 9, epoch=6)
+
+
+def test_memory_of_spans_stays_small() -> None:
+    sink = _sink()
+    for number in range(0, 3000, 10):
+        _write(sink, *range(number, number + 10), acked_through=number - 1 if number else None)
+    assert _spans() <= 66
+    assert _write(sink, *range(3000), epoch=2) == (0, 3000)
+
+
+def test_merging_spares_what_is_not_acked_and_what_the_sink_never_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 1)
+    sink = _sink()
+    # 0 to 9 were done before this sink was there; 14 to 16 are under way.
+    for numbers in ([10, 11], [12, 13], [17, 18]):
+        _write(sink, *numbers, acked_through=13)
+    assert _spans() == 2
+    assert _write(sink, *range(20), epoch=2, acked_through=13) == (14, 6)
+
+
+def test_a_sink_travels_without_its_connection(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = _sink()
+    _write(sink, 1)
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    copy = pickle.loads(pickle.dumps(sink))
+    assert _write(copy, 1, 2) == (1, 1)
+    monkeypatch.chdir(here)
+    assert _numbers() == [1, 2]
+
+
+def test_a_fork_opens_its_own_connection() -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect("t.db"))
+        return opened[-1]
+
+    sink = SqlSink(connect=connect, table="t", schema=_SCHEMA)
+    _write(sink, 1)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if _write(sink, 1, 2) == (1, 1) and len(opened) == 2 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert _write(sink, 2, 3) == (1, 1)
+    assert len(opened) == 1
+
+
+def test_threads_have_their_own_connections() -> None:
+    sink = _sink()
+    results: list[int] = []
+
+    def work(offset: int) -> None:
+        for number in range(20):
+            results.append(_write(sink, number, number + 1, partition=str(offset % 2)).written)
+
+    threads = [threading.Thread(target=work, args=(offset,)) for offset in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _numbers() == sorted([*range(21), *range(21)])
+    assert sum(results) == 42
+
+
+def test_close_and_go_on() -> None:
+    sink = _sink()
+    _write(sink, 1)
+    sink.close()
+    sink.close()
+    assert _write(sink, 1, 2) == (1, 1)
+
+
+def test_a_lost_connection_is_replaced() -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect("t.db"))
+        return opened[-1]
+
+    sink = SqlSink(connect=connect, table="t", schema=_SCHEMA)
+    _write(sink, 1)
+    opened[-1].close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        _write(sink, 2)
+    assert _write(sink, 1, 2) == (1, 1)
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("paramstyle", [None, "qmark", "numeric"])
+def test_any_connection_will_do(paramstyle: str | None) -> None:
+    sink = SqlSink(
+        connect=lambda: sqlite3.connect("t.db"), paramstyle=paramstyle, table="t", schema=_SCHEMA
+    )
+    assert _write(sink, 1, 2) == (2, 0)
+    assert _write(sink, 2, 3) == (1, 1)
+    with pytest.raises(FencedError):
+        _write(sink, 9, epoch=0)
+    assert _numbers() == [1, 2, 3]
+
+
+def test_autocommit_is_refused() -> None:
+    sink = SqlSink(
+        connect=lambda: sqlite3.connect("t.db", isolation_level=None), table="t", schema=_SCHEMA
+    )
+    with pytest.raises(ConfigError, match="autocommit"):
+        _write(sink, 1)
+
+
+def test_a_missing_table_is_named_with_its_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"'t'.*no such table.*schema=") as caught:
+        _write(_sink(schema=()), 1)
+    assert caught.value.field == "table"
+    _query("CREATE TABLE t (number, line)")
+    assert _write(_sink(schema=()), 1) == (1, 0)
+
+
+def test_a_schema_that_fails_says_so() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="syntax"):
+        _write(_sink(schema="CREATE TABBLE t (a)"), 1)
+
+
+def test_a_missing_directory_is_named(here: Path) -> None:
+    sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=_SCHEMA)
+    with pytest.raises(EnvironmentFault, match=str(here / "no/such/t.db")):
+        _write(sink, 1)
+
+
+def test_a_lock_that_is_held_too_long_is_an_error_and_nothing_is_lost() -> None:
+    sink = _sink(timeout_s=0.05)
+    _write(sink, 1)
+    holder = sqlite3.connect("t.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(EnvironmentFault, match="locked"):
+        _write(sink, 2)
+    holder.rollback()
+    holder.close()
+    assert _write(sink, 2) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"url": "sqlite:///:memory:"}, "url"),
+        ({"url": "sqlite://"}, "url"),
+        ({"url": "sqlite://host/t.db"}, "url"),
+        ({"url": "t.db"}, "url"),
+        ({"url": "postgresql://me:secret@host/db"}, "url"),
+        ({"url": None}, "url"),
+        ({"connect": sqlite3.connect}, "url"),
+        ({"table": 't"; DROP TABLE x'}, "table"),
+        ({"table": ""}, "table"),
+        ({"columns": ['a"b']}, "columns"),
+        ({"columns": ["a", "a"]}, "columns"),
+        ({"columns": []}, "columns"),
+        ({"paramstyle": "named"}, "paramstyle"),
+        ({"quote": "["}, "quote"),
+        ({"synchronous": "OFF"}, "synchronous"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SqlSink(**{"url": "sqlite:///t.db", "table": "t", **options})
+    assert caught.value.field == field and caught.value.remedy
+    assert "secret" not in str(caught.value)

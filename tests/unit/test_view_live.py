@@ -1,0 +1,150 @@
+"""The live view, rendered to a recorded console: are the facts on screen, at every width?"""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from flowctl.core.events import BoltState, StateChanged, TupleExpired
+from flowctl.core.records import AckedRange
+from flowctl.instrumentation.live import LiveView
+from flowctl.instrumentation.live_parts import bar_parts, choose
+from flowctl.instrumentation.numbers import holes_bar
+from flowctl.instrumentation.snapshot import BoltView, PartitionView, Snapshot
+
+
+def bolt(number: int, **changes: object) -> BoltView:
+    view = BoltView(
+        name=f"b{number}",
+        state=BoltState.NORMAL,
+        up=True,
+        window=20,
+        in_flight=18,
+        ack_rtt_p50_s=0.041,
+        service_p50_s=0.02,
+        acked=1904,
+        share=0.09,
+    )
+    return msgspec.structs.replace(view, **changes)
+
+
+def snapshot(**changes: object) -> Snapshot:
+    base = Snapshot(
+        job="access-logs",
+        elapsed_s=14.2,
+        phase="running",
+        bolts=(
+            bolt(1),
+            bolt(2, state=BoltState.SLOW, window=9),
+            bolt(3, state=BoltState.BUSY, window=2, in_flight=2, ack_rtt_p50_s=0.41, moved_away=3),
+        ),
+        partitions=(
+            PartitionView(
+                name="a.log",
+                position=5702,
+                records=5702,
+                acked_above=(AckedRange(5705, 5730, 26), AckedRange(5733, 5741, 9)),
+            ),
+        ),
+        records_acked=142_000,
+        records_per_s=4210.4,
+        records_buffered=0,
+        records_skipped=0,
+        tuples_acked=1420,
+        tuples_expired=1,
+        tuples_moved=3,
+        progress=0.71,
+        eta_s=14.0,
+        records_saved=5702,
+        kill_reruns=12,
+        kill_reruns_cumulative_only=39,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def screen(shot: Snapshot, *, width: int = 120, height: int = 40, events: tuple = ()) -> str:
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    view = LiveView(console=console, clock=lambda: 0.0)
+    view.start("access-logs", "access-logs · 3 bolts")
+    for event in events:
+        view.show_event(event)
+    console.print(view.render(shot))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_facts_are_on_screen(width: int) -> None:
+    text = screen(snapshot(), width=width)
+    for fact in (
+        "access-logs · 3 bolts",
+        "NORMAL", "SLOW", "BUSY", "410 ms", "1 904", "9 %", "3 moved away",
+        "5 702 saved", "2 holes",
+        "a kill now would run 12 records again (cumulative only: 39)",
+        "records 142 000", "71 %", "4 210/s", "ETA 0:14",
+    ):  # fmt: skip
+        assert fact in text, fact
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = screen(snapshot(), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_holes_are_drawn_from_the_acked_ranges() -> None:
+    line = next(row for row in screen(snapshot()).splitlines() if "holes" in row)
+    bar = line.split("5702 ")[1].split(" 5741")[0]
+    assert bar.strip("█").count("░") >= 2
+    assert bar.startswith("█") and bar.endswith("█")
+
+
+def test_positions_that_are_no_numbers_still_make_a_bar() -> None:
+    part = PartitionView(
+        name="keys", position="k1", records=1, acked_above=(AckedRange("k3", "k7", 5),)
+    )
+    assert holes_bar(bar_parts(part), 20).count("░") == 1
+
+
+def test_many_bolts_show_those_in_trouble_and_a_summary() -> None:
+    bolts = tuple(
+        bolt(n, state=BoltState.BUSY if n == 50 else BoltState.NORMAL, up=n != 60)
+        for n in range(1, 65)
+    )
+    shown = [view.name for view in choose(bolts, rows_max=30)]
+    assert {"b50", "b60"} <= set(shown) and len(shown) <= 12
+    text = screen(snapshot(bolts=bolts))
+    assert f"and {64 - len(shown)} more: {64 - len(shown)} NORMAL" in text
+
+
+def test_a_short_terminal_still_shows_progress() -> None:
+    text = screen(snapshot(bolts=tuple(bolt(n) for n in range(1, 13))), height=20)
+    assert len(text.splitlines()) <= 20
+    assert "ETA 0:14" in text
+
+
+def test_events_give_their_reasons() -> None:
+    text = screen(
+        snapshot(),
+        events=(
+            StateChanged(
+                at_s=5.0, bolt="b3", before=BoltState.NORMAL, after=BoltState.SLOW,
+                reason="rtt", ack_rtt_s=0.41, threshold_s=0.12,
+            ),
+            TupleExpired(at_s=5.5, bolt="b3", tuple_id=5703, attempt=1, rto_s=1.0),
+        ),
+    )  # fmt: skip
+    assert "b3  rtt 410 ms > 120 ms  NORMAL → SLOW" in text
+    assert "b3  tuple 5703 expired: no ack within 1.0 s" in text
+
+
+def test_store_away_and_notes_are_shown() -> None:
+    text = screen(snapshot(store_away_s=12.0, note="waiting for 4 of 12 bolts"))
+    assert "checkpoint store away for 12.0 s" in text
+    assert "waiting for 4 of 12 bolts" in text
+
+
+def test_markup_in_names_is_text() -> None:
+    assert "[red]x[/red]" in screen(snapshot(note="[red]x[/red]"))

@@ -1,0 +1,210 @@
+"""The plain view, the summary and the log: bounded lines, no control codes, stable names."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import msgspec
+import pytest
+import structlog
+
+from flowctl.core import events as ev
+from flowctl.errors import ConfigError
+from flowctl.instrumentation import events, numbers, summary
+from flowctl.instrumentation.live import LiveView
+from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
+from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot
+from flowctl.instrumentation.views import make_view, suits_live
+
+BOLT = BoltView(
+    name="b1", state=ev.BoltState.NORMAL, up=True, window=4, in_flight=3,
+    ack_rtt_p50_s=0.05, service_p50_s=0.04, acked=10, share=1.0,
+)  # fmt: skip
+SNAPSHOT = Snapshot(
+    job="j", elapsed_s=5.0, phase="running", bolts=(BOLT,), partitions=(),
+    records_acked=42_000, records_per_s=8400.0, records_buffered=0, records_skipped=0,
+    tuples_acked=420, tuples_expired=0, tuples_moved=0, progress=0.21, eta_s=19.0,
+    records_saved=40_000, kill_reruns=1200, kill_reruns_cumulative_only=2400,
+)  # fmt: skip
+REPORT = Report(
+    job="j", outcome="finished", error=None, elapsed_s=12.0, resumed=False, resumed_records=0,
+    records_acked=200_000, records_skipped=0, records_total=200_000, tuples_emitted=2003,
+    tuples_acked=2000, tuples_expired=3, tuples_moved=3, tuples_failed=0, acks_late=1,
+    acks_duplicate=2, bolts=(BOLT,), bolts_lost=0, checkpoint_saves=24, max_in_flight_records=900,
+)  # fmt: skip
+
+
+class Time:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    return io.StringIO()
+
+
+def test_one_line_every_few_seconds(out: io.StringIO) -> None:
+    time = Time()
+    view = PlainView(out, clock=time)
+    view.start("j", "j · 1 bolt")
+    for _ in range(int(LINE_EVERY_S * 4 * 3)):  # three lines' worth of updates, four a second
+        view.update(SNAPSHOT)
+        time.now_s += 0.25
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "j · 1 bolt"
+    assert len(lines) == 1 + 3
+    for fact in ("records 42 000", "21 %", "8 400/s", "ETA 0:19", "1 NORMAL", "in flight 3"):
+        assert fact in lines[1]
+    assert "a kill now would run 1 200 records again (cumulative only: 2 400)" in lines[1]
+
+
+def test_events_are_rate_limited_but_a_lost_bolt_is_always_shown(out: io.StringIO) -> None:
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    for n in range(50):
+        view.event(ev.TupleExpired(at_s=1.0, bolt="b1", tuple_id=n, attempt=1, rto_s=1.0))
+    view.event(ev.BoltRemoved(at_s=1.0, bolt="b1", epoch=1, moved=2, reason="worker died"))
+    view.event(ev.BoltAdded(at_s=1.0, bolt="b1", epoch=2, slots=1))
+    view.update(SNAPSHOT)
+    text = out.getvalue()
+    assert text.count("expired:") == EVENTS_PER_LINE
+    assert f"and more: {50 - EVENTS_PER_LINE} tuple_expired" in text
+    assert "b1  lost: worker died; 2 tuples to other bolts" in text
+    assert "b1  back" in text
+
+
+def test_the_store_going_and_coming_is_one_line_each(out: io.StringIO) -> None:
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    for away_s in (1.0, 2.0, 3.0, None, None):
+        view.update(msgspec.structs.replace(SNAPSHOT, store_away_s=away_s))
+    assert out.getvalue().count("store away") == 1
+    assert out.getvalue().count("store back") == 1
+
+
+def test_no_control_codes(out: io.StringIO) -> None:
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    view.update(SNAPSHOT)
+    view.message("saved")
+    view.stop(REPORT)
+    assert all(c.isprintable() or c == "\n" for c in out.getvalue())
+
+
+def test_summary_of_a_finished_run() -> None:
+    text = "\n".join(summary.lines(REPORT))
+    for fact in ("finished · 200 000 records in 0:12.0 · 16 667/s", "3 expired", "3 moved",
+                 "1 late, 2 doubled", "200 000 records done", "24 saves"):  # fmt: skip
+        assert fact in text
+    assert "resumed" not in text
+
+
+def test_summary_of_a_resumed_run() -> None:
+    report = msgspec.structs.replace(REPORT, resumed=True, resumed_records=5702, records_skipped=27)
+    assert "resumed at 5 702, skipped 27 already acked" in "\n".join(summary.lines(report))
+
+
+def test_summary_says_that_nothing_was_left_to_do() -> None:
+    report = msgspec.structs.replace(
+        REPORT, resumed=True, resumed_records=200_000, records_acked=0, elapsed_s=0.0
+    )
+    assert "nothing to do: all 200 000 records were done before" in summary.lines(report)
+
+
+def test_summary_names_the_error_and_the_interruption() -> None:
+    failed = msgspec.structs.replace(REPORT, outcome="failed", error="bad line")
+    assert "error: bad line" in summary.lines(failed)
+    stopped = msgspec.structs.replace(REPORT, outcome="interrupted")
+    assert summary.lines(stopped)[0].startswith("interrupted and saved")
+
+
+@pytest.mark.req("S121")
+def test_every_event_has_a_stable_name() -> None:
+    classes = [
+        value for value in vars(ev).values()
+        if isinstance(value, type) and issubclass(value, ev.FlowEvent) and value is not ev.FlowEvent
+    ]  # fmt: skip
+    assert {cls.__name__: events.NAMES[cls] for cls in classes} == {
+        "BoltAdded": "bolt_added",
+        "BoltRemoved": "bolt_removed",
+        "WindowChanged": "window_changed",
+        "StateChanged": "state_changed",
+        "TupleExpired": "tuple_expired",
+        "TupleMoved": "tuple_moved",
+        "TupleFailed": "tuple_failed",
+        "TupleGaveUp": "tuple_gave_up",
+        "IntakePaused": "intake_paused",
+        "IntakeResumed": "intake_resumed",
+    }
+
+
+@pytest.mark.req("S116")
+@pytest.mark.req("S121")
+def test_events_reach_structlog_as_plain_fields(out: io.StringIO) -> None:
+    event = ev.StateChanged(
+        at_s=2.0, bolt="b3", before=ev.BoltState.SLOW, after=ev.BoltState.BUSY, reason="expired"
+    )
+    with structlog.testing.capture_logs() as logs:
+        PlainView(out, logger=structlog.get_logger()).event(event)
+    assert logs == [
+        {
+            "event": "state_changed", "log_level": "info", "at_s": 2.0, "bolt": "b3",
+            "before": "SLOW", "after": "BUSY", "reason": "expired",
+            "ack_rtt_s": None, "threshold_s": None,
+        }
+    ]  # fmt: skip
+    json.dumps(logs)
+
+
+def test_the_library_stays_silent_until_logging_is_set_up(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    event = ev.BoltRemoved(at_s=1.0, bolt="b1", epoch=1, moved=0, reason="gone")
+    structlog.reset_defaults()  # capture_logs elsewhere leaves it configured
+    logging.getLogger("flowctl").propagate = False
+    try:
+        events.log_event(get_logger(), event)
+    finally:
+        logging.getLogger("flowctl").propagate = True
+    assert capfd.readouterr() == ("", "")
+    with caplog.at_level(logging.WARNING, logger="flowctl"):
+        events.log_event(get_logger(), event)
+    assert caplog.messages == ["bolt_removed at_s=1.0 bolt='b1' epoch=1 moved=0 reason='gone'"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_auto_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    assert isinstance(make_view("auto", stream=Terminal()), LiveView)
+    assert isinstance(make_view("auto", stream=io.StringIO()), PlainView)
+    monkeypatch.setenv("CI", "1")
+    assert not suits_live(Terminal())
+    monkeypatch.delenv("CI")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not suits_live(Terminal())
+    with pytest.raises(ConfigError, match="auto, live, plain or off"):
+        make_view("fancy")  # type: ignore[arg-type]
+
+
+def test_numbers() -> None:
+    assert numbers.count(142000) == "142 000"
+    assert numbers.clock(3723.96, tenths=True) == "1:02:03.9"
+    assert numbers.clock(14) == "0:14"
+    assert numbers.duration(0.0414) == "41 ms"
+    assert numbers.duration(0.00041) == "0.4 ms"
+    assert numbers.percent(0.9999) == "99 %"
+    assert numbers.percent(1.0) == "100 %"
+    assert numbers.rate(0.5) == "0.5/s"
+    assert numbers.bar(0.1, 100, 10) == "█"
+    assert numbers.holes_bar([(True, 1), (False, 0.0), (True, 100)], 10).count("░") == 1

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from flowctl.config import ListenSettings
+from flowctl.errors import ConfigError
+from flowctl.wire import listener, tls
+
+
+def test_the_hosts_that_bolts_are_told():
+    def told(**settings: object) -> str:
+        return listener.advertised_host(ListenSettings(**settings), "driver")  # type: ignore[arg-type]
+
+    assert told() == "driver"
+    assert told(host="10.0.0.7") == "10.0.0.7"
+    assert told(host="0.0.0.0") == "driver"
+    assert told(host="::") == "driver"
+    assert told(host="0.0.0.0", advertise="spout.example") == "spout.example"
+
+
+@pytest.mark.parametrize(
+    ("setting", "host", "wanted"),
+    [
+        ("auto", "127.0.0.1", False),
+        ("auto", "localhost", False),
+        ("auto", "0.0.0.0", True),
+        ("on", "127.0.0.1", True),
+        ("off", "0.0.0.0", False),
+    ],
+)
+def test_tls_is_on_by_itself_exactly_off_loopback(setting, host, wanted):
+    settings = ListenSettings(tls=setting)
+    with listener.bind(settings, host) as sock:
+        assert listener.wants_tls(settings, sock) is wanted
+
+
+def test_a_taken_port_is_named():
+    with listener.bind(ListenSettings(), "127.0.0.1") as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(ConfigError) as caught:
+            listener.bind(ListenSettings(port=port), "127.0.0.1")
+    assert caught.value.field == "listen.port"
+    assert str(port) in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+def test_a_host_that_is_not_ours_is_named(host):
+    with pytest.raises(ConfigError) as caught:
+        listener.bind(ListenSettings(host=host), "127.0.0.1")
+    assert caught.value.field == "listen.host"
+
+
+def test_tls_without_its_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"flowctl-spark\[tls\]") as caught:
+        tls.spout_context()
+    assert caught.value.field == "listen.tls"
+    assert "listen.tls=off" in caught.value.remedy
