@@ -61,7 +61,7 @@ pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	@$(BIN)/python .ci/check_pins.py
 
 dist: $(FOR_TEST) ## a wheel in dist/
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean: ## remove the virtual environment, caches and what runs left behind
 	rm -rf $(VENV) dist build spark-warehouse metastore_db derby.log \

@@ -250,7 +250,7 @@ def _has_others(lease: Any) -> bool:
                 return False
             time.sleep(_POLL_S)
     except (RedisError, OSError):
-        return False  # does not answer: leave the rest to the stop's own time-outs
+        return True  # gone, or too slow to say: nothing that we may end
     return True
 
 

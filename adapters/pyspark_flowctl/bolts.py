@@ -97,7 +97,8 @@ class SparkBolts:
     def stop(self, *, timeout_s: float) -> None:
         """Wait for bolts that heard END, cancel the rest, stop a session of our own.
 
-        Takes at most ``timeout_s`` and some 3 s, and 10 s more if our own session hangs.  Does nothing if the bolts were not started.
+        Takes at most ``timeout_s`` and some 3 s, and 10 s more if our own session hangs.
+        Does nothing if the bolts were not started.
         """
         run, self._run = self._run, None
         holder, self._holder = self._holder, None

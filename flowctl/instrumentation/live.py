@@ -20,8 +20,8 @@ from flowctl.instrumentation.plain import store_away
 from flowctl.instrumentation.snapshot import Report, Snapshot
 
 EVENTS_SHOWN = 5
-# Headline, table head, summary of hidden bolts, checkpoint (2), progress, note, and the cursor.
-_OTHER_LINES = 8
+# Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
+_OTHER_LINES = 7
 
 
 class LiveView(BaseView):

@@ -107,10 +107,11 @@ def _partition(part: PartitionView, *, room: int) -> str:
     name = part.name if len(part.name) <= _NAME_CELLS else "…" + part.name[1 - _NAME_CELLS :]
     through = f"  {name} {show(part.position)} "
     top = f" {show(part.acked_above[-1].last)}" if part.acked_above else ""
-    cells = min(_BAR_CELLS_MAX, room - len(through) - len(top))
-    if cells < _BAR_CELLS_MIN:
-        return ""
-    return through + holes_bar(bar_parts(part), cells) + top
+    for before, after in ((through, top), (through, ""), ("  ", "")):
+        cells = min(_BAR_CELLS_MAX, room - len(before) - len(after))
+        if cells >= _BAR_CELLS_MIN:
+            return before + holes_bar(bar_parts(part), cells) + after
+    return ""
 
 
 def bar_parts(part: PartitionView) -> list[tuple[bool, float]]:

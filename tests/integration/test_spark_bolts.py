@@ -32,7 +32,6 @@ def spark() -> Iterator[Any]:
     from pyspark_flowctl.java import ensure_java
 
     ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.master": f"local[{SLOTS}]",  # as users have it: no failure is forgiven
         "spark.ui.enabled": "false",
@@ -41,7 +40,9 @@ def spark() -> Iterator[Any]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    session = SparkSession.builder.config(map=settings).getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = SparkSession.builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
@@ -53,8 +54,13 @@ def accept(batch: Batch) -> None:
             raise ValueError("a bad record")
 
 
-def active_jobs(spark: Any) -> list[int]:
-    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
+def assert_no_jobs(spark: Any) -> None:
+    """Spark's tracker lags behind its jobs a little."""
+    tracker = spark.sparkContext.statusTracker()
+    deadline_s = time.monotonic() + 10
+    while (left := list(tracker.getActiveJobsIds())) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert left == []
 
 
 def bolt_threads() -> list[str]:
@@ -73,25 +79,25 @@ def test_bolts_join_work_and_leave_at_the_end(spark: Any) -> None:
         assert failed.record_index == 1
         peer.end()
         peer.until_there(0)
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
     assert bolt_threads() == []
     assert spark.range(5).count() == 5, "the user's session must live on"
     assert peer.notices.get().kind == "starting"
     assert peer.notices.empty(), peer.notices.get()
 
 
-def test_a_worker_killed_six_times_comes_back_six_times(spark: Any) -> None:
+def test_a_killed_worker_comes_back_where_spark_forgives_no_failure(spark: Any) -> None:
     with Peer(SparkBolts(accept, count=2)) as peer:
         peer.until_there(2)
-        for _ in range(6):
+        for _ in range(4):
             peer.kill("b1")
-        assert peer.there["b1"].epoch == 7
+        assert peer.there["b1"].epoch == 5
         assert peer.there["b2"].epoch == 1, "the other bolt must not be touched"
         assert isinstance(peer.process("b1", 1, ["good"]), AckFrame)
         assert peer.until_notice("restarting").bolt == "b1"
         peer.end()
         peer.until_there(0)
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
 
 
 def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
@@ -104,7 +110,7 @@ def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
         peer.until(lambda: len(peer.joins) == SLOTS + 2)  # they get the slots that came free
         peer.end()
         peer.until_there(0)
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
 
 
 def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any) -> None:
@@ -120,7 +126,7 @@ def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any) -> None:
     assert bolt_threads() == []
     peer.server.close()
     busy.join()
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
 
 
 def test_a_frozen_bolt_cannot_hold_up_the_stop(spark: Any) -> None:
@@ -133,7 +139,7 @@ def test_a_frozen_bolt_cannot_hold_up_the_stop(spark: Any) -> None:
     peer.end()
     bolts.stop(timeout_s=0.5)
     peer.server.close()
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
     assert bolt_threads() == []
     deadline_s = time.monotonic() + 30
     while _exists(frozen) and time.monotonic() < deadline_s:  # Spark kills it after some 4 s
@@ -155,7 +161,7 @@ def test_a_module_that_workers_lack_is_fatal_and_named(
     assert "\n" not in notice.detail
     assert "'only_in_the_driver'" in notice.remedy
     assert peer.joins == []
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
 
 
 def test_a_spout_that_is_not_ours_is_fatal(spark: Any) -> None:
@@ -191,7 +197,7 @@ def test_what_cannot_be_shipped_is_refused_before_anything_starts(spark: Any) ->
     bolts.stop(timeout_s=1.0)
     peer.server.close()
     assert peer.notices.empty(), peer.notices.get()
-    assert active_jobs(spark) == []
+    assert_no_jobs(spark)
 
 
 def test_a_master_that_contradicts_the_active_session_is_refused(spark: Any) -> None:

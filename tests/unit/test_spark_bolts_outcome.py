@@ -93,7 +93,7 @@ times, most recent failure: Lost task 0.0 in stage 2.0 (TID 3) (host executor dr
 org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
 \tat org.apache.spark.api.python.BasePythonRunner.applyOrElse(PythonRunner.scala:1136)
 """
-MISMATCH = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+MISMATCH = """An error occurred while calling z:org.apache.spark.api.python.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: \
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/opt/pyspark/worker.py", line 1, in main

@@ -101,6 +101,26 @@ def test_holes_are_drawn_from_the_acked_ranges() -> None:
     assert bar.startswith("█") and bar.endswith("█")
 
 
+def test_the_bar_loses_its_labels_before_it_goes() -> None:
+    part = PartitionView(
+        name="logs/access-0.log",
+        position=(2_293_423, 12_200),
+        records=12_200,
+        acked_above=(AckedRange((2_300_000, 12_240), (2_400_000, 12_700), 460),),
+    )
+    shot = snapshot(partitions=(part,))
+    wide = screen(shot, width=120)
+    narrow = screen(shot, width=80)
+    assert "2293423:12200" in wide and "2400000:12700" in wide
+    assert "2293423:12200" in narrow and "2400000:12700" not in narrow
+    assert "░" in next(row for row in narrow.splitlines() if "hole" in row)
+
+
+def test_twelve_bolts_fit_a_terminal_of_24_lines() -> None:
+    text = screen(snapshot(bolts=tuple(bolt(n) for n in range(1, 13))), width=80, height=24)
+    assert all(f"\nb{n} " in text for n in range(1, 13))
+
+
 def test_positions_that_are_no_numbers_still_make_a_bar() -> None:
     part = PartitionView(
         name="keys", position="k1", records=1, acked_above=(AckedRange("k3", "k7", 5),)

@@ -1,0 +1,152 @@
+"""Drives a ``SpoutCore`` by hand, for the tests of the core."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from flowctl.core.events import FlowEvent
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.settings import (
+    BufferSettings,
+    CoreSettings,
+    RetrySettings,
+    TimeoutSettings,
+    TupleSettings,
+    WindowSettings,
+)
+from flowctl.core.spout import RevokeOrder, SpoutCore
+from flowctl.testing.clock import ManualClock
+from flowctl.testing.invariants import check
+
+_SECTIONS = {
+    "window": WindowSettings,
+    "tuple": TupleSettings,
+    "timeout": TimeoutSettings,
+    "retry": RetrySettings,
+    "buffer": BufferSettings,
+}
+E = TypeVar("E", bound=FlowEvent)
+
+
+def core_settings(**values: Any) -> CoreSettings:
+    """Settings from ``section_name=value``, as ``window_initial=4``; one record a tuple."""
+    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    sections["tuple"]["records_max"] = 1
+    for name, value in values.items():
+        section, _, field = name.partition("_")
+        sections[section][field] = value
+    return CoreSettings(**{name: _SECTIONS[name](**given) for name, given in sections.items()})
+
+
+class Driver:
+    """A core, a clock, and short words for what happens to them; checks after each."""
+
+    def __init__(
+        self, *bolts: str, slots: int = 1, checkpoint: Checkpoint | None = None, **values: Any
+    ) -> None:
+        self.core = SpoutCore(core_settings(**values), checkpoint=checkpoint)
+        self.clock = ManualClock()
+        self.log: list[FlowEvent] = []
+        self._read: dict[str, int] = {}
+        for bolt in bolts:
+            self.add(bolt, slots=slots)
+
+    def add(self, bolt: str, *, slots: int = 1, epoch: int = 1) -> None:
+        self.core.add_bolt(bolt, slots=slots, epoch=epoch, now_s=self.clock())
+        self._settle()
+
+    def remove(self, bolt: str, **how: Any) -> None:
+        self.core.remove_bolt(bolt, now_s=self.clock(), **how)
+        self._settle()
+
+    def offer(self, count: int, partition: str = "p") -> int:
+        """Offer the next ``count`` records, with positions 1, 2, …"""
+        first = self._read.get(partition, 0) + 1
+        records = [Record(n, n) for n in range(first, first + count)]
+        taken = self.core.offer(partition, records, now_s=self.clock())
+        self._read[partition] = first - 1 + taken
+        self._settle()
+        return taken
+
+    def emit(self, most: int = 10_000) -> list[Emission]:
+        """All that may go now."""
+        emissions: list[Emission] = []
+        while len(emissions) < most:
+            emission = self.core.poll_emit(now_s=self.clock())
+            if emission is None:
+                break
+            emissions.append(emission)
+        self._settle()
+        return emissions
+
+    def ack(
+        self, emission: Emission, *, epoch: int = 1, bolt: str | None = None, **durations: float
+    ) -> AckOutcome:
+        outcome = self.core.on_ack(
+            Ack(
+                bolt=bolt or emission.bolt,
+                epoch=epoch,
+                tuple_id=emission.tuple_id,
+                attempt=emission.attempt,
+                **durations,
+            ),
+            now_s=self.clock(),
+        )
+        self._settle()
+        return outcome
+
+    def fail(self, emission: Emission, *, epoch: int = 1) -> AckOutcome:
+        outcome = self.core.on_fail(
+            emission.bolt, epoch, emission.tuple_id, reason="boom", now_s=self.clock()
+        )
+        self._settle()
+        return outcome
+
+    def beat(self, bolt: str, *, busy: int = 0, queued: int = 0, epoch: int = 1) -> None:
+        self.core.on_heartbeat(
+            bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock()
+        )
+        self._settle()
+
+    def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:
+        self.core.on_revoked(bolt, epoch, tuple_ids, now_s=self.clock())
+        self._settle()
+
+    def orders(self) -> list[RevokeOrder]:
+        orders: list[RevokeOrder] = []
+        while (order := self.core.poll_order()) is not None:
+            orders.append(order)
+        return orders
+
+    def end(self) -> None:
+        self.core.end_of_input(now_s=self.clock())
+        self._settle()
+
+    def wait(self, by_s: float) -> None:
+        self.clock.advance(by_s)
+        self.core.on_deadline(now_s=self.clock())
+        self._settle()
+
+    def wait_for_deadline(self) -> None:
+        deadline_s = self.core.next_deadline_s()
+        assert deadline_s is not None
+        self.clock.advance_to(deadline_s)
+        self.wait(0)
+
+    def window(self, bolt: str) -> int:
+        return self.core.bolts[bolt].window
+
+    def events(self, kind: type[E]) -> list[E]:
+        return [event for event in self.log if isinstance(event, kind)]
+
+    def position(self, partition: str = "p") -> Any:
+        return self.core.checkpoint().partitions[partition].position
+
+    def acked_above(self, partition: str = "p") -> list[tuple[Any, Any, int]]:
+        spans = self.core.checkpoint().partitions[partition].acked
+        return [(span.first, span.last, span.records) for span in spans]
+
+    def _settle(self) -> None:
+        while (event := self.core.poll_event()) is not None:
+            self.log.append(event)
+        check(self.core)
