@@ -77,7 +77,11 @@ class CheckpointStore(Protocol):
     """
 
     def acquire(self, job: str) -> int:
-        """Take ownership of ``job``: a new epoch, larger than every one before; fences others."""
+        """Take ownership of ``job``: a new epoch, larger than every one before; fences others.
+
+        A store that can lose its data starts from the time of day (unix seconds), so that epochs
+        go on rising for the sinks that remember them.
+        """
 
     def load(self, job: str) -> Checkpoint:
         """Return what is saved; an empty checkpoint when there is nothing."""

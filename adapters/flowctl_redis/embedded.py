@@ -223,6 +223,9 @@ class EmbeddedServer:
             if gone is None:
                 process.kill()
             process.wait()
+        if self._socket.parent != self.data_dir:
+            with contextlib.suppress(OSError):
+                self._socket.parent.rmdir()
 
 
 def _connect(socket_path: Path) -> Any:

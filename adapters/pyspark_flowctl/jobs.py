@@ -31,6 +31,9 @@ class SparkJobs(Protocol):
     def slots(self) -> int | None:
         """Return how many tasks can run at once, None if that can't be known."""
 
+    def busy_slots(self) -> int | None:
+        """Return how many tasks run now, the user's own too; None if that can't be known."""
+
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Return a daemon thread in which jobs may be run."""
 
@@ -84,6 +87,11 @@ class ClassicJobs:
 
     def slots(self) -> int | None:
         return slots_of(self.master)
+
+    def busy_slots(self) -> int | None:
+        tracker = self._context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         from pyspark import InheritableThread
@@ -139,6 +147,9 @@ class ConnectJobs:
 
     def slots(self) -> int | None:
         return slots_of(self.master)
+
+    def busy_slots(self) -> int | None:
+        return None
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         return threading.Thread(target=run, name=name, daemon=True)

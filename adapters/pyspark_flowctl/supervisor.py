@@ -94,10 +94,11 @@ class BoltSupervisor:
         self._notify(BoltNotice(self.bolt, "fatal", step.detail, step.remedy))
 
 
-# A task starts within a second of its submission when there is a slot (24 of them took 0.8 s);
-# three seconds without one are no hiccup.
-SLOT_PATIENCE_S = 3.0
+# A task starts within a second of its submission when there is a slot (24 of them took 0.8 s):
+# three looks in which all slots are taken are no hiccup.
 _LOOK_EVERY_S = 1.0
+_LOOKS = 3
+_LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come after some time
 
 
 class SlotWatch:
@@ -127,18 +128,21 @@ class SlotWatch:
 
     def _look(self) -> None:
         waiting = self._waiting()
+        patience = _LOOKS if self._jobs.slots() is not None else _LOOKS_IN_CLUSTER
         for bolt in self._bolts:
             looks = self._looks.get(bolt.bolt, 0) + 1 if bolt.bolt in waiting else 0
             self._looks[bolt.bolt] = looks
-            if looks == round(SLOT_PATIENCE_S / _LOOK_EVERY_S):
+            if looks == patience:
                 self._notify(self._notice(bolt.bolt, len(self._bolts) - len(waiting)))
 
     def _waiting(self) -> set[str]:
         """Return who has no slot; where Spark can't tell, those beyond the slots, in order."""
+        slots, busy = self._jobs.slots(), self._jobs.busy_slots()
+        if slots is not None and busy is not None and busy < slots:
+            return set()  # Spark is only slow
         states = {bolt.bolt: bolt.is_waiting() for bolt in self._bolts}
         if None not in states.values():
             return {bolt for bolt, is_waiting in states.items() if is_waiting}
-        slots = self._jobs.slots()
         active = [bolt.bolt for bolt in self._bolts if not bolt.is_done]
         return set() if slots is None else set(active[slots:])
 

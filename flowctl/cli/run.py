@@ -70,6 +70,8 @@ def run_spout(
         if view == "off":  # no view has said how to go on
             click.echo(f"flowctl: {stopped}", err=True)
         return EXIT_INTERRUPTED
+    finally:
+        spout.checkpoint.close()  # the last user of an embedded server stops it
     return EXIT_FINISHED
 
 

@@ -58,6 +58,8 @@ class SpoutCore:
         self._events: deque[FlowEvent] = deque()
         self._orders: deque[RevokeOrder] = deque()
         self._windows = dict(checkpoint.windows)
+        # What a bolt had done before it went: (acked, records acked, moved away).
+        self._former: dict[str, tuple[int, int, int]] = {}
         self.intake = Intake(self.settings.buffer, checkpoint, self._events)
         self._dispatcher = RoundRobin()
         self._alarms = Alarms()
@@ -84,6 +86,8 @@ class SpoutCore:
             events=self._events,
             learned=self._windows.get(bolt),
         )
+        former = self._former.get(bolt, (0, 0, 0))
+        consumer.acked, consumer.records_acked, consumer.moved_away = former
         self.bolts[bolt] = consumer
         self._note_room(consumer)
         self._events.append(BoltAdded(at_s=now_s, bolt=bolt, epoch=epoch, slots=slots))

@@ -34,8 +34,13 @@ class Meter:
         self._restored = restored
         self._began_s = control.clock()
         self._rates: deque[tuple[float, int, float | None]] = deque()
-        self._read_before: int | None = None
+        self._read_before = 0  # of the source, by earlier runs
         self._gone: dict[str, BoltView] = {}  # bolts that were here, as last seen
+
+    def begin(self) -> None:
+        """The producer is open and nothing is read yet: from here on progress counts."""
+        if isinstance(self._producer, MeasuredProducer):
+            self._read_before = self._producer.progress().done
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return how the run stands now; holds the lock for O(bolts + ranges)."""
@@ -96,8 +101,6 @@ class Meter:
         if not isinstance(self._producer, MeasuredProducer):
             return None
         source = self._producer.progress()
-        if self._read_before is None:
-            self._read_before = source.done
         if not source.total:
             return 1.0
         read = source.done - self._read_before

@@ -18,7 +18,7 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.sender import Sender
-from flowctl.wire.server import SpoutServer
+from flowctl.wire.server import Joined, SpoutServer
 
 KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
@@ -28,7 +28,8 @@ VIEW_EVERY_S = 0.25  # four times a second reads as live
 STOP_GRACE_S = 3.0
 # The last save waits this long for a store that is away: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
-BOLTS_STOP_TIMEOUT_S = 10.0
+BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; then Spark cancels
+_ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
 
 
 class Run:
@@ -46,6 +47,7 @@ class Run:
     ) -> None:
         self._job = job
         self._producer = producer
+        self._store = store
         self._bolts = bolts
         self._settings = settings
         self._view = view
@@ -73,7 +75,7 @@ class Run:
         meter = Meter(self.control, self._producer, job=self._job, restored=self._restored)
         self._view.start(self._job, self._headline())
         try:
-            self._open()
+            self._open(meter)
             if self._await_work(meter):
                 self._start_bolts()
                 self._watch(meter)
@@ -83,6 +85,7 @@ class Run:
         outcome = _outcome(error)
         report = meter.report(outcome, error, self.checkpointer.saves)
         self._view.stop(report)
+        self._store.close()  # the last user of an embedded server stops it; a new run reconnects
         if error is not None:
             error.report = report  # type: ignore[attr-defined]
             raise error
@@ -92,10 +95,11 @@ class Run:
         kind = type(self._bolts).__name__
         return f"{self._bolts.count} bolts · {kind} · {self._settings.window.policy}"
 
-    def _open(self) -> None:
+    def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
             self._view.message(_resume_line(self._restored))
         self._producer.open(self._restored)
+        meter.begin()
         self.reader.start()
 
     def _await_work(self, meter: Meter) -> bool:
@@ -256,7 +260,9 @@ class Run:
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
-            self._server.poll(0.05)
+            for item in self._server.poll(_ENDS_POLL_S):
+                if isinstance(item, Joined):  # came too late: it waits for an END of its own
+                    self._server.close_bolt(item.bolt)
 
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:

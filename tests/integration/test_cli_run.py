@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from flowctl_redis.locks import try_lock
+
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 3_000
 JOB = """
@@ -46,7 +48,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
     text = "".join(f"line {n}\n" for n in range(1, LINES + 1))
     (tmp_path / "in.log").write_text(text)
     write_job(tmp_path, cost_s=0.0)
+    (tmp_path / "redis").mkdir()
     yield tmp_path
+    server_lock = try_lock(tmp_path / "redis" / "server.lock")  # a free lock: no server runs
+    assert server_lock is not None, "a server was left behind"
+    os.close(server_lock)
 
 
 def write_job(place: Path, *, cost_s: float) -> None:

@@ -115,7 +115,9 @@ def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
 
 def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any) -> None:
     context = spark.sparkContext
-    busy = InheritableThread(target=lambda: context.range(SLOTS, numSlices=SLOTS).foreach(_nap))
+    # Longer than the 3 s after which a bolt is said to be waiting.
+    naps = context.range(SLOTS, numSlices=SLOTS).map(lambda _: __import__("time").sleep(6.0))
+    busy = InheritableThread(target=naps.count)
     busy.start()
     bolts = SparkBolts(accept, count=2)
     peer = Peer(bolts)
@@ -218,10 +220,6 @@ def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:
         notice = peer.until_notice("fatal")
         assert "session was stopped" in notice.detail
     assert bolt_threads() == []
-
-
-def _nap(_: int) -> None:
-    time.sleep(6.0)  # longer than the 3 s after which a bolt is said to be waiting
 
 
 def _exists(pid: int) -> bool:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -180,9 +181,16 @@ def test_only_the_owner_may_connect(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ['with space, "quotes" and ü %41', "long" * 50])
 def test_any_directory_name_will_do(tmp_path: Path, name: str) -> None:
+    server = EmbeddedServer(tmp_path / name)
+    socket_path = Path(unquote(server.start().removeprefix("unix://")))
     store = RedisCheckpointStore(data_dir=tmp_path / name)
     assert store.acquire("job") == 1
     store.close()
+    assert socket_path.exists()
+    server.stop()
+    # Nothing stays behind, neither there nor, for the long one, in the temporary directory.
+    assert not socket_path.exists()
+    assert socket_path.parent.exists() == (socket_path.parent == tmp_path / name)
     assert (tmp_path / name / "appendonlydir").is_dir()
 
 

@@ -28,6 +28,12 @@ _CHECKPOINT = Checkpoint(
 )
 
 
+@pytest.fixture(autouse=True)
+def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs begin at the time of day; here at 1, so that they can be compared."""
+    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 0)
+
+
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> RedisCheckpointStore:
     """Job "etl" is saved, and the command talks to the same (fake) server."""

@@ -21,6 +21,12 @@ from flowctl_redis import RedisCheckpointStore, schema
 _KEY = "flowctl:{job}"
 
 
+@pytest.fixture(autouse=True)
+def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs begin at the time of day; here at 1, so that they can be compared."""
+    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 0)
+
+
 class Client:
     """fakeredis that writes down the partitions of each save, and fails on demand."""
 
@@ -295,3 +301,13 @@ def test_names_go_to_keys_and_back() -> None:
         assert schema.job_of("flowctl", schema.job_key("flowctl", job)) == job
     with pytest.raises(ConfigError, match="job"):
         RedisCheckpointStore("redis://localhost").load("")
+
+
+def test_epochs_rise_though_the_data_was_lost(
+    store: RedisCheckpointStore, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 1_000)
+    before = store.acquire("job")
+    client.real.flushall()
+    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 1_001)
+    assert store.acquire("job") > before == 1_000

@@ -71,25 +71,31 @@ def demo(
         try:
             return _perform(plan, places, kill=kill, view=view_mode(plain, False), began_s=began_s)
         except KeyboardInterrupt:
-            (places.root / "interrupted").touch()
+            places.keep = True
             click.echo(f"resume with: {_resume_command(places)}", err=True)
             return EXIT_INTERRUPTED
 
 
 @contextmanager
 def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
-    """Yield the demo's directory; a temporary one goes at the end, but not if it can be resumed."""
+    """Yield the demo's directory; a temporary one goes at the end, if all went well."""
     root = directory or Path(tempfile.mkdtemp(prefix="flowctl-demo-"))
-    places = Places(root.absolute())
+    places = Places(root.absolute(), keep=keep or directory is not None)
     places.make()
-    yield places
-    if directory is None and not keep and not (root / "interrupted").exists():
-        shutil.rmtree(root, ignore_errors=True)
+    try:
+        yield places
+    except BaseException:
+        places.keep = True
+        raise
+    finally:
+        if places.keep:
+            click.echo(f"kept in {places.root}", err=True)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _prepare(places: Places, wanted: Plan) -> Plan:
     """Return the plan: the one of an interrupted demo in this directory, or ``wanted``."""
-    (places.root / "interrupted").unlink(missing_ok=True)
     found = Plan.load(places.root)
     if found is not None:
         click.echo(f"resuming the demo in {places.root}, seed {found.seed}")
@@ -142,6 +148,7 @@ def _tell(plan: Plan, places: Places, killed: Kill | None, began_s: float) -> in
         click.echo(story.kill_line(killed, outcome, verdict))
     for line in story.verdict_lines(plan, verdict, began_s):
         click.echo(line)
+    places.keep = places.keep or not verdict.exact
     return EXIT_FINISHED if verdict.exact else EXIT_FAILED
 
 

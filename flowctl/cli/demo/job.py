@@ -102,6 +102,8 @@ def run_once(plan: Plan, places: Places, redis_url: str, *, view: ViewMode, resu
     except Interrupted as stopped:
         Outcome(report=stopped.report, state_changes=dict(shown.state_changes)).save(places.outcome)
         raise
+    finally:
+        spout.checkpoint.close()  # an open connection would keep the demo's server up
     outcome = Outcome(report=report, state_changes=dict(shown.state_changes))
     outcome.save(places.outcome)
     return outcome

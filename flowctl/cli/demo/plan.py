@@ -71,9 +71,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Places:
-    """Where the parts of a demo lie in its directory."""
+    """Where the parts of a demo lie in its directory; ``keep``: it is still needed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keep: bool = False) -> None:
+        self.keep = keep
         self.root = directory
         self.logs = directory / "logs"
         self.journal = directory / "journal"
