@@ -41,6 +41,9 @@ Outcome: TypeAlias = AckFrame | FailFrame
 # The spout learns of a free place at most this much later, a tenth of the shortest
 # round trip that a window can feel on a busy machine.
 _ACK_DELAY_S: Final = 0.001
+# How often the link looks in vain before it goes to sleep.  More than once, because a process
+# thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
+_LOOKS_IN_VAIN: Final = 4
 # An ack is 40 bytes and a send costs some 10 us: spread over 64 it is 0.2 us an ack, and more
 # would only make the spout wait.
 _ACKS_PER_SEND: Final = 64
@@ -76,7 +79,8 @@ class Link:
         self._waiting_acks = 0
         self._reported = False  # something, since the link looked
         self._promised = False  # the link looks at the outbox within _ACK_DELAY_S:
-        self._look_at_s = 0.0  # then
+        self._look_at_s = 0.0  # then,
+        self._looks_left = 0  # and so often, if nothing is reported meanwhile
         self._idleness = Idleness(slots)
         self._last_tuple_id = _NONE_YET
         self.ended: str | None = None
@@ -213,19 +217,25 @@ class Link:
         if tuples:
             with self._changed:
                 self._queue.extend(tuples)
-                if not self._promised:
-                    self._promised = True
-                    self._look_at_s = now_s + _ACK_DELAY_S
+                self._promise(now_s)
                 self._changed.notify(min(len(tuples), self._slots))
 
-    def _keep_promise(self, now_s: float) -> None:
-        """Send acks that wait.  Promise again if tuples were finished since the last look.
+    def _promise(self, now_s: float) -> None:
+        """Holding _changed: acks may wait for each other, the link will look."""
+        self._looks_left = _LOOKS_IN_VAIN
+        if not self._promised:
+            self._promised = True
+            self._look_at_s = now_s + _ACK_DELAY_S
 
-        If none were, acks go out one by one until tuples come again: a slow ``process`` costs
-        no wake-ups, a fast one few system calls.
+    def _keep_promise(self, now_s: float) -> None:
+        """Send acks that wait, and promise again while tuples are being finished.
+
+        If none are, acks go out one by one until tuples come or a heartbeat is due: a slow
+        ``process`` costs no wake-ups, a fast one few system calls.
         """
         with self._changed:
-            self._promised = self._reported
+            self._looks_left = _LOOKS_IN_VAIN if self._reported else self._looks_left - 1
+            self._promised = self._looks_left > 0
             self._reported = False
             waiting = self._waiting_acks > 0
         self._look_at_s = now_s + _ACK_DELAY_S
@@ -252,6 +262,8 @@ class Link:
                 idle_total_s=self._idleness.total_s(),
             )
             self._writer.append(beat)
+            if self._queue:
+                self._promise(time.monotonic())
         self._flush()
 
     def _end(self, why: str) -> None:

@@ -100,7 +100,9 @@ def _check_deadline(core: SpoutCore) -> None:
     """Whatever waits for time has an alarm (S48: nothing is waited for without end)."""
     deadline_s = core.next_deadline_s()
     for consumer in core.bolts.values():
-        due_s = core._due_s(consumer)
+        # One that was suspect and spoke again is looked at when it would have been down.
+        spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
+        due_s = max(core._due_s(consumer), spoke_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nobody will look at it in time")
         _require(
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),

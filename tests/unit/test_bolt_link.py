@@ -1,0 +1,99 @@
+"""When acks wait for each other, without threads: the link's looks are called by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.bolts import link
+from flowctl.bolts.link import Link
+from flowctl.core.records import Record
+from flowctl.ports import Endpoint
+from flowctl.wire.codec import FrameReader, decoder_of
+from flowctl.wire.frames import AckFrame, TupleFrame
+
+
+class Wire:
+    """A stream that takes everything; one list of tuple ids per sending."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self._reader = FrameReader(decoder_of(AckFrame), 1000)
+
+    def send(self, data: bytearray) -> int:
+        self.sent.append([frame.tuple_id for frame in self._reader.feed(bytes(data))])
+        return len(data)
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def bolt_link(wire) -> Link:
+    endpoint = Endpoint(host="h", port=1, key=b"k", job="j")
+    return Link(wire, endpoint, bolt="b1", slots=1)
+
+
+def _tuples(count: int) -> list[TupleFrame]:
+    return [TupleFrame(n, 1, "p", None, [Record(n, "x")]) for n in range(count)]
+
+
+def _finish(bolt_link: Link, count: int) -> None:
+    """Report ``count`` tuples; the next one is taken each time."""
+    for _ in range(count):
+        tuple_id = bolt_link._last_tuple_id
+        bolt_link.report_and_take(AckFrame(tuple_id, 1, 0.0, 0.0, 0.0))
+
+
+def test_with_more_queued_acks_ride_together(bolt_link, wire):
+    bolt_link._obey(_tuples(200), 0.0)
+    bolt_link.take()
+    _finish(bolt_link, 199)
+    assert [len(ids) for ids in wire.sent] == [64, 64, 64]
+    bolt_link._keep_promise(0.001)
+    assert [n for ids in wire.sent for n in ids] == list(range(199))
+
+
+def test_the_last_ack_is_sent_at_once(bolt_link, wire):
+    bolt_link._obey(_tuples(2), 0.0)
+    bolt_link.take()
+    _finish(bolt_link, 1)
+    assert wire.sent == []
+    bolt_link.ended = "end"  # or it would wait for more
+    _finish(bolt_link, 1)
+    assert wire.sent == [[0, 1]]
+
+
+def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
+    bolt_link._obey(_tuples(10), 0.0)
+    bolt_link.take()
+    for _ in range(link._LOOKS_IN_VAIN):
+        assert bolt_link._promised
+        bolt_link._keep_promise(0.001)
+    assert not bolt_link._promised
+    _finish(bolt_link, 3)
+    assert wire.sent == [[0], [1], [2]]
+
+
+def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
+    bolt_link._obey(_tuples(50), 0.0)
+    bolt_link.take()
+    for _ in range(3 * link._LOOKS_IN_VAIN):
+        _finish(bolt_link, 2)
+        bolt_link._keep_promise(0.001)
+    assert all(len(ids) == 2 for ids in wire.sent)
+    assert bolt_link._promised
+
+
+def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
+    bolt_link._obey(_tuples(10), 0.0)
+    bolt_link.take()
+    for renew in (lambda: bolt_link._obey(_tuples(1), 1.0), bolt_link._beat):
+        for _ in range(link._LOOKS_IN_VAIN):
+            bolt_link._keep_promise(0.001)
+        assert not bolt_link._promised
+        wire._reader = FrameReader(decoder_of(AckFrame), 1000)
+        wire.send = len  # type: ignore[method-assign]  # heartbeats are no acks
+        renew()
+        assert bolt_link._promised
