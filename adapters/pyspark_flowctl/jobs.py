@@ -91,7 +91,8 @@ class ClassicJobs:
     def busy_slots(self) -> int | None:
         tracker = self._context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+        active: int = sum(stage.numActiveTasks for stage in stages if stage is not None)
+        return active
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         from pyspark import InheritableThread

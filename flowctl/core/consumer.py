@@ -26,7 +26,7 @@ class AdaptiveFlowConsumer:
 
     __slots__ = (
         "_events",
-        "_full_since_ack",
+        "_full_at_s",
         "_is_queued",
         "_settings",
         "acked",
@@ -84,7 +84,7 @@ class AdaptiveFlowConsumer:
         self.moved_away = 0
         self.last_rtts_s: deque[float] = deque(maxlen=_RTTS_KEPT)
         self.last_services_s: deque[float] = deque(maxlen=_RTTS_KEPT)
-        self._full_since_ack = False
+        self._full_at_s = float("-inf")  # when a tuple last filled the window
         self._is_queued = False  # in the dispatcher's ring; the dispatcher's to set
         self._settings = settings
         self._events = events
@@ -128,8 +128,7 @@ class AdaptiveFlowConsumer:
         self.idle_reported = False
         self.flight[flow_tuple.tuple_id] = flow_tuple
         if len(self.flight) + len(self.strays) >= int(self.policy.window):
-            self._full_since_ack = True
-        flow_tuple.limited = self._full_since_ack
+            self._full_at_s = now_s
 
     def on_ack(
         self, flow_tuple: FlowTuple, now_s: float, wait_s: float | None, service_s: float | None
@@ -146,7 +145,7 @@ class AdaptiveFlowConsumer:
         self.rtt.on_sample(rtt_s, service_s, records)
         if self.strays:
             self._forget_strays(flow_tuple.sent_at_s)
-        limited, self._full_since_ack = self._full_since_ack or flow_tuple.limited, False
+        limited = self._full_at_s >= flow_tuple.sent_at_s
         before = int(self.policy.window)
         signal = self.policy.on_ack(
             AckSample(now_s, flow_tuple.sent_at_s, rtt_s, wait_s, service_s, records, limited)

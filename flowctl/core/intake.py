@@ -32,7 +32,7 @@ class Intake:
         sizes = [size_of(record.value) for record in records[: self._room_records()]]
         taken = self._fitting(sizes)
         if records:  # an empty offer neither begins nor ends a stretch
-            self._note(taken < len(records), now_s)
+            self._note(taken, taken < len(records), now_s)
         if not taken:
             return 0
         ledger = self.ledgers.get(partition) or self._open(partition)
@@ -84,11 +84,11 @@ class Intake:
         fitting = sum(1 for total in accumulate(sizes) if total <= room)
         return fitting or (1 if sizes and not self.buffer else 0)
 
-    def _note(self, refused: bool, now_s: float) -> None:
+    def _note(self, taken: int, refused: bool, now_s: float) -> None:
         """One event when a stretch of refusals begins, one when it ends (S44)."""
         if refused and self._paused_at_s is None:
             self._paused_at_s = now_s
-            full = self.uncommitted >= self._settings.uncommitted_max
+            full = self.uncommitted + taken >= self._settings.uncommitted_max
             reason = "buffer.uncommitted_max" if full else "buffer full"
             self._events.append(IntakePaused(at_s=now_s, reason=reason))
         elif not refused and self._paused_at_s is not None:

@@ -22,7 +22,6 @@ class FlowTuple:
         "deadline_s",
         "faults",
         "held_by",
-        "limited",
         "sent_at_s",
         "tuple_id",
     )
@@ -36,7 +35,6 @@ class FlowTuple:
         self.held_by: str | None = None
         self.sent_at_s = 0.0
         self.deadline_s = 0.0
-        self.limited = False  # its sending filled the bolt's window
 
     @property
     def first(self) -> Position:

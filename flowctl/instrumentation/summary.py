@@ -26,8 +26,11 @@ def lines(report: Report) -> list[str]:
 def _outcome(report: Report) -> str:
     speed = report.records_acked / report.elapsed_s if report.elapsed_s > 0 else 0.0
     done = counted(report.records_acked, "record")
+    how = _OUTCOMES[report.outcome]
+    if report.outcome == "interrupted" and report.error:
+        how = "interrupted, not all saved"
     return (
-        f"{_OUTCOMES[report.outcome]} · {done} in {clock(report.elapsed_s, tenths=True)}"
+        f"{how} · {done} in {clock(report.elapsed_s, tenths=True)}"
         f" · {rate(speed)}"
     )
 

@@ -7,7 +7,7 @@ import threading
 import structlog
 
 from flowctl.core.records import Checkpoint
-from flowctl.errors import CheckpointUnavailableError, FlowctlError
+from flowctl.errors import CheckpointUnavailableError
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
 
@@ -51,7 +51,7 @@ class Checkpointer(threading.Thread):
             except CheckpointUnavailableError as error:
                 self._note_away(error)
                 wait_s = min(_RETRY_MAX_S, 2 * wait_s)
-            except FlowctlError as error:
+            except BaseException as error:  # whatever it is: a run that can't save must end
                 self._control.fail(error)
                 return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Sequence
 
 from flowctl.core.records import Record
@@ -37,11 +38,11 @@ class Reader(threading.Thread):
             self._read()
         except FlowctlError as error:
             self.source_error = error
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: the input is not read to its end
             wrapped = SourceError(
                 f"the producer {type(self._producer).__name__} raised"
-                f" {type(error).__name__}: {error}.",
-                remedy="See the traceback above this message; it comes from the producer.",
+                f" {type(error).__name__}: {error}{_place_of(error)}.",
+                remedy="Mend the producer and run again: what it gave before is processed and saved.",
             )
             wrapped.__cause__ = error
             self.source_error = wrapped
@@ -86,3 +87,9 @@ class Reader(threading.Thread):
             return True
         done = control.records_before + control.core.counters.records_acked
         return done - control.records_saved < self._unsaved_max
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the producer's own code ``error`` was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

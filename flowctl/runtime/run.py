@@ -29,6 +29,7 @@ STOP_GRACE_S = 3.0
 # The last save waits this long for a store that is away: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
 BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; then Spark cancels
+HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: those that are idle leave within this
 _ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
 
 
@@ -55,6 +56,8 @@ class Run:
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
         self._bolts_are_gone = False
+        self._is_hurried = False  # by a second Ctrl-C
+        self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = store.acquire(job)
         restored = store.load(job)
         self.control = RunControl(SpoutCore(settings, checkpoint=restored))
@@ -83,7 +86,8 @@ class Run:
             error = caught
         error = self._finish(meter, error)
         outcome = _outcome(error)
-        report = meter.report(outcome, error, self.checkpointer.saves)
+        told = self.save_error if outcome == "interrupted" else error
+        report = meter.report(outcome, told, self.checkpointer.saves)
         self._view.stop(report)
         self._store.close()  # the last user of an embedded server stops it; a new run reconnects
         if error is not None:
@@ -221,18 +225,23 @@ class Run:
             try:
                 step()
             except BaseException as caught:
-                error = error or caught
+                self._is_hurried |= isinstance(caught, KeyboardInterrupt)
+                error = error or self.control.error or caught
         self._drain_events(meter)
         error = error or self.control.error or self.reader.source_error
+        if self.save_error not in (None, error):
+            self._view.message(f"the last save failed: {self.save_error}")
         return error
 
     def _settle(self) -> None:
         """Wait for tuples in flight (a run that finished has none)."""
         self.control.stop()
-        if self._sender is not None and self._sender.is_alive():
-            self.control.finished.wait(STOP_GRACE_S)
-        self.control.finished.set()
-        self.control.wake()
+        try:
+            if self._sender is not None and self._sender.is_alive():
+                self.control.finished.wait(STOP_GRACE_S)
+        finally:  # a second Ctrl-C: the sender must end all the same, or the save would wait for it
+            self.control.finished.set()
+            self.control.wake()
 
     def _save(self) -> None:
         if self._sender is None or not self.checkpointer.ident:
@@ -240,21 +249,37 @@ class Run:
         self._sender.join()
         if isinstance(self.control.error, FencedError):
             return  # the newer driver's checkpoint stands
-        self.checkpointer.save_finally(timeout_s=FINAL_SAVE_TIMEOUT_S)
+        if self.control.store_away_since_s is not None:
+            self._view.message(
+                f"saving: waiting up to {FINAL_SAVE_TIMEOUT_S:.0f} s for the checkpoint store"
+            )
+        try:
+            self._save_or_try_again()
+        except BaseException as error:
+            self.save_error = error
+            raise
+
+    def _save_or_try_again(self) -> None:
+        try:
+            self.checkpointer.save_finally(timeout_s=FINAL_SAVE_TIMEOUT_S)
+        except KeyboardInterrupt:  # no more waiting; a store that is there gets its save
+            self._is_hurried = True
+            self.checkpointer.save_finally(timeout_s=0)
 
     def _stop_parts(self) -> None:
         """END to the bolts first: they leave by themselves; then cancel what is left."""
+        timeout_s = HURRIED_STOP_TIMEOUT_S if self._is_hurried else BOLTS_STOP_TIMEOUT_S
         if self._server is not None:
             for bolt in list(self.control.core.bolts):
                 self._server.close_bolt(bolt)
             closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
             closer.start()
-            self._bolts.stop(timeout_s=BOLTS_STOP_TIMEOUT_S)
+            self._bolts.stop(timeout_s=timeout_s)
             self._bolts_are_gone = True
             closer.join(timeout=1)
             self._server.close()
         if self.reader.ident:
-            self.reader.join(timeout=BOLTS_STOP_TIMEOUT_S)
+            self.reader.join(timeout=timeout_s)
         self._producer.close()
 
     def _flush_ends(self) -> None:

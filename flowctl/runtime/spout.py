@@ -24,7 +24,10 @@ _NAME_MAX = 200  # as a file name or a Redis key it should still be readable
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: everything acked is saved.  ``report`` says how far the run came."""
+    """Ctrl-C or SIGTERM: everything acked is saved, or the message says that it is not.
+
+    ``report`` says how far the run came.
+    """
 
     report: Report
 
@@ -76,6 +79,7 @@ class FlowControlSpout(HandDriven):
         report as JSON, however the run ends.
         """
         shown = _view(view)
+        run: Run | None = None
         try:
             with _sigterm_interrupts():
                 run = Run(
@@ -88,11 +92,14 @@ class FlowControlSpout(HandDriven):
                 )
                 report = run.conduct()
         except BaseException as error:
+            if run is None:
+                _write_report(_report_of_no_run(self.name, error), report_path)
             _write_report(getattr(error, "report", None), report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
+                saved = "saved" if run is None or run.save_error is None else "NOT all saved"
                 hint = resume_hint or " ".join(["python", *sys.argv])
-                shown.message(f"saved; resume with: {hint}")
-                interrupted = Interrupted(f"saved; resume with: {hint}")
+                shown.message(f"{saved}; resume with: {hint}")
+                interrupted = Interrupted(f"{saved}; resume with: {hint}")
                 interrupted.report = error.report
                 raise interrupted from None
             raise
@@ -111,6 +118,32 @@ def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
 def _write_report(report: Report | None, path: str | Path | None) -> None:
     if report is not None and path is not None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+
+
+def _report_of_no_run(job: str, error: BaseException) -> Report:
+    """The report of a run that did not begin: the store could not be reached, or not be read."""
+    return Report(
+        job=job,
+        outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        error=str(error),
+        elapsed_s=0.0,
+        resumed=False,
+        resumed_records=0,
+        records_acked=0,
+        records_skipped=0,
+        records_total=0,
+        tuples_emitted=0,
+        tuples_acked=0,
+        tuples_expired=0,
+        tuples_moved=0,
+        tuples_failed=0,
+        acks_late=0,
+        acks_duplicate=0,
+        bolts=(),
+        bolts_lost=0,
+        checkpoint_saves=0,
+        max_in_flight_records=0,
+    )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from flowctl.core.records import Batch
 from flowctl.errors import ConfigError
 from flowctl.wire.frames import AckFrame, FailFrame
 from pyspark_flowctl.bolts import SparkBolts
+from pyspark_flowctl.jobs import ClassicJobs
 
 pytestmark = pytest.mark.spark
 
@@ -132,15 +133,19 @@ def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any, tmp_path: Pa
     busy.start()
     bolts = SparkBolts(accept, count=2)
     peer = Peer(bolts)
-    bolts.start(peer.server.endpoint, peer.notices.put)
-    assert "0 of 2 bolts run" in peer.until_notice("waiting").detail
-    began_s = time.monotonic()
-    bolts.stop(timeout_s=40.0)
-    assert time.monotonic() - began_s < 30, "the stop waited for slots"
-    flag.unlink()
+    try:
+        peer.until(lambda: ClassicJobs(spark).busy_slots() == SLOTS)
+        bolts.start(peer.server.endpoint, peer.notices.put)
+        assert "0 of 2 bolts run" in peer.until_notice("waiting").detail
+        began_s = time.monotonic()
+        bolts.stop(timeout_s=40.0)
+        assert time.monotonic() - began_s < 30, "the stop waited for slots"
+    finally:
+        flag.unlink()
+        bolts.stop(timeout_s=1.0)
+        peer.server.close()
+        busy.join()
     assert bolt_threads() == []
-    peer.server.close()
-    busy.join()
     assert_no_jobs(spark)
 
 

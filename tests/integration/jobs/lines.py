@@ -1,0 +1,89 @@
+"""Lines of files into SQLite, on threads or on Spark; the environment says what goes wrong.
+
+``LOGS``, ``DATABASE``, ``JOB`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, or
+``spark``.  ``COUNT`` bolts.  ``TUPLE_S``: what a tuple costs.  ``FAULT``: what ``process`` does at a
+record that holds the word poison.  ``PLACE``: a directory of the test's own, which gets the journal
+and marks.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from flowctl import Batch, FlowControlSpout, LocalBolts
+from flowctl.cli.demo import journal
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+from flowctl_sql import SqlSink
+
+PLACE = Path(os.environ["PLACE"])
+TUPLE_S = float(os.environ.get("TUPLE_S", "0"))
+FAULT = os.environ.get("FAULT", "")
+COUNT = int(os.environ.get("COUNT", "4"))
+HOLD_S = 600.0  # longer than a test waits: such a tuple never ends by itself
+
+sink = SqlSink(
+    f"sqlite:///{os.environ['DATABASE']}",
+    table="lines",
+    schema="CREATE TABLE lines (file TEXT, line INTEGER, text TEXT)",
+)
+
+
+def load(batch: Batch) -> None:
+    """Note that the tuple is begun, take the time it costs, meet the poison, write."""
+    journal.enter(PLACE, batch)
+    if not (PLACE / "hurry").exists():
+        time.sleep(TUPLE_S)
+    for record in batch:
+        if "poison" in record.value:
+            meet_poison(record.value)
+    rows = [
+        {"file": batch.span.partition, "line": record.position[1], "text": record.value}
+        for record in batch
+    ]
+    sink.write(rows, batch=batch)
+
+
+def meet_poison(text: str) -> None:
+    """What ``FAULT`` says; nothing without one: the mended process."""
+    if FAULT == "raise":
+        raise ValueError(f"can't take {text!r}")
+    if FAULT == "die":
+        os._exit(9)
+    if FAULT == "once":
+        mark = PLACE / f"seen-{text.split()[0]}"
+        if not mark.exists():
+            mark.touch()
+            raise ValueError(f"not at the first time: {text!r}")
+    if FAULT == "hang":
+        (PLACE / "hangs").touch()
+        time.sleep(HOLD_S)
+
+
+lock = threading.Lock()
+
+
+def locked(batch: Batch) -> None:
+    """Can't be shipped."""
+    with lock:
+        load(batch)
+
+
+def _bolts() -> object:
+    process = locked if FAULT == "unpicklable" else load
+    if os.environ.get("BOLTS") == "spark":
+        from pyspark_flowctl import SparkBolts
+
+        return SparkBolts(process, count=COUNT)
+    return LocalBolts(process, count=COUNT)
+
+
+spout = FlowControlSpout(
+    name=os.environ.get("JOB", "lines"),
+    producer=TextLines(
+        os.environ["LOGS"], max_line_bytes=int(os.environ.get("MAX_LINE_BYTES", 8 << 20))
+    ),
+    bolts=_bolts(),
+    checkpoint=RedisCheckpointStore(),
+)

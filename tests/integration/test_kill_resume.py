@@ -1,0 +1,176 @@
+"""The driver is killed or interrupted and started again: exact, and little runs twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_parts import Driver, Job, count_rows, until
+
+from flowctl.cli.demo import journal
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
+from flowctl_redis import RedisCheckpointStore
+from flowctl_redis.embedded import EmbeddedServer
+
+LINES = 12_000
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    server = EmbeddedServer(tmp_path / "redis")
+    yield server.start()
+    server.stop()
+
+
+def saved_records(url: str) -> int:
+    store = RedisCheckpointStore(url)
+    try:
+        return store.load("lines").records
+    finally:
+        store.close()
+
+
+@pytest.mark.req("S117")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_a_random_moment_and_resumed(tmp_path: Path, redis_url: str, seed: int) -> None:
+    job = Job(tmp_path, LINES, TUPLE_S=0.05, FLOWCTL_REDIS_URL=redis_url)
+    driver = job.start("--set", "checkpoint.interval_s=0.1")
+    kill_at = int(LINES * random.Random(seed).uniform(0.05, 0.7))
+    until(lambda: saved_records(redis_url) >= kill_at or driver.process.poll() is not None)
+    driver.process.kill()
+    driver.process.wait()
+    assert driver.code == -signal.SIGKILL, driver.said
+    saved = saved_records(redis_url)
+
+    job.finish(TUPLE_S=0)
+    first, second = journal.epochs(tmp_path)
+    before, after = journal.begun(tmp_path, first), journal.begun(tmp_path, second)
+    assert len(before & after) <= len(before) - saved
+    assert len(before | after) == LINES
+    assert second > first
+
+
+def test_run_again_after_the_end_does_nothing_and_says_so(tmp_path: Path, redis_url: str) -> None:
+    job = Job(tmp_path, 2_000, FLOWCTL_REDIS_URL=redis_url)
+    job.finish()
+    again = job.finish()
+    assert "nothing to do: all 2 000 records were done before" in again.said
+    assert again.report["records_acked"] == 0
+    assert again.report["tuples_emitted"] == 0
+    assert len(journal.epochs(tmp_path)) == 1, "a bolt got something to do"
+
+
+def test_lines_that_were_appended_since_are_all_that_runs(tmp_path: Path, redis_url: str) -> None:
+    job = Job(tmp_path, 2_000, FLOWCTL_REDIS_URL=redis_url)
+    job.finish()
+    with job.input.open("a") as file:
+        file.write("one more\nand another\n")
+    assert job.finish().report["records_acked"] == 2
+
+
+@pytest.mark.parametrize("interrupt", ["ctrl_c", "sigterm"])
+def test_an_interruption_saves_says_how_to_resume_and_ends_exact(
+    tmp_path: Path, redis_url: str, interrupt: str
+) -> None:
+    job = Job(tmp_path, LINES, TUPLE_S=0.05, FLOWCTL_REDIS_URL=redis_url)
+    driver = job.start()
+    job.until_rows(500, driver)
+    if interrupt == "ctrl_c":
+        driver.press_ctrl_c()
+    else:
+        driver.process.terminate()
+    driver.wait()
+    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: python -m flowctl.cli.main run")
+    written = count_rows(job.database)
+    assert saved_records(redis_url) == written < LINES, "something acked was not saved"
+    assert driver.report["outcome"] == "interrupted"
+
+    again = job.finish(TUPLE_S=0)
+    assert again.report["resumed_records"] == written
+    assert again.report["records_acked"] == LINES - written, "something ran twice"
+
+
+def test_a_second_ctrl_c_ends_the_waiting_not_the_save(tmp_path: Path, redis_url: str) -> None:
+    job = Job(
+        tmp_path, 2_000, poison=1_000, FAULT="hang", TUPLE_S=0.01, FLOWCTL_REDIS_URL=redis_url
+    )
+    # One hour between saves: what is saved below is what the end saved.
+    driver = job.start("--set", "checkpoint.interval_s=3600")
+    until((tmp_path / "hangs").exists, "the tuple that hangs")
+    job.until_rows(1_500, driver)
+    driver.press_ctrl_c()
+    driver.until_said("interrupted: saving")
+    driver.press_ctrl_c()
+    interrupted_at_s = time.monotonic()
+    driver.wait()
+    assert time.monotonic() - interrupted_at_s < 8, "the second Ctrl-C did not hurry it"
+    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: ")
+    assert saved_records(redis_url) == count_rows(job.database)
+    job.finish(FAULT="")
+
+
+def test_of_two_drivers_with_one_name_the_older_stops(tmp_path: Path, redis_url: str) -> None:
+    job = Job(tmp_path, LINES, TUPLE_S=0.05, FLOWCTL_REDIS_URL=redis_url)
+    older = job.start("--report", str(tmp_path / "older.json"))
+    job.until_rows(500, older)
+    newer = job.start()
+    older.wait()
+    older.assert_failed(EXIT_FAILED, "newer")
+    assert '"failed"' in (tmp_path / "older.json").read_text()
+    (tmp_path / "hurry").touch()
+    newer.wait()
+    assert newer.code == EXIT_FINISHED, newer.said
+    job.assert_exact()
+    assert "fenced" not in newer.said
+
+
+def test_drivers_of_two_names_do_not_mind_each_other(tmp_path: Path, redis_url: str) -> None:
+    jobs = [place_of(tmp_path, name, redis_url) for name in ("one", "two")]
+    drivers = [job.start() for job in jobs]
+    for job, driver in zip(jobs, drivers, strict=True):
+        driver.wait()
+        assert driver.code == EXIT_FINISHED, driver.said
+        job.assert_exact()
+
+
+def place_of(tmp_path: Path, name: str, redis_url: str) -> Job:
+    place = tmp_path / name
+    place.mkdir()
+    return Job(place, 2_000, JOB=name, FLOWCTL_REDIS_URL=redis_url)
+
+
+def test_a_killed_driver_leaves_a_server_that_the_next_one_uses_and_stops(tmp_path: Path) -> None:
+    job = Job(tmp_path, LINES, TUPLE_S=0.05)  # no URL: the server of .flowctl/redis
+    driver = job.start()
+    job.until_rows(2_000, driver)
+    driver.kill()
+    assert servers_below(tmp_path), "the checkpoint's server died with its driver"
+    again = job.finish(TUPLE_S=0)
+    assert again.report["resumed"]
+    assert not servers_below(tmp_path)
+
+
+def servers_below(place: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if str(place) in command and "server" in command and "python" not in command:
+            found.append(process)
+    return found
+
+
+def test_an_interruption_before_any_bolt_is_there_loses_nothing(
+    tmp_path: Path, redis_url: str
+) -> None:
+    job = Job(tmp_path, 2_000, FLOWCTL_REDIS_URL=redis_url, TUPLE_S=0.2)
+    driver: Driver = job.start()
+    driver.until_said("4 bolts")
+    driver.press_ctrl_c()
+    driver.wait()
+    driver.assert_failed(EXIT_INTERRUPTED, "resume with: ")
+    job.finish(TUPLE_S=0)

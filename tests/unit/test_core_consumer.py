@@ -1,0 +1,150 @@
+"""One bolt as the spout sees it: send times, state, window, tuple size."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.core.events import BoltState, StateChanged, WindowChanged
+from tests.core_driver import Driver
+
+
+@pytest.mark.req("S3")
+def test_the_rtt_is_the_time_from_sending_to_ack() -> None:
+    driver = Driver("a")
+    driver.offer(1)
+    driver.wait(5.0)
+    (emission,) = driver.emit()
+    driver.clock.advance(0.25)
+    driver.ack(emission)
+    assert driver.core.bolts["a"].rtt.latest_rtt_s == pytest.approx(0.25)
+
+
+@pytest.mark.req("S4", "S5", "S6", "S116")
+def test_normal_slow_busy_normal() -> None:
+    driver = Driver("a", window_growth="ack", window_threshold_s=0.5, window_initial=4)
+    driver.offer(100)
+    consumer = driver.core.bolts["a"]
+    trace = []
+    for rtt_s in (0.1, 0.6, 0.6, 0.5):
+        emission = driver.emit()[0]
+        driver.clock.advance(rtt_s)
+        while consumer.flight:  # only the newest counts here
+            driver.core.bolts["a"].flight.popitem()
+            break
+        consumer.flight[emission.tuple_id] = driver.core._pending[emission.tuple_id]
+        driver.checks = False
+        driver.ack(emission)
+        trace.append(consumer.state)
+    assert trace == [BoltState.NORMAL, BoltState.SLOW, BoltState.SLOW, BoltState.NORMAL]
+
+
+@pytest.mark.req("S6", "S116")
+def test_an_expiry_is_busy_at_once_and_the_next_ack_in_range_ends_it() -> None:
+    driver = Driver("a", window_threshold_s=0.5, window_initial=3)
+    driver.offer(100)
+    first, second, _ = driver.emit()
+    driver.clock.advance(0.1)
+    driver.ack(first)
+    driver.wait_for_deadline()  # second and third expire: sent together, one step down
+    assert driver.core.bolts["a"].state is BoltState.BUSY
+    assert driver.window("a") == 3  # 3 + 1 − 1
+    driver.ack(second)  # late: the bolt is no faster than it was
+    (fourth, *_) = driver.emit()
+    driver.clock.advance(0.6)
+    late = driver.emit()
+    assert driver.core.bolts["a"].state is BoltState.BUSY
+    driver.clock.advance(0.1)
+    driver.ack(fourth)
+    assert driver.core.bolts["a"].state is BoltState.SLOW  # an ack, but not in range
+    assert not late
+
+
+def test_an_ack_over_the_threshold_in_the_middle_of_a_round_does_not_end_busy() -> None:
+    driver = Driver("a", "b", window_threshold_s=0.5, window_initial=2, timeout_rto_first_s=1.0)
+    driver.offer(4)
+    on_a = [emission for emission in driver.emit(3) if emission.bolt == "a"]
+    driver.wait(0.4)
+    driver.emit()
+    driver.wait(0.6)  # the tuples of 0.0 expire, that of 0.4 does not
+    consumer = driver.core.bolts["a"]
+    assert consumer.state is BoltState.BUSY
+    left = [t for t in consumer.flight.values()]
+    assert left == [] or all(t.sent_at_s == 0.4 for t in left)
+    assert len(on_a) == 2
+
+
+@pytest.mark.req("S116", "S121")
+def test_each_change_is_an_event_with_its_reason() -> None:
+    driver = Driver("a", window_growth="ack", window_threshold_s=0.5, window_initial=2)
+    driver.offer(3)
+    first, second = driver.emit()
+    driver.clock.advance(0.1)
+    driver.ack(first)
+    driver.clock.advance(0.5)
+    driver.ack(second)
+    changes = [(e.before, e.after, e.reason) for e in driver.events(WindowChanged)]
+    assert changes == [(2, 3, "ack in range"), (3, 2, "ack over threshold")]
+    (slow,) = driver.events(StateChanged)
+    assert (slow.before, slow.after) == (BoltState.NORMAL, BoltState.SLOW)
+    assert slow.ack_rtt_s == pytest.approx(0.6)
+    assert slow.threshold_s == 0.5
+
+
+@pytest.mark.req("S1")
+def test_a_slow_bolt_gets_smaller_tuples() -> None:
+    driver = Driver("a", tuple_records_max=100, tuple_service_max_s=0.25)
+    driver.offer(1_000)
+    emission = driver.emit()[0]
+    assert len(emission.records) == 100
+    driver.clock.advance(1.0)
+    driver.ack(emission, wait_s=0.0, service_s=1.0)  # 10 ms a record
+    assert len(driver.emit()[0].records) == 25
+
+
+def test_at_the_end_tuples_are_a_share_of_what_is_left() -> None:
+    driver = Driver("a", "b", tuple_records_max=100, window_initial=20)
+    driver.offer(100)
+    driver.end()
+    assert [len(e.records) for e in driver.emit(5)] == [25, 18, 14, 10, 8]
+
+
+@pytest.mark.req("S9")
+def test_any_ack_makes_room_whatever_its_place() -> None:
+    driver = Driver("a", window_policy="fixed", window_initial=3)
+    driver.offer(10)
+    first, second, third = driver.emit()
+    driver.ack(third)
+    (fourth,) = driver.emit()  # the window's left edge did not move
+    driver.ack(second)
+    driver.ack(fourth)
+    assert len(driver.emit()) == 2
+    assert driver.position() is None
+    driver.ack(first)
+    assert driver.position() == 4
+
+
+@pytest.mark.req("S10")
+def test_never_more_than_the_window_is_held() -> None:
+    driver = Driver("a", window_policy="fixed", window_initial=3)
+    driver.offer(50)
+    for _ in range(10):
+        for emission in driver.emit():
+            assert driver.core.bolts["a"].held <= 3
+            driver.ack(emission)
+            break
+
+
+def test_what_a_shrunk_window_holds_too_much_is_worked_off_first() -> None:
+    driver = Driver("a", window_growth="ack", window_threshold_s=0.1, window_initial=4)
+    driver.offer(50)
+    emissions = driver.emit()
+    driver.clock.advance(0.5)
+    driver.ack(emissions[0])
+    driver.ack(emissions[1])
+    assert (driver.window("a"), driver.core.bolts["a"].held) == (2, 2)
+    assert driver.emit() == []
+    driver.ack(emissions[2])
+    assert (driver.window("a"), driver.core.bolts["a"].held) == (1, 1)
+    assert driver.emit() == []
+    driver.ack(emissions[3])
+    assert len(driver.emit()) == 1

@@ -1,0 +1,77 @@
+"""Which tuple goes again when."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.core.buffer import Cut
+from flowctl.core.records import Record
+from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.settings import RetrySettings
+from flowctl.core.tuples import FlowTuple
+
+
+def tuple_due(tuple_id: int, deadline_s: float) -> FlowTuple:
+    flow_tuple = FlowTuple(tuple_id, Cut("p", 0, [Record(tuple_id, None)], 9))
+    flow_tuple.deadline_s = deadline_s
+    return flow_tuple
+
+
+def ids(queue: RetryQueue) -> list[int]:
+    return [flow_tuple.tuple_id for flow_tuple in queue.take_ready()]
+
+
+@pytest.mark.req("S18")
+def test_the_earliest_deadline_goes_first() -> None:
+    queue = RetryQueue()
+    for tuple_id, deadline_s in ((1, 9.0), (2, 7.0), (3, 8.0)):
+        queue.add(tuple_due(tuple_id, deadline_s), not_before_s=0.0, now_s=0.0)
+    assert ids(queue) == [2, 3, 1]
+    assert len(queue) == 0
+
+
+@pytest.mark.req("S110")
+def test_two_with_the_same_time_both_survive() -> None:
+    queue = RetryQueue()
+    for tuple_id in (2, 1):
+        queue.add(tuple_due(tuple_id, 7.0), not_before_s=1.0, now_s=0.0)
+    queue.ripen(1.0)
+    assert ids(queue) == [1, 2]
+
+
+@pytest.mark.req("S104", "S111")
+def test_what_backs_off_is_not_ready_before_its_time() -> None:
+    queue = RetryQueue()
+    queue.add(tuple_due(1, 0.0), not_before_s=2.0, now_s=0.0)
+    assert queue.next_due_s() == 2.0
+    queue.ripen(1.999)
+    assert ids(queue) == [] and len(queue) == 1
+    queue.ripen(2.0)
+    assert queue.next_due_s() is None
+    assert ids(queue) == [1]
+
+
+@pytest.mark.parametrize("not_before_s", [0.0, 5.0])
+def test_what_is_done_after_all_is_dropped(not_before_s: float) -> None:
+    queue = RetryQueue()
+    queue.add(tuple_due(1, 0.0), not_before_s=not_before_s, now_s=0.0)
+    assert queue.discard(1)
+    assert not queue.discard(1)
+    queue.ripen(9.0)
+    assert queue.next_due_s() is None
+    assert not queue and ids(queue) == []
+
+
+def test_what_could_not_go_keeps_its_place() -> None:
+    queue = RetryQueue()
+    for tuple_id in (1, 2):
+        queue.add(tuple_due(tuple_id, float(tuple_id)), not_before_s=0.0, now_s=0.0)
+    queue.put_back(next(queue.take_ready()))
+    assert ids(queue) == [1, 2]
+
+
+@pytest.mark.req("S110")
+def test_the_back_off_doubles_up_to_its_bound() -> None:
+    settings = RetrySettings()
+    waits = [backoff_s(faults, settings) for faults in (1, 2, 3, 4, 8, 5_000)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 10.0, 10.0]

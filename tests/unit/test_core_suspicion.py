@@ -1,0 +1,225 @@
+"""What a missing ack means: slow, lost, suspect, down; and what is given up on."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.core.events import BoltState, StateChanged
+from flowctl.core.records import AckOutcome, Emission
+from tests.core_driver import Driver
+
+
+def beating(*bolts: str, **values: object) -> Driver:
+    driver = Driver(*bolts, **values)
+    for bolt in bolts:
+        driver.beat(bolt)
+    return driver
+
+
+def wait_beating(driver: Driver, by_s: float, **load: dict[str, int]) -> None:
+    """Let time pass in heartbeats of the bolts named, each with its load."""
+    for _ in range(round(by_s / 0.25)):
+        driver.clock.advance(0.25)
+        for bolt, counts in load.items():
+            driver.beat(bolt, **counts)
+        driver.wait(0)
+
+
+BUSY_WITH_ONE = {"busy": 1}
+
+
+def test_a_silent_bolt_is_suspect_then_down_and_gets_nothing_until_it_speaks() -> None:
+    driver = beating("a", "b", window_policy="fixed", window_initial=2)
+    driver.offer(4)
+    on_a = [e for e in driver.emit() if e.bolt == "a"]
+    a = driver.core.bolts["a"]
+    wait_beating(driver, 3.0, b=BUSY_WITH_ONE)
+    assert (a.is_suspect, a.is_down, a.state) == (True, False, BoltState.BUSY)
+    assert len(a.flight) == 1  # only the oldest is sent elsewhere on a suspicion
+    assert not driver.emit()  # b is full
+    wait_beating(driver, 0.25, b=BUSY_WITH_ONE)
+    assert (a.is_suspect, a.is_down, len(a.flight)) == (True, True, 0)
+    driver.offer(10)
+    wait_beating(driver, 5.0, b=BUSY_WITH_ONE)
+    assert all(e.bolt == "b" for e in driver.emit())
+    driver.beat("a")
+    assert (a.is_suspect, a.is_down) == (False, False)
+    assert a.state is BoltState.BUSY  # until its next ack in range
+    assert driver.ack(on_a[0]) in (AckOutcome.LATE, AckOutcome.DUPLICATE)
+    assert "a" in {e.bolt for e in driver.emit()}
+
+
+def test_a_suspicion_is_an_event_with_its_reason() -> None:
+    driver = beating("a")
+    driver.offer(1)
+    driver.emit()
+    driver.wait_for_deadline()
+    (busy,) = driver.events(StateChanged)
+    assert (busy.after, busy.reason) == (BoltState.BUSY, "no heartbeat")
+
+
+def test_tuples_of_a_down_bolt_wait_for_a_bolt_that_speaks_not_for_the_dead_one() -> None:
+    """The black-hole loop: dead bolts are the only ones with free windows."""
+    driver = beating("a", "b", window_policy="fixed", window_initial=2)
+    driver.offer(4)
+    emissions = driver.emit()
+    wait_beating(driver, 4.0)
+    assert driver.emit() == []  # both are silent: nobody gets anything
+    driver.beat("b")
+    for emission in emissions:
+        if emission.bolt == "b":
+            driver.ack(emission)
+    assert {e.bolt for e in driver.emit()} == {"b"}
+
+
+def test_a_bolt_that_is_alive_and_busy_is_asked_to_give_back_and_nothing_is_doubled() -> None:
+    driver = beating("a", "b", window_policy="fixed", window_initial=2)
+    driver.offer(4)
+    on_a = [e.tuple_id for e in driver.emit() if e.bolt == "a"]
+    for emission_id in [t for t in driver.core.bolts["b"].flight]:
+        driver.ack(sent(driver, "b", emission_id))
+    wait_beating(driver, 3.0, a={"busy": 1, "queued": 1}, b={})
+    assert driver.core.bolts["a"].state is BoltState.BUSY
+    assert [(o.bolt, o.tuple_ids) for o in driver.orders()] == [("a", on_a)]
+    assert driver.emit() == []  # b is idle, but a may be at work on them
+    driver.give_back("a", on_a[1])
+    (moved,) = driver.emit()
+    assert (moved.tuple_id, moved.bolt) == (on_a[1], "b")
+    assert driver.core.counters.revoked == 1
+    assert driver.core.counters.failed == 0  # nobody's fault
+    assert driver.ack(sent(driver, "a", on_a[0])) is AckOutcome.ACKED
+
+
+def sent(driver: Driver, bolt: str, tuple_id: int) -> Emission:
+    flow_tuple = driver.core._pending[tuple_id]
+    return Emission(tuple_id, bolt, flow_tuple.attempt, "p", flow_tuple.cut.records, None, 0)
+
+
+def test_but_not_waited_for_without_end() -> None:
+    driver = beating("a", "b", window_initial=1, timeout_rto_max_s=10.0)
+    driver.offer(1)
+    (emission,) = driver.emit()
+    wait_beating(driver, 9.0, a=BUSY_WITH_ONE, b={})
+    assert driver.emit() == []
+    wait_beating(driver, 6.0, a=BUSY_WITH_ONE, b={})
+    (replay,) = driver.emit()
+    assert (replay.tuple_id, replay.bolt) == (emission.tuple_id, "b")
+
+
+def test_a_bolt_that_says_it_is_idle_has_lost_the_tuple() -> None:
+    driver = beating("a", "b", window_initial=1)
+    driver.offer(1)
+    driver.emit()
+    wait_beating(driver, 3.0, a={}, b={})
+    assert driver.orders() == []
+    (replay,) = driver.emit()
+    assert replay.bolt == "b"
+
+
+def test_an_idle_report_from_before_the_sending_says_nothing_of_it() -> None:
+    driver = beating("a", "b", window_initial=1, timeout_rto_first_s=0.1, timeout_rto_min_s=0.1)
+    driver.offer(1)
+    driver.emit()
+    driver.wait(0.1)  # expired before the next heartbeat could come
+    assert driver.emit() == []
+    assert [o.bolt for o in driver.orders()] == ["a"]
+
+
+def test_a_bolt_that_turns_silent_is_seen_before_a_long_time_out() -> None:
+    driver = beating("a", timeout_rto_first_s=50.0)
+    driver.offer(1)
+    driver.emit()
+    assert driver.core.next_deadline_s() == 3.0
+    driver.wait_for_deadline()
+    assert driver.core.bolts["a"].is_suspect
+
+
+def test_silence_settings_in_any_order_do_not_hang() -> None:
+    driver = beating("a", timeout_silence_s=5.0, timeout_silence_max_s=1.0)
+    driver.offer(1)
+    driver.emit()
+    driver.wait_for_deadline()
+    assert driver.core.bolts["a"].is_suspect
+
+
+# -- strays: tuples that nobody waits for and the bolt may still hold -------------------------
+
+
+def test_a_lost_tuple_does_not_block_a_bolt_that_says_it_is_idle() -> None:
+    driver = beating("a", window_policy="fixed", window_initial=1)
+    driver.offer(1)
+    driver.emit()
+    wait_beating(driver, 3.0, a={})
+    assert driver.core.bolts["a"].held == 1  # it may have been on its way
+    wait_beating(driver, 1.0, a={})
+    assert driver.core.bolts["a"].held == 0
+    assert len(driver.emit()) == 1
+
+
+def test_what_a_bolt_says_it_holds_keeps_its_room() -> None:
+    driver = beating("a", window_policy="fixed", window_initial=2, timeout_rto_max_s=4.0)
+    driver.offer(9)
+    driver.emit()
+    wait_beating(driver, 10.0, a={"busy": 1})  # one is lost, it hangs in the other
+    assert driver.core.bolts["a"].held == 2  # the lost one has been sent again
+    assert len(driver.core.bolts["a"].strays) == 1
+
+
+@pytest.mark.req("S48")
+def test_nor_a_bolt_that_tells_nothing() -> None:
+    driver = Driver("a", window_policy="fixed", window_initial=1)
+    driver.offer(1)
+    driver.emit()
+    for _ in range(6):
+        driver.wait_for_deadline()
+        if driver.emit():
+            break
+    assert driver.core.bolts["a"].held == 1
+    assert driver.core.counters.moved == 1
+
+
+@pytest.mark.req("S7")
+def test_a_tuple_does_not_wait_for_a_bolt_that_hangs_for_ever() -> None:
+    """b is alive and never done: a, which failed the tuple once, is the only bolt left."""
+    driver = beating("a", "b", window_policy="fixed", window_initial=1, timeout_rto_max_s=5.0)
+    driver.offer(2)
+    on_a, on_b = driver.emit()
+    driver.fail(on_a)
+    wait_beating(driver, 1.0, a={}, b=BUSY_WITH_ONE)
+    assert driver.emit() == []  # b may get through
+    wait_beating(driver, 20.0, a={}, b=BUSY_WITH_ONE)
+    done = []
+    for _ in range(2):
+        (emission,) = driver.emit()
+        assert emission.bolt == "a"
+        driver.ack(emission)
+        done.append(emission.tuple_id)
+    assert sorted(done) == [on_a.tuple_id, on_b.tuple_id]
+    assert driver.core.is_drained
+
+
+def test_acks_of_later_sendings_show_that_a_stray_is_gone() -> None:
+    driver = Driver("a", window_policy="fixed", window_initial=2)
+    driver.offer(9)
+    _, second = driver.emit()
+    driver.clock.advance(0.5)
+    driver.ack(second)
+    driver.wait(2.5)  # the first expires
+    assert len(driver.core.bolts["a"].strays) == 1
+    driver.clock.advance(0.1)
+    newer = driver.emit()[-1]
+    driver.clock.advance(0.1)
+    driver.ack(newer)
+    assert not driver.core.bolts["a"].strays
+
+
+def test_a_shorter_time_out_of_a_newer_tuple_is_heard() -> None:
+    driver = Driver("a", window_initial=3, timeout_rto_first_s=30.0)
+    driver.offer(2)
+    driver.emit(1)
+    (second,) = driver.emit()
+    driver.clock.advance(0.1)
+    driver.ack(second)
+    driver.offer(1)
+    driver.emit()
+    assert driver.core.next_deadline_s() == pytest.approx(1.1)  # not the first one's 30 s
