@@ -106,9 +106,7 @@ class Driver:
         return outcome
 
     def beat(self, bolt: str, *, busy: int = 0, queued: int = 0, epoch: int = 1) -> None:
-        self.core.on_heartbeat(
-            bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock()
-        )
+        self.core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock())
         self._settle()
 
     def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:

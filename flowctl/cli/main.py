@@ -26,6 +26,7 @@ COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
     "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
+    "simulate": ("flowctl.cli.simulate:simulate", "Run the control law in virtual time."),
     "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),
 }
 DEBUG_VARIABLE = "FLOWCTL_DEBUG"

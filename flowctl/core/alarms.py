@@ -42,12 +42,13 @@ class Alarms:
     ) -> Iterator[AdaptiveFlowConsumer]:
         """Yield the bolts whose time has come by ``due_s``; set the others' alarms anew."""
         heap = self._heap
+        rung: list[AdaptiveFlowConsumer] = []
         while heap and heap[0][0] <= now_s:
             entry = heappop(heap)
-            if self._is_stale(entry):
-                continue
-            consumer = entry[2]
-            consumer.alarm_s = NEVER
+            if not self._is_stale(entry):
+                entry[2].alarm_s = NEVER
+                rung.append(entry[2])
+        for consumer in rung:  # each once, even if it is due again at once
             if due_s(consumer) <= now_s:
                 yield consumer
             self.set(consumer, due_s(consumer))

@@ -12,6 +12,8 @@ import msgspec
 from flowctl.core.records import Record
 
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
+# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text.
+_SENT_AS_THEY_ARE = (str, bytes, int, float, list, dict)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -22,6 +24,8 @@ def size_of(value: Any) -> int:
         return len(value)
     if value is None or kind is int or kind is float or kind is bool:
         return _SCALAR_BYTES
+    if not isinstance(value, _SENT_AS_THEY_ARE):
+        raise TypeError(f"{kind.__name__} does not arrive as it is sent")
     return len(_encode(value))
 
 

@@ -59,6 +59,7 @@ class Thief:
             if left_s < -recorded_s:
                 heapreplace(self._victims, (-left_s, name))
                 continue
+            heappop(self._victims)  # comes back when it gave something, or is given more
             return victim
         return None
 

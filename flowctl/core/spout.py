@@ -454,10 +454,11 @@ class SpoutCore:
         be at work on them.
         """
         wait_s = self.settings.timeout.rto_max_s
-        hopeless = [t for t in overdue if now_s - t.sent_at_s >= wait_s]
-        asked = [t for t in overdue if now_s - t.sent_at_s < wait_s]
+        # Compared as the deadlines below are set, so that no rounding asks for ever.
+        hopeless = [t for t in overdue if t.sent_at_s + wait_s <= now_s]
+        asked = [t for t in overdue if t.sent_at_s + wait_s > now_s]
         for flow_tuple in asked:
-            flow_tuple.deadline_s = now_s + consumer.rtt.rto_s
+            flow_tuple.deadline_s = min(now_s + consumer.rtt.rto_s, flow_tuple.sent_at_s + wait_s)
         if asked:
             self._revoke(consumer, [t.tuple_id for t in asked])
         return hopeless

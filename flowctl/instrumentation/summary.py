@@ -29,10 +29,7 @@ def _outcome(report: Report) -> str:
     how = _OUTCOMES[report.outcome]
     if report.outcome == "interrupted" and report.error:
         how = "interrupted, not all saved"
-    return (
-        f"{how} · {done} in {clock(report.elapsed_s, tenths=True)}"
-        f" · {rate(speed)}"
-    )
+    return f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(speed)}"
 
 
 def _resumed(report: Report) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -14,6 +15,7 @@ from flowctl.runtime.control import RunControl
 # With the store away, the wait between tries doubles up to this: 20 s away costs some 8 tries,
 # and a store that is back is used again within it.
 _RETRY_MAX_S = 5.0
+_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 
 
 class Checkpointer(threading.Thread):
@@ -71,10 +73,13 @@ class Checkpointer(threading.Thread):
     def _is_news(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.partitions != self._control.saved.partitions
 
-    def save_finally(self, *, timeout_s: float) -> None:
+    def save_finally(
+        self, *, timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
+    ) -> None:
         """End the interval saves and save once more, waiting for an absent store.
 
-        Raises :class:`CheckpointUnavailableError` after ``timeout_s`` without success.
+        Raises :class:`CheckpointUnavailableError` after ``timeout_s`` without success, or when
+        ``is_hurried`` becomes true.
         """
         self._closing.set()
         self.join()
@@ -86,9 +91,11 @@ class Checkpointer(threading.Thread):
                 return
             except CheckpointUnavailableError as error:
                 self._note_away(error)
-                if self._control.clock() + pause_s > deadline_s:
+                try_at_s = self._control.clock() + pause_s
+                while not is_hurried() and self._control.clock() < try_at_s <= deadline_s:
+                    threading.Event().wait(_HURRY_POLL_S)
+                if is_hurried() or try_at_s > deadline_s:
                     raise
-            threading.Event().wait(pause_s)
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     def _note_away(self, error: CheckpointUnavailableError) -> None:

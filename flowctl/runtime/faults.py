@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+import msgspec
+
+from flowctl.core.buffer import size_of
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.positions import show
 from flowctl.core.records import Record
-from flowctl.errors import ProcessError
+from flowctl.errors import ProcessError, SourceError
 from flowctl.wire.frames import FailFrame
+
+# What msgspec raises for a value that msgpack can't hold.
+NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
 
 
 def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
@@ -16,6 +23,36 @@ def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
     if frame.record_index is None or frame.record_index >= len(records):
         return frame.error
     return f"{frame.error}, at record {show(records[frame.record_index].position)}"
+
+
+def unsendable_at(records: Sequence[Record]) -> int | None:
+    """Return the index of the first record that can't be put on the wire."""
+    encode = msgspec.msgpack.Encoder().encode
+    for index, record in enumerate(records):
+        try:
+            size_of(record.value)
+            encode(record)
+        except NOT_MSGPACK:
+            return index
+    return None
+
+
+def unsendable_error(partition: str, records: Sequence[Record], why: object) -> SourceError:
+    """Return the error that names the record, or the tuple if it is too large as a whole."""
+    index = unsendable_at(records)
+    if index is None:
+        where = f"records {show(records[0].position)} to {show(records[-1].position)}"
+        return SourceError(
+            f"{partition}, {where}: {getattr(why, 'problem', why)}",
+            remedy=getattr(why, "remedy", ""),
+        )
+    record = records[index]
+    kind = type(record.value).__name__
+    return SourceError(
+        f"{partition}, record {show(record.position)}: this {kind} can't be sent to a bolt"
+        f" ({getattr(why, 'problem', why)}).",
+        remedy="Use None, bool, int of 64 bits, float, str, bytes, list, dict.",
+    )
 
 
 def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import structlog
+
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import ConfigError
+from flowctl.errors import CheckpointUnavailableError, ConfigError
 
 if TYPE_CHECKING:
     from flowctl.config import Settings
@@ -38,7 +40,9 @@ class HandDriven:
         self._epoch = 0
         self._rest: SourceChunk | None = None  # polled, not taken by the core yet
         self._producer_is_open = False
-        self._saved_at_s = 0.0
+        self._saved_at_s = 0.0  # or tried to
+        self._store_is_away = False
+        self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def open(
         self, bolts: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic
@@ -80,7 +84,7 @@ class HandDriven:
             return None
         now_s = self._clock()
         if now_s - self._saved_at_s >= self.settings.checkpoint.interval_s:
-            self.save()
+            self._save_if_there(now_s)
         core.on_deadline(now_s=now_s)
         emission = core.poll_emit(now_s=now_s)
         if emission is None:
@@ -124,6 +128,19 @@ class HandDriven:
         """Save the checkpoint now; raises what the store raises."""
         self.checkpoint.save(self.name, self._opened().checkpoint(), epoch=self._epoch)
         self._saved_at_s = self._clock()
+        if self._store_is_away:
+            self._store_is_away = False
+            self._logger.warning("checkpoint_store_back", job=self.name)
+
+    def _save_if_there(self, now_s: float) -> None:
+        """Save; with the store away work goes on, and it is tried again an interval later (S44)."""
+        self._saved_at_s = now_s
+        try:
+            self.save()
+        except CheckpointUnavailableError as error:
+            if not self._store_is_away:
+                self._store_is_away = True
+                self._logger.warning("checkpoint_store_away", job=self.name, reason=error.problem)
 
     def close(self) -> None:
         """Save and let go of the producer; the spout may be opened again."""

@@ -10,6 +10,7 @@ from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
 
 # A quarter of the default buffer: it is refilled in few large steps, none of which waits long.
 POLL_RECORDS_MAX = 5_000
@@ -42,7 +43,7 @@ class Reader(threading.Thread):
             wrapped = SourceError(
                 f"the producer {type(self._producer).__name__} raised"
                 f" {type(error).__name__}: {error}{_place_of(error)}.",
-                remedy="Mend the producer and run again: what it gave before is processed and saved.",
+                remedy="Mend it and run again: what it gave before that is processed and saved.",
             )
             wrapped.__cause__ = error
             self.source_error = wrapped
@@ -64,21 +65,32 @@ class Reader(threading.Thread):
                 control.stopping.wait(_EMPTY_WAIT_S)
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
+        """Offer until all is taken; of records with one that can't be sent, what is before it."""
+        error: SourceError | None = None
+        while records and not self._control.stopping.is_set():
+            try:
+                records = records[self._offer_once(partition, records) :]
+            except NOT_MSGPACK as caught:
+                error = unsendable_error(partition, records, caught)
+                records = records[: unsendable_at(records) or 0]
+        if error is not None:
+            raise error
+
+    def _offer_once(self, partition: str, records: Sequence[Record]) -> int:
+        """Return how many were taken; waits for room after a refusal."""
         control = self._control
-        while records and not control.stopping.is_set():
-            with control.lock:
-                taken = 0
-                if self._may_go_on():
-                    was_empty = not control.core.intake.buffer
-                    taken = control.core.offer(partition, records, now_s=control.clock())
-                if taken < len(records):
-                    control.reader_waits = True
-                    control.room.wait(_ROOM_WAIT_S)
-                    control.reader_waits = False
-            if taken:
-                records = records[taken:]
-                if was_empty:
-                    control.wake()
+        with control.lock:
+            taken = 0
+            was_empty = not control.core.intake.buffer
+            if self._may_go_on():
+                taken = control.core.offer(partition, records, now_s=control.clock())
+            if taken < len(records):
+                control.reader_waits = True
+                control.room.wait(_ROOM_WAIT_S)
+                control.reader_waits = False
+        if taken and was_empty:
+            control.wake()
+        return taken
 
     def _may_go_on(self) -> bool:
         """With the store away, work goes on only as far as ``uncommitted_max`` unsaved records."""

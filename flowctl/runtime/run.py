@@ -15,9 +15,11 @@ from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import BoltNotice, Bolts, CheckpointStore, FlowProducer
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.sender import Sender
+from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
 KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
@@ -29,7 +31,11 @@ STOP_GRACE_S = 3.0
 # The last save waits this long for a store that is away: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
 BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; then Spark cancels
+# A frozen bolt would never leave, so with one of these nobody is waited for that long; a bolt
+# that lives and has nothing to do leaves within a second.
+FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: those that are idle leave within this
+_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 _ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
 
 
@@ -45,6 +51,7 @@ class Run:
         store: CheckpointStore,
         settings: Settings,
         view: View,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self._job = job
         self._producer = producer
@@ -56,7 +63,8 @@ class Run:
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
         self._bolts_are_gone = False
-        self._is_hurried = False  # by a second Ctrl-C
+        self._is_one_frozen = False  # a bolt was silent when the run ended
+        self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = store.acquire(job)
         restored = store.load(job)
@@ -82,6 +90,7 @@ class Run:
             if self._await_work(meter):
                 self._start_bolts()
                 self._watch(meter)
+            self._interrupts.hold()
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
@@ -215,8 +224,9 @@ class Run:
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
         """Let what is in flight come in, save, stop everything; return what ended the run.
 
-        An interruption in here (a second Ctrl-C) skips what is left to wait for, not the save.
+        A second Ctrl-C skips what is left to wait for, not the save.
         """
+        self._interrupts.hold()
         if isinstance(error, KeyboardInterrupt):
             self._view.message("interrupted: saving (again to stop at once)")
         self.control.stopping.set()
@@ -225,8 +235,8 @@ class Run:
             try:
                 step()
             except BaseException as caught:
-                self._is_hurried |= isinstance(caught, KeyboardInterrupt)
                 error = error or self.control.error or caught
+        self._interrupts.hold()
         self._drain_events(meter)
         error = error or self.control.error or self.reader.source_error
         if self.save_error not in (None, error):
@@ -236,12 +246,16 @@ class Run:
     def _settle(self) -> None:
         """Wait for tuples in flight (a run that finished has none)."""
         self.control.stop()
-        try:
-            if self._sender is not None and self._sender.is_alive():
-                self.control.finished.wait(STOP_GRACE_S)
-        finally:  # a second Ctrl-C: the sender must end all the same, or the save would wait for it
-            self.control.finished.set()
-            self.control.wake()
+        if self._sender is not None and self._sender.is_alive():
+            settle_by_s = self.control.clock() + STOP_GRACE_S
+            while not self.control.finished.wait(_HURRY_POLL_S):
+                if self._interrupts.is_hurried or self.control.clock() > settle_by_s:
+                    break
+        silence_s = self._settings.timeout.silence_max_s
+        heard_s = [bolt.heard_at_s for bolt in list(self.control.core.bolts.values())]
+        self._is_one_frozen = any(self.control.clock() - at_s > silence_s for at_s in heard_s)
+        self.control.finished.set()
+        self.control.wake()
 
     def _save(self) -> None:
         if self._sender is None or not self.checkpointer.ident:
@@ -254,40 +268,53 @@ class Run:
                 f"saving: waiting up to {FINAL_SAVE_TIMEOUT_S:.0f} s for the checkpoint store"
             )
         try:
-            self._save_or_try_again()
+            self.checkpointer.save_finally(
+                timeout_s=FINAL_SAVE_TIMEOUT_S, is_hurried=lambda: self._interrupts.is_hurried
+            )
         except BaseException as error:
             self.save_error = error
             raise
 
-    def _save_or_try_again(self) -> None:
-        try:
-            self.checkpointer.save_finally(timeout_s=FINAL_SAVE_TIMEOUT_S)
-        except KeyboardInterrupt:  # no more waiting; a store that is there gets its save
-            self._is_hurried = True
-            self.checkpointer.save_finally(timeout_s=0)
-
     def _stop_parts(self) -> None:
         """END to the bolts first: they leave by themselves; then cancel what is left."""
-        timeout_s = HURRIED_STOP_TIMEOUT_S if self._is_hurried else BOLTS_STOP_TIMEOUT_S
-        if self._server is not None:
-            for bolt in list(self.control.core.bolts):
-                self._server.close_bolt(bolt)
-            closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
-            closer.start()
+        timeout_s = self._stop_timeout_s()
+        self._interrupts.release()
+        try:
+            if self._server is not None:
+                self._stop_bolts(self._server, timeout_s)
+        finally:
+            if self.reader.ident:
+                self.reader.join(timeout=timeout_s)
+            self._producer.close()
+
+    def _stop_timeout_s(self) -> float:
+        if self._interrupts.is_hurried:
+            return HURRIED_STOP_TIMEOUT_S
+        return FROZEN_STOP_TIMEOUT_S if self._is_one_frozen else BOLTS_STOP_TIMEOUT_S
+
+    def _stop_bolts(self, server: SpoutServer, timeout_s: float) -> None:
+        for bolt in list(self.control.core.bolts):
+            self._send_end(bolt)
+        closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
+        closer.start()
+        try:
             self._bolts.stop(timeout_s=timeout_s)
+        finally:
             self._bolts_are_gone = True
             closer.join(timeout=1)
-            self._server.close()
-        if self.reader.ident:
-            self.reader.join(timeout=timeout_s)
-        self._producer.close()
+            server.close()
 
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
             for item in self._server.poll(_ENDS_POLL_S):
                 if isinstance(item, Joined):  # came too late: it waits for an END of its own
-                    self._server.close_bolt(item.bolt)
+                    self._send_end(item.bolt)
+
+    def _send_end(self, bolt: str) -> None:
+        if self._server is not None:
+            self._server.send(bolt, End())
+            self._server.close_bolt(bolt)
 
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:

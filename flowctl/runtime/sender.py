@@ -12,9 +12,9 @@ from collections import deque
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import RevokeOrder
-from flowctl.errors import FencedError, InternalError, ProcessError
+from flowctl.errors import FencedError, InternalError, ProcessError, SourceError
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import describe_fail, gave_up_error
+from flowctl.runtime.faults import describe_fail, gave_up_error, unsendable_error
 from flowctl.wire.frames import (
     AckFrame,
     FailFrame,
@@ -111,14 +111,32 @@ class Sender(threading.Thread):
         """Encode and hand over.  A bolt that just went is reported by the next poll."""
         send = self._server.send
         for e in emissions:
-            send(
-                e.bolt,
-                TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, list(e.records)),
-            )
+            records = list(e.records)
+            try:
+                send(
+                    e.bolt,
+                    TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, records),
+                )
+            except SourceError as error:
+                self._refuse(e, error)
         for order in orders:
             send(order.bolt, Revoke(order.tuple_ids))
         if emissions or orders:
             self._server.flush()
+
+    def _refuse(self, emission: Emission, error: SourceError) -> None:
+        """A record can't be put on the wire: the run ends; what else is in flight still counts."""
+        control = self._control
+        with control.lock:
+            consumer = control.core.bolts[emission.bolt]
+            control.core.on_fail(
+                emission.bolt,
+                consumer.epoch,
+                emission.tuple_id,
+                reason=error.problem,
+                now_s=control.clock(),
+            )
+            control.fail_soon(unsendable_error(emission.partition, emission.records, error))
 
     def _take(self, item: Inbound, now_s: float) -> None:
         core = self._control.core
@@ -162,6 +180,8 @@ class Sender(threading.Thread):
     def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
         control = self._control
         if frame.fenced:
+            # Out of flight, or the end would wait for it.
+            control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
             control.fail_soon(
                 FencedError(
                     f"the sink refused this driver's write: {frame.error}.",

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 import msgspec
@@ -17,6 +12,7 @@ from flowctl.config import Settings
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import Bolts, CheckpointStore, FlowProducer
+from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.run import Run
 
@@ -80,8 +76,9 @@ class FlowControlSpout(HandDriven):
         """
         shown = _view(view)
         run: Run | None = None
+        interrupts = Interrupts()
         try:
-            with _sigterm_interrupts():
+            with interrupts.taken():
                 run = Run(
                     job=self.name,
                     producer=self.producer,
@@ -89,6 +86,7 @@ class FlowControlSpout(HandDriven):
                     store=self.checkpoint,
                     settings=self.settings,
                     view=shown,
+                    interrupts=interrupts,
                 )
                 report = run.conduct()
         except BaseException as error:
@@ -144,21 +142,3 @@ def _report_of_no_run(job: str, error: BaseException) -> Report:
         checkpoint_saves=0,
         max_in_flight_records=0,
     )
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does, while a run is on; only the main thread may say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        del signum, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -83,7 +83,9 @@ def check(database: Path, folder: Path) -> str:
 class Chaos:
     """One job, its files and its environment."""
 
-    def __init__(self, folder: Path, logs: Path, redis_url: str, name: str, record_s: float) -> None:
+    def __init__(
+        self, folder: Path, logs: Path, redis_url: str, name: str, record_s: float
+    ) -> None:
         self.name = name
         self.logs = logs
         self.database = folder / f"{name}.db"
@@ -121,9 +123,10 @@ class Chaos:
         """Kill once, resume, check."""
         saved = self.kill_at(kill_at)
         code = self.start().wait(_RUN_TIMEOUT_S)
-        epochs = journal.epochs(self.journal)
-        before = journal.begun(self.journal, epochs[0])
-        after = journal.begun(self.journal, epochs[-1])
+        # A resumed run with nothing left to do begins no tuple and is not in the journal.
+        first, *resumed = journal.epochs(self.journal)
+        before = journal.begun(self.journal, first)
+        after = {record for epoch in resumed for record in journal.begun(self.journal, epoch)}
         problem = f"exit code {code}" if code else check(self.database, self.logs)
         self._store.close()
         return Outcome(saved, len(before), len(before & after), problem)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from fault_parts import Driver, Job, count_rows, until
 
@@ -16,6 +16,7 @@ from flowctl.cli.demo import journal
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
 from flowctl_redis import RedisCheckpointStore
 from flowctl_redis.embedded import EmbeddedServer
+from flowctl_redis.locks import try_lock
 
 LINES = 12_000
 
@@ -39,7 +40,7 @@ def saved_records(url: str) -> int:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_a_random_moment_and_resumed(tmp_path: Path, redis_url: str, seed: int) -> None:
     job = Job(tmp_path, LINES, TUPLE_S=0.05, FLOWCTL_REDIS_URL=redis_url)
-    driver = job.start("--set", "checkpoint.interval_s=0.1")
+    driver = job.start("--set", "tuple.records_max=50", "--set", "checkpoint.interval_s=0.1")
     kill_at = int(LINES * random.Random(seed).uniform(0.05, 0.7))
     until(lambda: saved_records(redis_url) >= kill_at or driver.process.poll() is not None)
     driver.process.kill()
@@ -110,7 +111,9 @@ def test_a_second_ctrl_c_ends_the_waiting_not_the_save(tmp_path: Path, redis_url
     driver.wait()
     assert time.monotonic() - interrupted_at_s < 8, "the second Ctrl-C did not hurry it"
     driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: ")
-    assert saved_records(redis_url) == count_rows(job.database)
+    # What was in flight may have been written too: it is not waited for any more.
+    assert 0 < saved_records(redis_url) <= count_rows(job.database)
+    assert driver.report["checkpoint_saves"] == 1
     job.finish(FAULT="")
 
 
@@ -146,22 +149,20 @@ def place_of(tmp_path: Path, name: str, redis_url: str) -> Job:
 
 def test_a_killed_driver_leaves_a_server_that_the_next_one_uses_and_stops(tmp_path: Path) -> None:
     job = Job(tmp_path, LINES, TUPLE_S=0.05)  # no URL: the server of .flowctl/redis
-    driver = job.start()
+    driver = job.start("--set", "tuple.records_max=50", "--set", "checkpoint.interval_s=0.05")
     job.until_rows(2_000, driver)
     driver.kill()
-    assert servers_below(tmp_path), "the checkpoint's server died with its driver"
+    assert server_runs(tmp_path), "the checkpoint's server died with its driver"
     again = job.finish(TUPLE_S=0)
     assert again.report["resumed"]
-    assert not servers_below(tmp_path)
+    assert not server_runs(tmp_path), "a server was left behind"
 
 
-def servers_below(place: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if str(place) in command and "server" in command and "python" not in command:
-            found.append(process)
-    return found
+def server_runs(place: Path) -> bool:
+    lock = try_lock(place / ".flowctl" / "redis" / "server.lock")
+    if lock is not None:
+        os.close(lock)
+    return lock is None
 
 
 def test_an_interruption_before_any_bolt_is_there_loses_nothing(

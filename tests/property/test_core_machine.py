@@ -47,9 +47,17 @@ class CoreMachine(RuleBasedStateMachine):
         initial=st.integers(1, 4),
         threshold_s=st.sampled_from([None, 0.05]),
         records_max=st.integers(1, 4),
+        bolts=st.integers(1, 3),
+        written=st.integers(0, 30),
     )
     def start(
-        self, policy: tuple[str, str], initial: int, threshold_s: float | None, records_max: int
+        self,
+        policy: tuple[str, str],
+        initial: int,
+        threshold_s: float | None,
+        records_max: int,
+        bolts: int,
+        written: int,
     ) -> None:
         self.settings = core_settings(
             window_policy=policy[0],
@@ -73,6 +81,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.acked_since_save: set[RecordKey] = set()
         self.ended = False
         self._boot()
+        for name in BOLTS[:bolts]:
+            self.join(name)
+        self.write("p", written, 5)
 
     def _boot(self) -> None:
         self.core = SpoutCore(self.settings, checkpoint=self.saved)
@@ -123,6 +134,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.bolts[name] = bolt
         self.core.add_bolt(name, slots=slots, epoch=bolt.epoch, now_s=self.clock())
         bolt.window_at_start = self.core.bolts[name].window
+        self._beat(bolt)  # as bolts do when they have connected
 
     @precondition(lambda self: self.bolts)
     @rule(pick=PICK, lost=st.booleans())
@@ -160,6 +172,8 @@ class CoreMachine(RuleBasedStateMachine):
         assert bolt.name not in failed or usable <= failed, "back to a bolt that failed it (S7)"
         if bolt.mode != "lossy":
             bolt.held.append(emission)
+            # What it really holds, as far as a bolt that tells can be known.
+            assert len(bolt.held) <= consumer.window or bolt.slots > 1 or not bolt.beats
         return True
 
     @precondition(lambda self: any(b.held for b in self.bolts.values()))
@@ -220,15 +234,18 @@ class CoreMachine(RuleBasedStateMachine):
     @rule()
     def beat(self) -> None:
         for bolt in self.bolts.values():
-            if bolt.beats and bolt.mode != "frozen":
-                busy = min(len(bolt.held), bolt.slots)
-                self.core.on_heartbeat(
-                    bolt.name,
-                    bolt.epoch,
-                    busy_slots=busy,
-                    queued=len(bolt.held) - busy,
-                    now_s=self.clock(),
-                )
+            self._beat(bolt)
+
+    def _beat(self, bolt: Bolt) -> None:
+        if bolt.beats and bolt.mode != "frozen":
+            busy = min(len(bolt.held), bolt.slots)
+            self.core.on_heartbeat(
+                bolt.name,
+                bolt.epoch,
+                busy_slots=busy,
+                queued=len(bolt.held) - busy,
+                now_s=self.clock(),
+            )
 
     @rule()
     def answer_orders(self) -> None:
@@ -271,7 +288,9 @@ class CoreMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         """The driver dies; the next one goes on from what was saved."""
         in_flight = {
-            (t.cut.partition, r.position) for t in self.core._pending.values() for r in t.cut.records
+            (t.cut.partition, r.position)
+            for t in self.core._pending.values()
+            for r in t.cut.records
         }
         covered = _covered(self.saved, self.source)
         again = self.processed_now - covered
@@ -366,4 +385,4 @@ def _covered(checkpoint: Checkpoint, source: dict[str, list[Record]]) -> set[Rec
 TestCore = pytest.mark.req("S11", "S14", "S7", "S10", "S13", "S48", "S53", "S70")(
     CoreMachine.TestCase
 )
-TestCore.settings = settings(max_examples=10, stateful_step_count=40)
+TestCore.settings = settings(max_examples=200, stateful_step_count=50)

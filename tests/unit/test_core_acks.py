@@ -61,7 +61,7 @@ def test_or_calls_back_the_replay_that_went() -> None:
 
 
 def test_the_ack_of_an_earlier_sending_to_the_same_bolt_is_no_sample_for_the_later() -> None:
-    driver = Driver("a")
+    driver = Driver("a", window_initial=3)
     driver.offer(1)
     (first,) = driver.emit()
     driver.wait_for_deadline()
@@ -284,7 +284,7 @@ def test_a_bolt_back_with_a_new_epoch_starts_empty_and_old_acks_mean_nothing() -
 
 
 def test_a_bolt_keeps_its_window_and_its_counts_over_epochs() -> None:
-    driver = Driver("a", window_initial=2)
+    driver = Driver("a", window_initial=2, window_threshold_s=1.0)
     driver.offer(50)
     for _ in range(3):
         for emission in driver.emit():

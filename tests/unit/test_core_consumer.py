@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, WindowChanged
+from flowctl.core.records import Emission
 from tests.core_driver import Driver
 
 
@@ -19,58 +20,51 @@ def test_the_rtt_is_the_time_from_sending_to_ack() -> None:
     assert driver.core.bolts["a"].rtt.latest_rtt_s == pytest.approx(0.25)
 
 
-@pytest.mark.req("S4", "S5", "S6", "S116")
-def test_normal_slow_busy_normal() -> None:
-    driver = Driver("a", window_growth="ack", window_threshold_s=0.5, window_initial=4)
-    driver.offer(100)
-    consumer = driver.core.bolts["a"]
+@pytest.mark.req("S4", "S5", "S116")
+def test_the_state_is_that_of_the_last_ack() -> None:
+    driver = Driver(
+        "a", window_policy="aiad", window_growth="ack", window_threshold_s=0.5, window_initial=1
+    )
     trace = []
-    for rtt_s in (0.1, 0.6, 0.6, 0.5):
-        emission = driver.emit()[0]
+    for rtt_s in (0.1, 0.6, 0.7, 0.5):
+        driver.offer(1)
+        (emission,) = driver.emit()
         driver.clock.advance(rtt_s)
-        while consumer.flight:  # only the newest counts here
-            driver.core.bolts["a"].flight.popitem()
-            break
-        consumer.flight[emission.tuple_id] = driver.core._pending[emission.tuple_id]
-        driver.checks = False
         driver.ack(emission)
-        trace.append(consumer.state)
+        trace.append(driver.core.bolts["a"].state)
     assert trace == [BoltState.NORMAL, BoltState.SLOW, BoltState.SLOW, BoltState.NORMAL]
 
 
-@pytest.mark.req("S6", "S116")
-def test_an_expiry_is_busy_at_once_and_the_next_ack_in_range_ends_it() -> None:
-    driver = Driver("a", window_threshold_s=0.5, window_initial=3)
-    driver.offer(100)
-    first, second, _ = driver.emit()
-    driver.clock.advance(0.1)
-    driver.ack(first)
-    driver.wait_for_deadline()  # second and third expire: sent together, one step down
-    assert driver.core.bolts["a"].state is BoltState.BUSY
-    assert driver.window("a") == 3  # 3 + 1 − 1
-    driver.ack(second)  # late: the bolt is no faster than it was
-    (fourth, *_) = driver.emit()
-    driver.clock.advance(0.6)
-    late = driver.emit()
-    assert driver.core.bolts["a"].state is BoltState.BUSY
-    driver.clock.advance(0.1)
-    driver.ack(fourth)
-    assert driver.core.bolts["a"].state is BoltState.SLOW  # an ack, but not in range
-    assert not late
-
-
-def test_an_ack_over_the_threshold_in_the_middle_of_a_round_does_not_end_busy() -> None:
-    driver = Driver("a", "b", window_threshold_s=0.5, window_initial=2, timeout_rto_first_s=1.0)
-    driver.offer(4)
-    on_a = [emission for emission in driver.emit(3) if emission.bolt == "a"]
-    driver.wait(0.4)
+def busy_driver() -> tuple[Driver, Emission]:
+    """Two tuples were sent at 0.0 and one at 0.6; the first two expired at 1.0."""
+    driver = Driver("a", window_threshold_s=0.5, window_initial=5, timeout_rto_first_s=1.0)
+    driver.offer(2)
     driver.emit()
-    driver.wait(0.6)  # the tuples of 0.0 expire, that of 0.4 does not
-    consumer = driver.core.bolts["a"]
-    assert consumer.state is BoltState.BUSY
-    left = [t for t in consumer.flight.values()]
-    assert left == [] or all(t.sent_at_s == 0.4 for t in left)
-    assert len(on_a) == 2
+    driver.wait(0.6)
+    driver.offer(1)
+    (newest,) = driver.emit()
+    driver.wait(0.4)
+    return driver, newest
+
+
+@pytest.mark.req("S6", "S116")
+def test_an_expiry_is_busy_at_once_and_one_less() -> None:
+    driver, _ = busy_driver()
+    assert driver.core.bolts["a"].state is BoltState.BUSY
+    assert driver.window("a") == 4  # the two were sent together: one step
+    (changed,) = driver.events(WindowChanged)
+    assert (changed.before, changed.after, changed.reason) == (5, 4, "tuple expired")
+
+
+@pytest.mark.req("S116")
+@pytest.mark.parametrize(("rtt_s", "after"), [(0.45, BoltState.NORMAL), (0.55, BoltState.BUSY)])
+def test_the_next_ack_in_range_ends_busy(rtt_s: float, after: BoltState) -> None:
+    """Also one that was sent before the round began, but not one over the threshold."""
+    driver, newest = busy_driver()
+    driver.clock.advance_to(0.6 + rtt_s)
+    driver.ack(newest)
+    assert driver.core.bolts["a"].state is after
+    assert driver.window("a") == 4
 
 
 @pytest.mark.req("S116", "S121")

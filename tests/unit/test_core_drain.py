@@ -114,3 +114,26 @@ def test_of_several_the_one_with_most_work_is_asked() -> None:
             driver.ack(emission, wait_s=0.0, service_s=0.01)
     ((bolt, _),) = asked(driver)
     assert bolt == "c"
+
+
+def test_most_work_is_judged_by_what_is_left_now() -> None:
+    driver = Driver("a", "b", "c", window_policy="fixed", window_initial=5)
+    driver.offer(15)
+    emissions = driver.emit()
+    at = {name: [e for e in emissions if e.bolt == name] for name in "abc"}
+    driver.clock.advance(0.5)
+    driver.ack(at["b"][0], wait_s=0.0, service_s=0.4)
+    driver.ack(at["c"][0], wait_s=0.0, service_s=0.29)
+    driver.end()
+    assert driver.emit() == []
+    for emission in at["a"]:
+        driver.ack(emission, wait_s=0.0, service_s=0.01)
+    ((first, _),) = asked(driver)
+    assert first == "b"  # 4 x 0.4 s against 4 x 0.29 s
+    newest = at["b"][4].tuple_id
+    driver.give_back("b", newest)  # b is left with 3 x 0.4 s, and soon with two
+    (emission,) = driver.emit()
+    driver.ack(emission, wait_s=0.0, service_s=0.01)
+    driver.ack(at["b"][1], wait_s=0.0, service_s=0.4)
+    ((second, _),) = asked(driver)
+    assert second == "c"

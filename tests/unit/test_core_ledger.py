@@ -61,9 +61,7 @@ def test_positions_are_the_sources_own() -> None:
     places: list[Position] = [(0, "a"), (0, "b"), (7, "a"), (7, "c")]
     ledger.admit([Record(place, None) for place in places])
     ledger.ack(2, 4, places[2], places[3])
-    assert ledger.checkpoint() == PartitionCheckpoint(
-        None, 0, (AckedRange((7, "a"), (7, "c"), 2),)
-    )
+    assert ledger.checkpoint() == PartitionCheckpoint(None, 0, (AckedRange((7, "a"), (7, "c"), 2),))
     ledger.ack(0, 2, places[0], places[1])
     assert ledger.checkpoint() == PartitionCheckpoint((7, "c"), 4, ())
 
@@ -168,7 +166,7 @@ def test_a_second_crash_after_some_were_reached_keeps_all() -> None:
 @pytest.mark.req("S97", "S99")
 def test_records_that_no_longer_exist_are_jumped() -> None:
     ledger = PartitionLedger("p", RESTORED)
-    ((seq, run),) = ledger.admit([Record(20, None)])  # 11, 12, 15, 16, 18, 19 are gone
+    ((seq, _run),) = ledger.admit([Record(20, None)])  # 11, 12, 15, 16, 18, 19 are gone
     ledger.ack(seq, seq + 1, 20, 20)
     assert ledger.checkpoint() == PartitionCheckpoint(20, 14, ())
 

@@ -20,9 +20,7 @@ def crashed_with(*acked: int, count: int = 8) -> Checkpoint:
 
 def run_again(checkpoint: Checkpoint, begin: int, count: int = 8) -> list[int]:
     """The positions that the next run processes, in order, if it reads from ``begin``."""
-    core = SpoutCore(
-        core_settings(window_policy="fixed", window_initial=50), checkpoint=checkpoint
-    )
+    core = SpoutCore(core_settings(window_policy="fixed", window_initial=50), checkpoint=checkpoint)
     core.add_bolt("a", slots=1, epoch=1, now_s=0.0)
     core.offer("p", [Record(n, n) for n in range(begin, count + 1)], now_s=0.0)
     positions: list[int] = []
@@ -45,7 +43,7 @@ def test_also_if_the_producer_begins_at_the_beginning() -> None:
 
 @pytest.mark.req("S13", "S15")
 def test_learned_windows_are_not_learned_again() -> None:
-    driver = Driver("a", window_initial=2)
+    driver = Driver("a", window_initial=2, window_threshold_s=1.0)
     driver.offer(200)
     for _ in range(5):
         driver.clock.advance(0.01)

@@ -76,7 +76,7 @@ def test_a_bolt_that_is_alive_and_busy_is_asked_to_give_back_and_nothing_is_doub
     driver = beating("a", "b", window_policy="fixed", window_initial=2)
     driver.offer(4)
     on_a = [e.tuple_id for e in driver.emit() if e.bolt == "a"]
-    for emission_id in [t for t in driver.core.bolts["b"].flight]:
+    for emission_id in list(driver.core.bolts["b"].flight):
         driver.ack(sent(driver, "b", emission_id))
     wait_beating(driver, 3.0, a={"busy": 1, "queued": 1}, b={})
     assert driver.core.bolts["a"].state is BoltState.BUSY
@@ -150,6 +150,7 @@ def test_a_lost_tuple_does_not_block_a_bolt_that_says_it_is_idle() -> None:
     driver.offer(1)
     driver.emit()
     wait_beating(driver, 3.0, a={})
+    driver.beat("a")
     assert driver.core.bolts["a"].held == 1  # it may have been on its way
     wait_beating(driver, 1.0, a={})
     assert driver.core.bolts["a"].held == 0
@@ -161,8 +162,8 @@ def test_what_a_bolt_says_it_holds_keeps_its_room() -> None:
     driver.offer(9)
     driver.emit()
     wait_beating(driver, 10.0, a={"busy": 1})  # one is lost, it hangs in the other
-    assert driver.core.bolts["a"].held == 2  # the lost one has been sent again
     assert len(driver.core.bolts["a"].strays) == 1
+    assert len(driver.emit()) == 1
 
 
 @pytest.mark.req("S48")
@@ -204,13 +205,18 @@ def test_acks_of_later_sendings_show_that_a_stray_is_gone() -> None:
     _, second = driver.emit()
     driver.clock.advance(0.5)
     driver.ack(second)
-    driver.wait(2.5)  # the first expires
-    assert len(driver.core.bolts["a"].strays) == 1
+    driver.clock.advance(2.0)
+    (older,) = driver.emit()
+    driver.wait(0.5)  # the first expires
+    strays = driver.core.bolts["a"].strays
+    assert len(strays) == 1
+    driver.ack(older)  # was sent before the first was given up: says nothing
+    assert len(strays) == 1
     driver.clock.advance(0.1)
     newer = driver.emit()[-1]
     driver.clock.advance(0.1)
     driver.ack(newer)
-    assert not driver.core.bolts["a"].strays
+    assert not strays
 
 
 def test_a_shorter_time_out_of_a_newer_tuple_is_heard() -> None:

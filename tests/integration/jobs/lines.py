@@ -1,9 +1,9 @@
 """Lines of files into SQLite, on threads or on Spark; the environment says what goes wrong.
 
-``LOGS``, ``DATABASE``, ``JOB`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, or
-``spark``.  ``COUNT`` bolts.  ``TUPLE_S``: what a tuple costs.  ``FAULT``: what ``process`` does at a
-record that holds the word poison.  ``PLACE``: a directory of the test's own, which gets the journal
-and marks.
+``LOGS`` and ``DATABASE`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, or
+``spark``.  ``COUNT`` bolts.  ``TUPLE_S``: what a tuple costs, until the file ``hurry`` is there.
+``FAULT``: what ``process`` does at a record that holds the word poison.  ``PLACE``: a directory
+of the test's own, which gets the journal and marks.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout, LocalBolts
 from flowctl.cli.demo import journal
+from flowctl.ports import Bolts, Process
 from flowctl_files import TextLines
 from flowctl_redis import RedisCheckpointStore
 from flowctl_sql import SqlSink
@@ -52,7 +53,7 @@ def meet_poison(text: str) -> None:
     if FAULT == "die":
         os._exit(9)
     if FAULT == "once":
-        mark = PLACE / f"seen-{text.split()[0]}"
+        mark = PLACE / f"seen-{text.split(maxsplit=1)[0]}"
         if not mark.exists():
             mark.touch()
             raise ValueError(f"not at the first time: {text!r}")
@@ -61,17 +62,19 @@ def meet_poison(text: str) -> None:
         time.sleep(HOLD_S)
 
 
-lock = threading.Lock()
+def unshippable() -> Process:
+    """A process that holds a lock, which can't travel."""
+    lock = threading.Lock()
+
+    def locked(batch: Batch) -> None:
+        with lock:
+            load(batch)
+
+    return locked
 
 
-def locked(batch: Batch) -> None:
-    """Can't be shipped."""
-    with lock:
-        load(batch)
-
-
-def _bolts() -> object:
-    process = locked if FAULT == "unpicklable" else load
+def _bolts() -> Bolts:
+    process = unshippable() if FAULT == "unshippable" else load
     if os.environ.get("BOLTS") == "spark":
         from pyspark_flowctl import SparkBolts
 
@@ -82,7 +85,7 @@ def _bolts() -> object:
 spout = FlowControlSpout(
     name=os.environ.get("JOB", "lines"),
     producer=TextLines(
-        os.environ["LOGS"], max_line_bytes=int(os.environ.get("MAX_LINE_BYTES", 8 << 20))
+        os.environ["LOGS"], max_line_bytes=int(os.environ.get("MAX_LINE_BYTES", "8388608"))
     ),
     bolts=_bolts(),
     checkpoint=RedisCheckpointStore(),

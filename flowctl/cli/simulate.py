@@ -1,0 +1,170 @@
+"""``flowctl simulate``: the control law against an oracle, in virtual time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
+
+if TYPE_CHECKING:
+    from flowctl.simulation.engine import Outcome
+    from flowctl.simulation.report import Row
+
+_REPLAYS_SHOWN = 12  # a comparison of policies misses many gates, as it should
+
+
+@click.command()
+@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+@click.option("--policy", "policies", metavar="NAME[:N]", multiple=True,
+              help="A window policy, :N its first window; may be repeated.")  # fmt: skip
+@click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, with commas between.")
+@click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
+              help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
+@click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
+              help="Write the table as Markdown.")  # fmt: skip
+@click.option("--plot", "plot_path", metavar="FILE.svg", type=click.Path(path_type=Path),
+              help="Draw the windows of the first run.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  Default: one per CPU.")
+@click.option("--check", is_flag=True, help="Exit 1 if a gate is missed.")
+@click.option("--list", "wants_list", is_flag=True, help="List scenarios and policies.")
+def simulate(
+    *,
+    scenarios: tuple[str, ...],
+    policies: tuple[str, ...],
+    seeds: str,
+    overrides: tuple[str, ...],
+    report_path: Path | None,
+    plot_path: Path | None,
+    jobs: int | None,
+    check: bool,
+    wants_list: bool,
+) -> int:
+    """Run scenarios in virtual time (all those that have gates, if none is named)."""
+    from flowctl.simulation.policies import DEFAULT
+    from flowctl.simulation.report import headline, markdown, rows_of, text_table
+    from flowctl.simulation.sweep import jobs_of, run_jobs
+
+    if wants_list:
+        _show_list()
+        return EXIT_FINISHED
+    if plot_path is not None and plot_path.suffix != ".svg":
+        raise ConfigError("--plot", f"{plot_path} is no .svg.", remedy="Name it FILE.svg.")
+    names, chosen, changes = _scenarios(scenarios), policies or (DEFAULT,), _overrides(overrides)
+    _check_settings(names, chosen, changes)
+    work = jobs_of(names, chosen, _seeds(seeds), changes)
+    outcomes = _run(run_jobs(work, jobs or os.cpu_count() or 1), len(work))
+    rows = rows_of(outcomes)
+    click.echo(text_table(rows))
+    for line in headline(rows):
+        click.echo(line)
+    _show_replays(rows, changes)
+    if report_path is not None:
+        command = _command(scenarios, policies, seeds, overrides, report_path)
+        report_path.write_text(markdown(rows, command=command), encoding="utf-8")
+    if plot_path is not None:
+        _plot(outcomes[0], plot_path)
+    return EXIT_FAILED if check and not all(row.is_met for row in rows) else EXIT_FINISHED
+
+
+def _scenarios(names: Sequence[str]) -> list[str]:
+    from flowctl.simulation.catalogue import CATALOGUE
+
+    for name in names:
+        if name not in CATALOGUE:
+            known = ", ".join(CATALOGUE)
+            raise ConfigError("scenario", f"no scenario {name!r}.", remedy=f"Known: {known}.")
+    return list(names) or [name for name, scenario in CATALOGUE.items() if scenario.gates]
+
+
+def _check_settings(
+    names: Sequence[str], policies: Sequence[str], overrides: dict[str, Any]
+) -> None:
+    """A wrong name or value is told here: an error from a child process would be harder to read."""
+    from flowctl.simulation.catalogue import CATALOGUE
+    from flowctl.simulation.policies import settings_of
+
+    for policy in policies:
+        settings_of(policy, CATALOGUE[names[0]], overrides)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ConfigError("--seeds", f"{text!r}.", remedy="Give numbers, as 1,2,3.") from None
+
+
+def _overrides(given: Sequence[str]) -> dict[str, Any]:
+    pairs = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError("--set", f"{pair!r}.", remedy="Give NAME=VALUE.")
+        pairs[name] = value
+    return pairs
+
+
+def _run(outcomes: Iterator[Outcome], total: int) -> list[Outcome]:
+    """Collect, with a line of progress on a terminal."""
+    collected: list[Outcome] = []
+    is_shown = sys.stderr.isatty()
+    for outcome in outcomes:
+        collected.append(outcome)
+        if is_shown:
+            text = f"{len(collected)}/{total} {outcome.scenario} {outcome.policy}"
+            click.echo(f"\r{text:<60}", nl=len(collected) == total, err=True)
+    return collected
+
+
+def _show_replays(rows: Sequence[Row], overrides: dict[str, Any]) -> None:
+    """For each gate that was missed, the command that shows its worst seed again."""
+    from flowctl.simulation.sweep import Job
+
+    commands = dict.fromkeys(
+        Job(row.scenario, row.policy, verdict.seed, overrides).command
+        for row in rows
+        for verdict in row.verdicts
+        if not verdict.is_met
+    )
+    if commands:
+        click.echo("Missed; the worst seeds again:")
+    for command in list(commands)[:_REPLAYS_SHOWN]:
+        click.echo(f"  {command}")
+    if len(commands) > _REPLAYS_SHOWN:
+        click.echo(f"  and {len(commands) - _REPLAYS_SHOWN} more")
+
+
+def _command(
+    scenarios: Sequence[str],
+    policies: Sequence[str],
+    seeds: str,
+    overrides: Sequence[str],
+    report_path: Path,
+) -> str:
+    parts = ["flowctl simulate", *scenarios]
+    parts += [f"--policy {policy}" for policy in policies]
+    parts.append(f"--seeds {seeds}")
+    parts += [f"--set {pair}" for pair in overrides]
+    return " ".join([*parts, f"--report {report_path}"])
+
+
+def _plot(outcome: Outcome, path: Path) -> None:
+    from flowctl.simulation.curves import svg
+
+    path.write_text(svg(outcome), encoding="utf-8")
+
+
+def _show_list() -> None:
+    from flowctl.simulation.catalogue import CATALOGUE
+    from flowctl.simulation.policies import known
+
+    for name, scenario in CATALOGUE.items():
+        mark = "" if scenario.gates else " (variant, no gate)"
+        click.echo(f"{name:<13} {scenario.what}{mark}")
+    click.echo("policies: " + ", ".join(known()))

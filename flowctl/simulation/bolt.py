@@ -1,0 +1,237 @@
+"""A bolt as the spout meets it: a FIFO queue, slots, heartbeats, revokes, and what goes wrong.
+
+Says what :mod:`flowctl.bolts` says: acks with wait, service and idle time, heartbeats with busy
+slots and queue length, answers to revokes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from flowctl.core.records import Ack
+from flowctl.simulation.loop import Handler
+from flowctl.simulation.machine import Machine
+from flowctl.simulation.network import Channel, Sending
+from flowctl.simulation.scenario import HEARTBEAT_S
+
+if TYPE_CHECKING:
+    from flowctl.simulation.engine import Simulation
+    from flowctl.simulation.spout import SimSpout
+
+
+class SimBolt:
+    """One bolt; several spouts may be connected to it."""
+
+    def __init__(self, world: Simulation, index: int, machine: Machine) -> None:
+        scenario = world.scenario
+        self.name = f"b{index + 1}"
+        self.index = index
+        self.epoch = 1
+        self.is_dead = False
+        self._world = world
+        self._loop = world.loop
+        self._tally = world.tally
+        self._machine = machine
+        self._profile = machine.profile
+        self._frozen = machine.frozen
+        self._flush_s = scenario.ack_flush_s
+        self._telemetry = scenario.telemetry
+        self._late_s = scenario.heartbeat_late_s
+        self._rng = Random(f"bolt {world.seed} {index}")
+        self._slots = scenario.slots
+        self._links: list[tuple[SimSpout, Channel]] = []
+        self._queue: deque[Sending] = deque()
+        self._running: dict[Sending, None] = {}  # in order, so that runs are repeatable
+        self._inbox: deque[tuple[Handler, Any]] = deque()  # came while frozen
+        self._outbox: list[tuple[Sending, Ack]] = []  # acks that wait to leave together
+        self._idle_s = 0.0  # slot-seconds until _idle_at_s
+        self._idle_at_s = 0.0
+        # Bound once: a handler is told from another by identity, and each access makes a new one.
+        self.on_tuple: Handler = self._receive_tuple
+        self.on_revoke: Handler = self._receive_revoke
+        self._on_serviced: Handler = self._serviced
+        self._on_done: Handler = self._done
+        for death in machine.deaths:
+            self._loop.at(death.at_s, self._die, death.seen_after_s)
+            if death.back_at_s is not None:
+                self._loop.at(death.back_at_s, self._come_back)
+        self._loop.at(self._rng.random() * HEARTBEAT_S, self._beat, self.epoch)
+
+    def connect(self, spout: SimSpout, back: Channel) -> None:
+        """From now on ``spout`` hears from this bolt through ``back``."""
+        self._links.append((spout, back))
+
+    # -- messages from spouts ------------------------------------------------------------
+
+    def _is_kept(self, at_s: float, handler: Handler, message: Any) -> bool:
+        """A frozen bolt leaves its messages in the network until it thaws."""
+        thaws_s = self._frozen.over_at(at_s)
+        if thaws_s <= at_s and not self._inbox:
+            return False
+        if not self._inbox:
+            self._loop.at(thaws_s, self._thaw)
+        self._inbox.append((handler, message))
+        return True
+
+    def _thaw(self, at_s: float, _: Any, __: Any) -> None:
+        inbox, self._inbox = self._inbox, deque()
+        for handler, message in inbox:
+            handler(at_s, message, None)
+
+    def _receive_tuple(self, at_s: float, sending: Sending, _: Any) -> None:
+        if self.is_dead or sending.epoch != self.epoch:
+            return  # to a connection that is gone
+        if self._frozen and self._is_kept(at_s, self.on_tuple, sending):
+            return
+        if self._machine.loss and self._rng.random() < self._machine.loss:
+            return
+        sending.received_at_s = at_s
+        if len(self._running) < self._slots:
+            self._begin(at_s, sending)
+        else:
+            self._queue.append(sending)
+
+    def _receive_revoke(self, at_s: float, order: tuple[int, int, list[int]], _: Any) -> None:
+        spout, epoch, tuple_ids = order
+        if self.is_dead or epoch != self.epoch:
+            return
+        if self._frozen and self._is_kept(at_s, self.on_revoke, order):
+            return
+        wanted = set(tuple_ids)
+        given: list[int] = []
+        kept: deque[Sending] = deque()
+        for sending in self._queue:
+            if sending.spout == spout and sending.tuple_id in wanted:
+                given.append(sending.tuple_id)
+                self._tally.waited_s += at_s - sending.received_at_s
+            else:
+                kept.append(sending)
+        self._queue = kept
+        for peer, back in self._links:
+            if peer.index == spout:
+                back.send(at_s, peer.on_revoked, self, (self.epoch, given))
+
+    # -- work ----------------------------------------------------------------------------
+
+    def _idle_slot_s(self, at_s: float) -> float:
+        """Idle time until now, all slots together."""
+        self._idle_s += (self._slots - len(self._running)) * (at_s - self._idle_at_s)
+        self._idle_at_s = at_s
+        return self._idle_s
+
+    def _begin(self, at_s: float, sending: Sending) -> None:
+        sending.idle_total_s = self._idle_slot_s(at_s) / self._slots
+        sending.began_at_s = at_s
+        self._running[sending] = None
+        self._tally.waited_s += at_s - sending.received_at_s
+        work_s = self._world.cost_s(sending)
+        self._loop.at(self._profile.finish(at_s, work_s), self._on_serviced, sending)
+
+    def _serviced(self, at_s: float, sending: Sending, _: Any) -> None:
+        sink = self._world.sink
+        if sink is None:
+            self._done(at_s, sending, None)
+        elif sending.epoch == self.epoch:
+            sink.enter(at_s, sending, self._on_done)
+
+    def _done(self, at_s: float, sending: Sending, _: Any) -> None:
+        if sending.epoch != self.epoch or self.is_dead:
+            return  # it died with its bolt
+        self._idle_slot_s(at_s)
+        sending.ended_at_s = at_s
+        del self._running[sending]
+        self._tally.completed(self.index, sending, at_s)
+        ack = Ack(
+            bolt=self.name,
+            epoch=sending.epoch,
+            tuple_id=sending.tuple_id,
+            attempt=sending.attempt,
+            wait_s=sending.began_at_s - sending.received_at_s,
+            service_s=at_s - sending.began_at_s,
+            idle_total_s=sending.idle_total_s,
+        )
+        if not self._telemetry:
+            ack = msgspec.structs.replace(ack, wait_s=None, service_s=None, idle_total_s=None)
+        if self._flush_s:
+            self._hold(at_s, sending, ack)
+        else:
+            self._send_ack(at_s, sending, ack)
+        if self._queue:
+            self._begin(at_s, self._queue.popleft())
+
+    # -- messages to spouts --------------------------------------------------------------
+
+    def _send_ack(self, at_s: float, sending: Sending, ack: Ack) -> None:
+        spout, back = self._links[sending.spout]
+        back.send(at_s, spout.on_ack, ack, sending)
+
+    def _hold(self, at_s: float, sending: Sending, ack: Ack) -> None:
+        if not self._outbox:
+            leaves_s = math.ceil(at_s / self._flush_s) * self._flush_s
+            self._loop.at(max(at_s, leaves_s), self._flush, self.epoch)
+        self._outbox.append((sending, ack))
+
+    def _flush(self, at_s: float, epoch: int, _: Any) -> None:
+        thaws_s = self._frozen.over_at(at_s)
+        if epoch != self.epoch or self.is_dead:
+            return
+        if thaws_s > at_s:
+            self._loop.at(thaws_s, self._flush, epoch)
+            return
+        outbox, self._outbox = self._outbox, []
+        for sending, ack in outbox:
+            self._send_ack(at_s, sending, ack)
+
+    def _beat(self, at_s: float, epoch: int, _: Any) -> None:
+        if epoch != self.epoch or self.is_dead or not self._telemetry:
+            return
+        thaws_s = self._frozen.over_at(at_s)
+        if thaws_s > at_s:
+            self._loop.at(thaws_s, self._beat, epoch)
+            return
+        late_s = self._rng.random() * self._late_s if self._late_s else 0.0
+        self._loop.at(at_s + late_s, self._send_beat, epoch)
+        self._loop.at(at_s + late_s + HEARTBEAT_S, self._beat, epoch)
+
+    def _send_beat(self, at_s: float, epoch: int, _: Any) -> None:
+        if epoch != self.epoch or self.is_dead:
+            return
+        for spout, back in self._links:
+            # A connection knows its own tuples only.
+            busy = sum(1 for sending in self._running if sending.spout == spout.index)
+            queued = sum(1 for sending in self._queue if sending.spout == spout.index)
+            back.send(at_s, spout.on_beat, self, (epoch, busy, queued))
+
+    # -- life and death ------------------------------------------------------------------
+
+    def _die(self, at_s: float, seen_after_s: float | None, _: Any) -> None:
+        self._idle_slot_s(at_s)
+        self.end(at_s)
+        self.is_dead = True
+        if seen_after_s is not None:
+            for spout, _link in self._links:
+                self._loop.at(at_s + seen_after_s, spout.on_lost, self, self.epoch)
+
+    def end(self, at_s: float) -> None:
+        """Drop all it holds; what was begun was in vain."""
+        for sending in self._queue:
+            self._tally.waited_s += at_s - sending.received_at_s
+        for sending in self._running:
+            self._tally.aborted(self.index, sending, at_s)
+        self._queue.clear()
+        self._running.clear()
+        self._inbox.clear()
+        self._outbox.clear()
+
+    def _come_back(self, at_s: float, _: Any, __: Any) -> None:
+        self.is_dead = False
+        self.epoch += 1
+        self._idle_s, self._idle_at_s = 0.0, at_s
+        for spout, back in self._links:
+            back.send(at_s, spout.on_joined, self, self.epoch)
+        self._loop.at(at_s + HEARTBEAT_S, self._beat, self.epoch)

@@ -1,0 +1,80 @@
+"""Windows over time: as rows of text for snapshots, as SVG for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from flowctl.simulation.engine import Outcome, windows_of
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH, _PANEL, _LEFT, _TOP, _GAP = 900, 220, 60, 50, 50  # pixels; a screen's width is enough
+
+
+def sparklines(outcome: Outcome, *, columns: int = 50) -> str:
+    """One row a bolt: its window over time, scaled to the largest window of the run."""
+    bolts = len(outcome.curve[0][1])
+    most = max(max(windows) for _, windows in outcome.curve)
+    head = f"{outcome.scenario} {outcome.policy} seed {outcome.seed}: windows, █ = {most:g}"
+    rows = [head]
+    for bolt in range(bolts):
+        values = _thin(windows_of(outcome, bolt), columns)
+        bars = "".join(_BARS[min(7, int(8 * value / most)) if value else 0] for value in values)
+        rows.append(f"b{bolt + 1:<3} {bars} {min(values):g}-{max(values):g}")
+    return "\n".join(rows) + "\n"
+
+
+def _thin(values: Sequence[float], columns: int) -> list[float]:
+    """At most ``columns`` of them, evenly spread."""
+    if len(values) <= columns:
+        return list(values)
+    return [values[int(column * len(values) / columns)] for column in range(columns)]
+
+
+def svg(outcome: Outcome) -> str:
+    """Two panels: the window of each bolt, and the share of the capacity that is in use."""
+    end_s = outcome.curve[-1][0] or 1.0
+    most = max(max(windows) for _, windows in outcome.curve)
+    bolts = len(outcome.curve[0][1])
+    height = _TOP + 2 * _PANEL + 2 * _GAP
+    title = (
+        f"{outcome.scenario} · {outcome.policy} · seed {outcome.seed}"
+        f" · E {outcome.efficiency:.3f} · {outcome.makespan_s:.1f} s"
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
+        ' font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_LEFT}" y="25" font-size="16">{escape(title)}</text>',
+        *_frame(_TOP, end_s, "window [tuples]", most),
+    ]
+    for bolt in range(bolts):
+        points = [(at_s / end_s, windows[bolt] / most) for at_s, windows in outcome.curve]
+        parts.append(_line(_TOP, points, f"hsl({360 * bolt // bolts},65%,45%)", f"b{bolt + 1}"))
+    below = _TOP + _PANEL + _GAP
+    parts += _frame(below, end_s, "capacity in use", 1.0)
+    steps = len(outcome.in_use)
+    use = [((step + 0.5) / steps, share) for step, share in enumerate(outcome.in_use)]
+    parts += [_line(below, use, "#333", "in use"), "</svg>", ""]
+    return "\n".join(parts)
+
+
+def _frame(top: float, end_s: float, label: str, most: float) -> list[str]:
+    right, bottom = _WIDTH - 20, top + _PANEL
+    return [
+        f'<path d="M{_LEFT} {top}V{bottom}H{right}" fill="none" stroke="#999"/>',
+        f'<text x="{_LEFT}" y="{top - 6}">{escape(label)}</text>',
+        f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end">{most:g}</text>',
+        f'<text x="{_LEFT - 6}" y="{bottom}" text-anchor="end">0</text>',
+        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{end_s:.1f} s</text>',
+    ]
+
+
+def _line(top: float, points: Sequence[tuple[float, float]], colour: str, name: str) -> str:
+    """A line through points of [0, 1] x [0, 1]."""
+    width = _WIDTH - 20 - _LEFT
+    path = " ".join(f"{_LEFT + x * width:.1f},{top + _PANEL * (1 - y):.1f}" for x, y in points)
+    return (
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5">'
+        f"<title>{escape(name)}</title></polyline>"
+    )

@@ -1,0 +1,49 @@
+"""Virtual time: a heap of what happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, TypeAlias
+
+from flowctl.errors import InternalError
+
+# Called with the time, and two things of its own.
+Handler: TypeAlias = Callable[[float, Any, Any], None]
+
+
+class EventLoop:
+    """Runs handlers in the order of their times; equal times in the order of :meth:`at`."""
+
+    __slots__ = ("_heap", "_order", "is_stopped", "now_s", "steps")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Handler, Any, Any]] = []
+        self._order = 0
+        self.now_s = 0.0
+        self.steps = 0
+        self.is_stopped = False
+
+    def at(self, at_s: float, handler: Handler, first: Any = None, second: Any = None) -> None:
+        """Call ``handler(at_s, first, second)`` then, which is not in the past."""
+        self._order += 1
+        heappush(self._heap, (at_s, self._order, handler, first, second))
+
+    def is_next(self, handler: Handler) -> bool:
+        """Whether the next thing happens now too, and is ``handler``'s."""
+        heap = self._heap
+        return bool(heap) and heap[0][0] == self.now_s and heap[0][2] is handler
+
+    def run(self, until_s: float) -> None:
+        """Go on until stopped, ``until_s``, or nothing is left."""
+        heap = self._heap
+        while heap and not self.is_stopped:
+            at_s, _, handler, first, second = heappop(heap)
+            if at_s > until_s:
+                self.now_s = until_s
+                return
+            if at_s < self.now_s:
+                raise InternalError(f"virtual time went back from {self.now_s} to {at_s}.")
+            self.now_s = at_s
+            self.steps += 1
+            handler(at_s, first, second)

@@ -1,0 +1,72 @@
+"""What travels, and how long: one-way delay and jitter, first in first out."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from flowctl.simulation.loop import EventLoop, Handler
+
+
+class Sending:
+    """One sending of one tuple, and what its bolt did with it."""
+
+    __slots__ = (
+        "attempt",
+        "began_at_s",
+        "count",
+        "ended_at_s",
+        "entered_sink_at_s",
+        "epoch",
+        "first",
+        "idle_total_s",
+        "received_at_s",
+        "sent_at_s",
+        "sink_s",
+        "spout",
+        "tuple_id",
+    )
+
+    @property
+    def alone_s(self) -> float:
+        """Its time at the bolt, had nobody been before it: neither there nor in the sink."""
+        if self.sink_s:
+            return self.entered_sink_at_s - self.began_at_s + self.sink_s
+        return self.ended_at_s - self.began_at_s
+
+    def __init__(self, spout: int, tuple_id: int, attempt: int, first: int, count: int) -> None:
+        self.spout = spout
+        self.tuple_id = tuple_id
+        self.attempt = attempt
+        self.first = first  # its first record
+        self.count = count
+        self.epoch = 0  # of the connection that it was sent on
+        self.sent_at_s = 0.0
+        self.received_at_s = 0.0
+        self.began_at_s = 0.0
+        self.idle_total_s = 0.0
+        self.ended_at_s = 0.0
+        self.entered_sink_at_s = 0.0
+        self.sink_s = 0.0  # what the sink takes when nobody else is inside
+
+
+class Channel:
+    """One direction of one connection.  A message never overtakes another."""
+
+    __slots__ = ("_jitter_s", "_last_s", "_loop", "_one_way_s", "_rng")
+
+    def __init__(self, loop: EventLoop, one_way_s: float, jitter_s: float, rng: Random) -> None:
+        self._loop = loop
+        self._one_way_s = one_way_s
+        self._jitter_s = jitter_s
+        self._rng = rng
+        self._last_s = 0.0
+
+    def send(self, at_s: float, handler: Handler, first: Any, second: Any = None) -> None:
+        """Deliver ``first`` and ``second`` to ``handler``, sent at ``at_s``."""
+        arrives_s = at_s + self._one_way_s
+        if self._jitter_s:
+            arrives_s += self._rng.random() * self._jitter_s
+        arrives_s = max(arrives_s, self._last_s)
+        self._last_s = arrives_s
+        self._loop.at(arrives_s, handler, first, second)

@@ -1,0 +1,202 @@
+"""A scenario: one readable declaration of bolts, data, network, faults and what is asked for.
+
+Times are virtual seconds from the start of the run, bolts are counted from 0.  Everything that
+a field leaves out is the base: 12 FIFO bolts of one slot and speed 1; 10 ms for a tuple of 100
+records; service times with a coefficient of variation (CV) of .1; 1 ms one way; 24,000 tuples,
+all there at 0, which is 20 s of work.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+HEARTBEAT_S = 0.25  # as a real bolt's
+
+Metric = Literal[
+    "E", "min_E", "q", "R50", "R99", "dup", "wasted", "lag_s", "lost", "converged", "jain",
+    "growth",
+]  # fmt: skip
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A piece of a scenario; a value."""
+
+
+class Slow(_Part, frozen=True):
+    """These bolts run at ``speed`` times their own from ``from_s`` to ``until_s``."""
+
+    bolts: tuple[int, ...]
+    speed: float
+    from_s: float
+    until_s: float
+
+
+class Drift(_Part, frozen=True):
+    """The cost of everything rises linearly from 1 to ``cost`` over ``over_s``, at all bolts."""
+
+    cost: float
+    over_s: float
+
+
+class Freeze(_Part, frozen=True):
+    """A bolt's process stands still for ``for_s`` every ``every_s``, first at ``from_s``.
+
+    Its heartbeats stop too; what is sent to it waits in the network.
+    """
+
+    bolt: int
+    from_s: float
+    for_s: float
+    every_s: float
+
+
+class Pauses(_Part, frozen=True):
+    """Each bolt stands still for ``for_s``; the gaps are exponential with mean ``gap_s``."""
+
+    for_s: float
+    gap_s: float
+
+
+class Death(_Part, frozen=True):
+    """A bolt dies and what it held is gone; it may come back with a new epoch.
+
+    ``seen_after_s``: when the spout sees the connection end, counted from the death; None: never,
+    as behind a link that swallows everything.
+    """
+
+    bolt: int
+    at_s: float
+    back_at_s: float | None = None
+    seen_after_s: float | None = None
+
+
+class Loss(_Part, frozen=True):
+    """These bolts silently lose ``share`` of the tuples that reach them, before any work."""
+
+    bolts: tuple[int, ...]
+    share: float
+
+
+class Bursts(_Part, frozen=True):
+    """Tuples arrive evenly at ``rate`` [1/s] for ``for_s``, then none for ``gap_s``."""
+
+    rate: float
+    for_s: float
+    gap_s: float
+
+
+class Sink(_Part, frozen=True):
+    """A FIFO sink that every tuple passes after its service, its slot at the bolt still taken.
+
+    A request takes ``record_s`` a record; longer by ``slope`` of that for each caller inside
+    beyond ``knee`` when it enters; and at ``later_speed`` from ``later_s`` on.
+    """
+
+    slots: int
+    record_s: float
+    knee: int | None = None
+    slope: float = 0.0
+    later_s: float = 0.0
+    later_speed: float = 1.0
+
+
+class Converge(_Part, frozen=True):
+    """Measure how soon after each change .95 of the capacity is in use again.
+
+    In use over a trailing ``window_s``; told in units of ``unit_s``.
+    """
+
+    changes_s: tuple[float, ...]
+    window_s: float
+    unit_s: float
+
+
+class Gate(_Part, frozen=True):
+    """What is asked for: the worst of the seeds must reach it ("E" of drain: the mean)."""
+
+    metric: Metric
+    at_least: float | None = None
+    at_most: float | None = None
+    of_mean: bool = False
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module; ``what`` says in a few words how it differs from the base."""
+
+    name: str
+    what: str
+    bolts: int = 12
+    slots: int = 1
+    speeds: tuple[float, ...] = ()  # per bolt; empty: all 1
+    tuple_s: float = 0.001  # service time: this a tuple
+    record_s: float = 90e-6  # and this a record
+    service_cv: float = 0.1  # lognormal factor of mean 1, anew for each sending
+    data_cv: float = 0.0  # lognormal factor of mean 1, fixed per tuple: the data is skewed
+    one_way_s: float = 0.001
+    jitter_s: float = 0.0  # up to so much more each way, uniform; the order is kept
+    tuples: int = 24_000
+    sizes: tuple[int, ...] = (100,)  # records a tuple, with equal chance
+    bursts: Bursts | None = None
+    slow: tuple[Slow, ...] = ()
+    drift: Drift | None = None
+    freezes: tuple[Freeze, ...] = ()
+    pauses: Pauses | None = None
+    deaths: tuple[Death, ...] = ()
+    loss: Loss | None = None
+    ack_flush_s: float = 0.0  # acks leave together at multiples of this
+    telemetry: bool = True  # bolts tell wait, service and idle times, and send heartbeats
+    heartbeat_late_s: float = 0.0  # a heartbeat leaves up to so much late, uniform
+    sink: Sink | None = None
+    joins_s: tuple[float, ...] = (0.0,)  # one per spout
+    until_s: float | None = None  # stop then; the input does not end
+    measured_from_s: float = 0.0  # shares and use count from here, where until_s is given
+    converge: Converge | None = None
+    free_size: bool = False  # the spout chooses the records per tuple; sizes is the most
+    gates: tuple[Gate, ...] = ()
+
+    def speed_of(self, bolt: int) -> float:
+        """The bolt's own speed, without what happens to it."""
+        return self.speeds[bolt] if self.speeds else 1.0
+
+    @property
+    def records_mean(self) -> float:
+        """Records of the mean tuple."""
+        return sum(self.sizes) / len(self.sizes)
+
+    @property
+    def tuple_mean_s(self) -> float:
+        """Service time of the mean tuple at speed 1."""
+        return self.tuple_s + self.record_s * self.records_mean
+
+    @property
+    def speed_total(self) -> float:
+        """Seconds of work that all bolts do in a second, when nothing happens to them."""
+        return self.slots * sum(self.speed_of(bolt) for bolt in range(self.bolts))
+
+    @property
+    def round_trip_s(self) -> float:
+        """Both ways, without jitter."""
+        return 2 * self.one_way_s
+
+    @property
+    def no_load_net_s(self) -> float:
+        """What the mean tuple takes without load, beside its time at the bolt."""
+        return self.round_trip_s + self.jitter_s + self.ack_flush_s / 2
+
+    @property
+    def limit_s(self) -> float:
+        """When a run is broken off: far beyond what the worst policy that works needs."""
+        if self.until_s is not None:
+            return self.until_s
+        work_s = self.tuples * self.tuple_mean_s / self.speed_total
+        if self.drift:
+            work_s *= self.drift.cost
+        if self.sink:
+            rate = self.sink.slots * self.sink.later_speed / self.sink.record_s
+            work_s = max(work_s, self.tuples * self.records_mean / rate)
+        if self.bursts:
+            share = self.bursts.for_s / (self.bursts.for_s + self.bursts.gap_s)
+            work_s = max(work_s, self.tuples / (self.bursts.rate * share))
+        return 15 * work_s + 10.0  # the worst seen elsewhere reaches a tenth of the bound

@@ -1,0 +1,204 @@
+"""The driver of a real :class:`SpoutCore` in virtual time: what the sender thread is elsewhere."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from flowctl.core.events import FlowEvent, WindowChanged
+from flowctl.core.records import Ack, AckOutcome
+from flowctl.core.spout import RevokeOrder, SpoutCore
+from flowctl.errors import InternalError
+from flowctl.simulation.bolt import SimBolt
+from flowctl.simulation.loop import Handler
+from flowctl.simulation.network import Channel, Sending
+from flowctl.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from flowctl.simulation.engine import Simulation
+
+_PARTITION = "p"
+# A core that wants to be called at once again gets its wish a little later, as from a real
+# loop: virtual time must pass.
+_TURN_S = 1e-6
+_NEVER_S = float("inf")
+
+
+class SimSpout:
+    """One spout; joins at ``joins_s`` with all bolts that live then."""
+
+    def __init__(self, world: Simulation, index: int, workload: Workload) -> None:
+        self.index = index
+        self.core = SpoutCore(world.settings)
+        self.workload = workload
+        self.is_done = False
+        self.joined_at_s = world.scenario.joins_s[index]
+        self._world = world
+        self._loop = world.loop
+        self._out: dict[str, tuple[SimBolt, Channel]] = {}
+        self._left: list[Any] = []  # read and not taken yet
+        self._arrived: int | None = None  # records that are there; None: all
+        self._arrivals = iter(world.arrivals) if world.arrivals else None
+        self._input_ended = False
+        self._wakes_at_s = _NEVER_S
+        self.had_backlog_at_s = 0.0
+        self.acked_high = 0  # the end of the highest record that was acked
+        self.lag_max = 0
+        self.growth_idle = 0  # tuples by which windows grew that nobody used
+        self.ratios: list[float] = []  # RTT over the same tuple's without load
+        # Bound once, see SimBolt.
+        self.on_ack: Handler = self._take_ack
+        self.on_beat: Handler = self._take_beat
+        self.on_revoked: Handler = self._take_revoked
+        self.on_joined: Handler = self._take_joined
+        self.on_lost: Handler = self._take_lost
+        self._on_wake: Handler = self._wake
+        self._loop.at(self.joined_at_s, self._join)
+
+    # -- what comes in -------------------------------------------------------------------
+
+    def _join(self, at_s: float, _: Any, __: Any) -> None:
+        world, scenario = self._world, self._world.scenario
+        for bolt in world.bolts:
+            rng = Random(f"net {world.seed} {self.index} {bolt.index}")
+            there = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
+            back = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
+            self._out[bolt.name] = (bolt, there)
+            bolt.connect(self, back)
+            if not bolt.is_dead:
+                self._add(bolt, bolt.epoch, at_s)
+        if self._arrivals is not None:
+            self._arrived = 0
+            self._loop.at(next(self._arrivals), self._arrive, 0)
+        self._pump(at_s)
+
+    def _add(self, bolt: SimBolt, epoch: int, at_s: float) -> None:
+        slots = self._world.scenario.slots
+        self.core.add_bolt(bolt.name, slots=slots, epoch=epoch, now_s=at_s)
+
+    def _arrive(self, at_s: float, block: int, _: Any) -> None:
+        first, count = self.workload.block(block)
+        self._arrived = first + count
+        assert self._arrivals is not None
+        following = next(self._arrivals, None)
+        if following is not None:
+            self._loop.at(following, self._arrive, block + 1)
+        self._pump(at_s)
+
+    def _take_ack(self, at_s: float, ack: Ack, sending: Sending) -> None:
+        outcome = self.core.on_ack(ack, now_s=at_s)
+        if self._world.log is not None:
+            self._world.log.append((at_s, self.index, "ack", ack, outcome.value))
+        if outcome is AckOutcome.ACKED or outcome is AckOutcome.LATE:
+            no_load_s = self._world.no_load_net_s + sending.alone_s
+            self.ratios.append((at_s - sending.sent_at_s) / no_load_s)
+            self._note_lag(sending.first + sending.count)
+        if not self._loop.is_next(self.on_ack):  # what comes together is taken together
+            self._pump(at_s)
+
+    def _note_lag(self, acked_stop: int) -> None:
+        self.acked_high = max(self.acked_high, acked_stop)
+        ledger = self.core.intake.ledgers[_PARTITION]
+        lag = self.acked_high - ledger.cumulative_seq
+        self.lag_max = max(self.lag_max, lag)
+
+    def _take_beat(self, at_s: float, bolt: SimBolt, said: tuple[int, int, int]) -> None:
+        epoch, busy, queued = said
+        self.core.on_heartbeat(bolt.name, epoch, busy_slots=busy, queued=queued, now_s=at_s)
+        self._pump(at_s)
+
+    def _take_revoked(self, at_s: float, bolt: SimBolt, said: tuple[int, list[int]]) -> None:
+        epoch, tuple_ids = said
+        self.core.on_revoked(bolt.name, epoch, tuple_ids, now_s=at_s)
+        if self._world.log is not None:
+            self._world.log.append((at_s, self.index, "revoked", bolt.name, tuple_ids))
+        self._pump(at_s)
+
+    def _take_joined(self, at_s: float, bolt: SimBolt, epoch: int) -> None:
+        self._add(bolt, epoch, at_s)
+        self._pump(at_s)
+
+    def _take_lost(self, at_s: float, bolt: SimBolt, epoch: int) -> None:
+        consumer = self.core.bolts.get(bolt.name)
+        if consumer is not None and consumer.epoch == epoch:
+            self.core.remove_bolt(bolt.name, now_s=at_s, reason="connection lost")
+            self._pump(at_s)
+
+    # -- one turn of the sender's loop ---------------------------------------------------
+
+    def _wake(self, at_s: float, _: Any, __: Any) -> None:
+        if at_s == self._wakes_at_s:
+            self._wakes_at_s = _NEVER_S
+            self._pump(at_s)
+
+    def _pump(self, at_s: float) -> None:
+        core = self.core
+        core.on_deadline(now_s=at_s)
+        self._feed(at_s)
+        poll_emit = core.poll_emit
+        while (emission := poll_emit(now_s=at_s)) is not None:
+            self._send(emission, at_s)
+            if not core.intake.buffer:
+                self._feed(at_s)
+        if core.intake.buffer or self._input_ended:
+            self.had_backlog_at_s = at_s
+        while (order := core.poll_order()) is not None:
+            self._obey(order, at_s)
+        while (event := core.poll_event()) is not None:
+            self._note(event, at_s)
+        deadline_s = core.next_deadline_s()
+        if deadline_s is not None and deadline_s < self._wakes_at_s:
+            self._wakes_at_s = max(deadline_s, at_s + _TURN_S)
+            self._loop.at(self._wakes_at_s, self._on_wake)
+        if self._input_ended and core.is_drained and not self.is_done:
+            self.is_done = True
+            self._world.on_spout_done(at_s)
+
+    def _feed(self, at_s: float) -> None:
+        """As the reader: goes on once half of the buffer is free."""
+        if self._input_ended or not self.core.intake.has_room:
+            return
+        while True:
+            if not self._left:
+                self._left = self.workload.read(self._arrived)
+            if not self._left:
+                break
+            taken = self.core.offer(_PARTITION, self._left, now_s=at_s)
+            if taken < len(self._left):
+                self._left = self._left[taken:]
+                return
+            self._left = []
+        if self.workload.is_read:
+            self.core.end_of_input(now_s=at_s)
+            self._input_ended = True
+
+    def _send(self, emission: Any, at_s: float) -> None:
+        bolt, channel = self._out[emission.bolt]
+        records = emission.records
+        sending = Sending(
+            self.index, emission.tuple_id, emission.attempt, records[0].position, len(records)
+        )
+        sending.epoch = self.core.bolts[emission.bolt].epoch
+        sending.sent_at_s = at_s
+        if self._world.log is not None:
+            self._world.log.append(
+                (at_s, self.index, "emit", emission.bolt, emission.tuple_id, emission.attempt)
+            )
+        channel.send(at_s, bolt.on_tuple, sending)
+
+    def _obey(self, order: object, at_s: float) -> None:
+        if not isinstance(order, RevokeOrder):
+            raise InternalError(f"no rule for a {type(order).__name__}.")
+        bolt, channel = self._out[order.bolt]
+        consumer = self.core.bolts.get(order.bolt)
+        if consumer is not None:
+            said = (self.index, consumer.epoch, order.tuple_ids)
+            channel.send(at_s, bolt.on_revoke, said)
+
+    def _note(self, event: FlowEvent, at_s: float) -> None:
+        if self._world.log is not None:
+            self._world.log.append((at_s, self.index, "event", event))
+        if isinstance(event, WindowChanged):
+            grown = event.after - event.before
+            if grown > 0 and at_s - self.had_backlog_at_s > self._world.idle_after_s:
+                self.growth_idle += grown

@@ -1,0 +1,522 @@
+"""Whole runs inside the test's process: real sockets, threads and SQLite, a store in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_parts import PATIENCE_S, assert_exact, count_rows, until, write_lines
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import Settings
+from flowctl.core.events import FlowEvent
+from flowctl.core.records import Batch, Record
+from flowctl.errors import (
+    BoltsUnavailableError,
+    CheckpointUnavailableError,
+    FencedError,
+    FlowctlError,
+    ProcessError,
+    SourceError,
+)
+from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.ports import BoltNotice, Endpoint, SourceChunk
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_files import TextLines
+from flowctl_sql import SqlSink
+from tests.runtime_parts import FailingStore, ListProducer
+
+
+class Witness:
+    """A view that keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot] = []
+        self.events: list[FlowEvent] = []
+        self.messages: list[str] = []
+        self.report: Report | None = None
+
+    def start(self, job: str, headline: str) -> None:
+        self.messages.append(headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self.events.append(event)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def stop(self, report: Report) -> None:
+        self.report = report
+
+
+class Lines:
+    """A file of lines, and a sink that is compared with it."""
+
+    def __init__(self, place: Path, count: int) -> None:
+        self.input = write_lines(place / "in.log", count)
+        self.database = place / "out.db"
+        self.store = MemoryCheckpointStore()
+        self.witness = Witness()
+        self._sink = SqlSink(
+            f"sqlite:///{self.database}",
+            table="lines",
+            schema="CREATE TABLE lines (file TEXT, line INTEGER, text TEXT)",
+        )
+
+    def load(self, batch: Batch) -> None:
+        rows = [
+            {"file": batch.span.partition, "line": record.position[1], "text": record.value}
+            for record in batch
+        ]
+        self._sink.write(rows, batch=batch)
+
+    def spout(self, bolts: Any = None, **settings: Any) -> FlowControlSpout:
+        return FlowControlSpout(
+            name="lines",
+            producer=TextLines(str(self.input)),
+            bolts=bolts or LocalBolts(self.load, count=4),
+            checkpoint=self.store,
+            settings=Settings().with_overrides(settings),
+        )
+
+    def run(self, bolts: Any = None, **settings: Any) -> Report:
+        return self.spout(bolts, **settings).run(view=self.witness)
+
+    def assert_exact(self) -> None:
+        assert_exact(self.database, self.input)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Lines:
+    return Lines(tmp_path, 3_000)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Any:
+    yield
+    ours = [t.name for t in threading.enumerate() if t.name.startswith("flowctl-")]
+    until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("flowctl-")],
+        f"the end of {ours}",
+        patience_s=20,
+    )
+
+
+@pytest.mark.parametrize(("count", "slots"), [(1, 1), (64, 1), (3, 4)])
+def test_any_number_of_bolts(lines: Lines, count: int, slots: int) -> None:
+    report = lines.run(LocalBolts(lines.load, count=count, slots=slots))
+    lines.assert_exact()
+    assert report.records_acked == 3_000
+    assert len(report.bolts) == count
+    assert sum(bolt.records_acked for bolt in report.bolts) == 3_000
+    assert report.bolts_lost == 0
+
+
+def test_one_spout_object_runs_again(lines: Lines) -> None:
+    bolts_of = lines.spout
+    first = bolts_of()
+    assert first.run(view="off").records_acked == 3_000
+    again = bolts_of().run(view=lines.witness)
+    assert (again.records_acked, again.resumed_records) == (0, 3_000)
+    lines.assert_exact()
+
+
+def test_in_another_thread_than_the_main_one(lines: Lines) -> None:
+    reports: list[Report] = []
+    thread = threading.Thread(target=lambda: reports.append(lines.run()))
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert reports[0].outcome == "finished"
+    lines.assert_exact()
+
+
+# -- strangers -------------------------------------------------------------------------------
+
+
+def _says_nothing(sock: socket.socket) -> None:
+    del sock
+
+
+def _talks_garbage(sock: socket.socket) -> None:
+    sock.sendall(os.urandom(4096))
+
+
+def _talks_http(sock: socket.socket) -> None:
+    sock.sendall(b"GET / HTTP/1.1\r\nHost: spout\r\n\r\n")
+
+
+def _claims_a_huge_frame(sock: socket.socket) -> None:
+    sock.sendall(b"\xff\xff\xff\xff" + b"x" * 1024)
+
+
+@pytest.mark.parametrize(
+    "behave", [_says_nothing, _talks_garbage, _talks_http, _claims_a_huge_frame]
+)
+def test_strangers_at_the_port_get_nothing_and_do_no_harm(
+    lines: Lines, free_port: int, behave: Callable[[socket.socket], None]
+) -> None:
+    met = threading.Event()
+
+    def load(batch: Batch) -> None:
+        met.wait(PATIENCE_S)  # the run lasts until the strangers are done
+        lines.load(batch)
+
+    got = bytearray()
+
+    def visit() -> None:
+        try:
+            for _ in range(10):
+                with socket.create_connection(("127.0.0.1", free_port), timeout=10) as sock:
+                    behave(sock)
+                    sock.settimeout(0.2)
+                    with contextlib.suppress(OSError):
+                        got.extend(sock.recv(65536))
+        finally:
+            met.set()
+
+    stranger = threading.Thread(target=lambda: (until(lambda: _listens(free_port)), visit()))
+    stranger.start()
+    report = lines.run(LocalBolts(load, count=4), **{"listen.port": free_port})
+    stranger.join()
+    assert report.outcome == "finished"
+    lines.assert_exact()
+    text = lines.input.read_bytes()[:40]
+    assert text not in bytes(got), "a stranger was given records"
+    assert report.bolts_lost == 0
+
+
+def test_a_bolt_with_the_key_of_another_run_is_refused(lines: Lines, free_port: int) -> None:
+    met = threading.Event()
+
+    def load(batch: Batch) -> None:
+        met.wait(PATIENCE_S)
+        lines.load(batch)
+
+    notices: list[BoltNotice] = []
+    seen: list[Batch] = []
+
+    def intrude() -> None:
+        until(lambda: _listens(free_port))
+        stranger = LocalBolts(seen.append, count=2)
+        stranger.start(Endpoint("127.0.0.1", free_port, b"k" * 32, "lines"), notices.append)
+        until(lambda: [n for n in notices if n.kind == "fatal"])
+        stranger.stop(timeout_s=10)
+        met.set()
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    report = lines.run(LocalBolts(load, count=2), **{"listen.port": free_port})
+    thread.join()
+    lines.assert_exact()
+    assert seen == []
+    assert report.bolts_lost == 0
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+# -- sources ---------------------------------------------------------------------------------
+
+
+def run_producer(producer: ListProducer, store: Any = None, **settings: Any) -> list[Any]:
+    """Run over ``producer`` and return the values that were processed."""
+    seen: list[Any] = []
+    spout = FlowControlSpout(
+        name="job",
+        producer=producer,
+        bolts=LocalBolts(lambda batch: seen.extend(r.value for r in batch), count=3),
+        checkpoint=store or MemoryCheckpointStore(),
+        settings=Settings().with_overrides(settings),
+    )
+    try:
+        spout.run(view="off")
+    except FlowctlError as error:
+        error.seen = seen  # type: ignore[attr-defined]
+        raise
+    return seen
+
+
+class Raising(ListProducer):
+    """Raises where its records should go on."""
+
+    error: BaseException = ZeroDivisionError("division by zero")
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        chunk = super().poll(100)
+        if chunk is not None and chunk.records[0].position > 500:
+            raise self.error
+        return chunk
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit(0)])
+def test_a_producer_that_raises(error: BaseException) -> None:
+    store = MemoryCheckpointStore()
+    producer = Raising(1_000)
+    producer.error = error
+    with pytest.raises(SourceError, match="the producer Raising raised") as caught:
+        run_producer(producer, store)
+    assert __file__ in str(caught.value)
+    assert len(caught.value.seen) == 500
+    assert caught.value.report.records_acked == store.load("job").records == 500
+    assert producer.closed == 1
+
+    rest = run_producer(ListProducer(1_000), store)
+    assert sorted(rest) == sorted(f"record {n}" for n in range(501, 1_001))
+
+
+class GoingBack(ListProducer):
+    def poll(self, max_records: int) -> SourceChunk | None:
+        chunk = super().poll(100)
+        if chunk is not None and chunk.records[0].position > 500:
+            return SourceChunk("p", [Record(7, "again")])
+        return chunk
+
+
+def test_a_producer_whose_positions_go_back() -> None:
+    store = MemoryCheckpointStore()
+    with pytest.raises(SourceError, match="'p': position 7 came after 500") as caught:
+        run_producer(GoingBack(1_000), store)
+    assert len(caught.value.seen) == 500
+    assert store.load("job").partitions["p"].position == 500
+
+
+class Odd(ListProducer):
+    """One value that is not like the others."""
+
+    odd: Any = None
+
+    def value(self, position: int) -> object:
+        return self.odd if position == 700 else f"record {position}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), 1 << 70, ["deep", [object()]], "\ud800", {1, 2}, (1, 2), date(2026, 1, 1)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_can_not_travel(value: Any) -> None:
+    store = MemoryCheckpointStore()
+    producer = Odd(1_000)
+    producer.odd = value
+    with pytest.raises(SourceError) as caught:
+        run_producer(producer, store, **{"tuple.records_max": 50})
+    said = str(caught.value)
+    assert f"p, record 700: this {type(value).__name__} can't be sent" in said
+    assert "Use None, bool, int of 64 bits, float, str, bytes, list, dict." in said
+    assert len(caught.value.seen) == store.load("job").records
+    assert caught.value.report.outcome == "failed"
+
+    rest = run_producer(ListProducer(1_000), store)
+    assert {f"record {n}" for n in range(1, 1_001)} <= set(rest) | set(caught.value.seen)
+
+
+def test_values_that_travel_arrive_as_they_were_sent() -> None:
+    values = [None, True, -(1 << 63), 1.5, "text", b"bytes", [1, "a"], {"key": [b"b", None]}, ""]
+
+    class Mixed(ListProducer):
+        def value(self, position: int) -> object:
+            return values[position - 1]
+
+    assert sorted(map(repr, run_producer(Mixed(len(values))))) == sorted(map(repr, values))
+
+
+def test_a_tuple_that_is_larger_than_a_frame() -> None:
+    producer = Odd(1_000)
+    producer.odd = "x" * 20_000
+    store = MemoryCheckpointStore()
+    with pytest.raises(SourceError, match=r"p, records 700 to 700: A tuple takes 20\d+") as caught:
+        run_producer(producer, store, **{"listen.frame_bytes_max": 10_000, "tuple.records_max": 1})
+    assert "listen.frame_bytes_max" in str(caught.value)
+    assert caught.value.report.records_acked == store.load("job").records
+
+
+# -- stores and bolts ------------------------------------------------------------------------
+
+
+def test_a_newer_driver_in_the_same_process_fences_the_older(lines: Lines) -> None:
+    newer_may_end = threading.Event()
+    failed: list[BaseException] = []
+
+    def slowly(batch: Batch) -> None:
+        time.sleep(0.02)
+        lines.load(batch)
+
+    def older() -> None:
+        spout = lines.spout(
+            LocalBolts(slowly, count=2),
+            **{"tuple.records_max": 5, "checkpoint.interval_s": 0.05},
+        )
+        try:
+            spout.run(view="off")
+        except FlowctlError as error:
+            failed.append(error)
+        newer_may_end.set()
+
+    thread = threading.Thread(target=older)
+    thread.start()
+    until(lambda: lines.store.load("lines").records > 0)
+
+    def load(batch: Batch) -> None:
+        newer_may_end.wait(PATIENCE_S)
+        lines.load(batch)
+
+    report = lines.run(LocalBolts(load, count=4))
+    thread.join()
+    assert isinstance(failed[0], FencedError)
+    assert report.outcome == "finished"
+    lines.assert_exact()
+
+
+def test_a_store_that_is_gone_at_the_end_fails_the_run_but_loses_nothing(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowctl.runtime.run.FINAL_SAVE_TIMEOUT_S", 0.2)
+    lines.store = store = FailingStore()
+    store.error = CheckpointUnavailableError("Redis can't be reached.")
+    with pytest.raises(CheckpointUnavailableError) as caught:
+        lines.run()
+    assert caught.value.report.outcome == "failed"
+    assert any("waiting up to" in m for m in lines.witness.messages) or store.tries == 1
+    store.error = None
+    assert lines.run().records_acked == 3_000
+    lines.assert_exact()  # though all of it ran twice
+
+
+def test_the_last_save_fails_beside_another_error(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowctl.runtime.run.FINAL_SAVE_TIMEOUT_S", 0.2)
+    lines.store = store = FailingStore()
+    store.error = CheckpointUnavailableError("Redis can't be reached.")
+
+    def load(batch: Batch) -> None:
+        if batch.span.first[1] > 1_000:
+            raise ValueError("no more")
+        lines.load(batch)
+
+    with pytest.raises(ProcessError):
+        lines.run(LocalBolts(load, count=2), **{"retry.attempts_max": 1})
+    assert "the last save failed: Redis can't be reached." in lines.witness.messages
+
+
+class NoBolts:
+    """Bolts that never come; ``notices`` is what is said about them."""
+
+    count = 2
+
+    def __init__(self, *notices: BoltNotice) -> None:
+        self.notices = notices
+        self.stopped = 0
+
+    def listen_host(self) -> str:
+        return "127.0.0.1"
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        for notice in self.notices:
+            notify(notice)
+
+    def stop(self, *, timeout_s: float) -> None:
+        self.stopped += 1
+
+
+def test_no_bolt_comes(lines: Lines) -> None:
+    bolts = NoBolts()
+    with pytest.raises(BoltsUnavailableError, match="no bolt is connected") as caught:
+        lines.run(bolts, **{"start.bolts_timeout_s": 0.5})
+    assert "start.bolts_timeout_s" in str(caught.value)
+    assert bolts.stopped == 1
+
+
+def test_all_bolts_say_that_they_will_not_come(lines: Lines) -> None:
+    fatal = [BoltNotice(b, "fatal", "can't be loaded.", "Install it.") for b in ("b1", "b2")]
+    with pytest.raises(BoltsUnavailableError, match=r"can't be loaded\. Install it\."):
+        lines.run(NoBolts(*fatal))
+
+
+def test_bolts_that_can_not_be_started(lines: Lines) -> None:
+    class Broken(NoBolts):
+        def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+            raise RuntimeError("no cluster")
+
+    bolts = Broken()
+    with pytest.raises(RuntimeError, match="no cluster") as caught:
+        lines.run(bolts)
+    assert caught.value.report.outcome == "failed"
+    assert bolts.stopped == 1
+
+
+def test_bolts_that_can_not_be_stopped_do_not_hide_the_result(lines: Lines) -> None:
+    class Stubborn(LocalBolts):
+        def stop(self, *, timeout_s: float) -> None:
+            super().stop(timeout_s=timeout_s)
+            raise RuntimeError("the cluster is gone")
+
+    with pytest.raises(RuntimeError, match="the cluster is gone"):
+        lines.run(Stubborn(lines.load, count=2))
+    lines.assert_exact()
+    assert lines.store.load("lines").records == 3_000
+
+
+def test_a_view_that_fails_does_not_cost_the_work(lines: Lines) -> None:
+    class Blind(Witness):
+        def update(self, snapshot: Snapshot) -> None:
+            if snapshot.records_acked:
+                raise RuntimeError("the terminal is gone")
+
+    lines.witness = Blind()
+
+    def load(batch: Batch) -> None:
+        time.sleep(0.1)
+        lines.load(batch)
+
+    with pytest.raises(RuntimeError, match="the terminal is gone"):
+        lines.run(LocalBolts(load, count=2))
+    done = lines.store.load("lines").records
+    assert done == count_rows(lines.database)
+    lines.witness = Witness()
+    lines.run()
+    lines.assert_exact()
+
+
+def test_process_that_ends_its_thread(lines: Lines) -> None:
+    """SystemExit and friends are failures of the tuple, not of the bolt."""
+
+    def load(batch: Batch) -> None:
+        if batch.attempt == 1 and batch.span.first[1] == 1:
+            sys.exit(1)
+        lines.load(batch)
+
+    report = lines.run(LocalBolts(load, count=2))
+    lines.assert_exact()
+    assert report.tuples_failed == 1
+
+
+def test_a_sink_that_is_locked_for_a_while(lines: Lines) -> None:
+    """Nothing expires for good while a slow sink holds all bolts up."""
+    blocker = sqlite3.connect(lines.database, check_same_thread=False, isolation_level=None)
+    blocker.execute("PRAGMA journal_mode=WAL")
+    blocker.execute("BEGIN IMMEDIATE")
+    threading.Timer(3.0, lambda: blocker.execute("COMMIT")).start()
+    report = lines.run()
+    blocker.close()
+    lines.assert_exact()
+    assert report.tuples_failed == 0

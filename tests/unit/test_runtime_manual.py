@@ -1,0 +1,207 @@
+"""The hand-driven life cycle: open, activate, next_tuple, ack, fail, deactivate, close."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import Settings
+from flowctl.core.records import AckOutcome, Emission
+from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.clock import ManualClock
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import FailingStore, ListProducer
+
+ONE_A_TUPLE = {"tuple.records_max": 1, "window.initial": 4, "window.policy": "fixed"}
+
+
+def spout_of(producer, store=None, **settings) -> FlowControlSpout:
+    return FlowControlSpout(
+        name="job",
+        producer=producer,
+        bolts=LocalBolts(lambda batch: None, count=1),
+        checkpoint=store or MemoryCheckpointStore(),
+        settings=Settings().with_overrides({**ONE_A_TUPLE, **settings}),
+    )
+
+
+def emit_all(spout: FlowControlSpout) -> list[Emission]:
+    found = []
+    while (emission := spout.next_tuple()) is not None:
+        found.append(emission)
+    return found
+
+
+@pytest.mark.req("S55", "S123")
+def test_nothing_is_opened_or_emitted_before_it_is_active():
+    producer = ListProducer(3)
+    spout = spout_of(producer)
+    assert not spout.open_was_called
+    spout.open({"a": 1})
+    assert spout.open_was_called
+    assert not spout.is_active
+    assert spout.next_tuple() is None
+    assert (producer.opened, producer.polls) == (0, 0)
+    spout.activate()
+    assert producer.opened == 1
+    assert spout.next_tuple() is not None
+
+
+@pytest.mark.req("S55")
+def test_repeats_are_ignored():
+    producer, store = ListProducer(3), MemoryCheckpointStore()
+    spout = spout_of(producer, store)
+    spout.open({"a": 1})
+    spout.activate()
+    spout.activate()
+    assert producer.opened == 1
+    spout.deactivate()
+    spout.deactivate()
+    spout.activate()
+    assert producer.opened == 1, "a pause must not read the source from its checkpoint again"
+    spout.close()
+    spout.close()
+    assert producer.closed == 1
+
+
+def test_calls_in_the_wrong_order_say_so():
+    spout = spout_of(ListProducer(1))
+    for call in (spout.activate, spout.next_tuple, spout.save):
+        with pytest.raises(ConfigError, match=r"open: was not called yet\. Call open\(\) first\."):
+            call()
+    spout.deactivate()
+    spout.close()
+    spout.open({"a": 1})
+    with pytest.raises(ConfigError, match=r"was called before\. Call close\(\) first\."):
+        spout.open({"a": 1})
+
+
+def test_all_records_go_out_and_the_last_ack_drains_it():
+    spout = spout_of(ListProducer(3))
+    spout.open({"a": 1})
+    spout.activate()
+    emissions = emit_all(spout)
+    assert [e.records[0].position for e in emissions] == [1, 2, 3]
+    assert not spout.is_drained
+    assert {spout.ack(e) for e in emissions} == {AckOutcome.ACKED}
+    assert spout.is_drained
+    assert spout.ack(emissions[0]) is AckOutcome.DUPLICATE
+
+
+@pytest.mark.req("S93")
+def test_it_does_not_poll_while_polled_records_wait():
+    producer = ListProducer(10, poll_max=10)
+    spout = spout_of(producer, **{"buffer.records_max": 2, "tuple.records_max": 10})
+    spout.open({"a": 1})
+    spout.activate()
+    emissions = emit_all(spout)
+    assert producer.polls <= 2
+    while emissions:
+        spout.ack(emissions.pop(0))
+        emissions += emit_all(spout)
+    assert spout.is_drained
+    assert spout.checkpoint.load("job").records == 0, "nothing was saved yet"
+    spout.close()
+    assert spout.checkpoint.load("job").records == 10
+
+
+@pytest.mark.req("S113")
+def test_deactivate_saves_and_emits_no_more_but_takes_acks():
+    store = MemoryCheckpointStore()
+    spout = spout_of(ListProducer(4), store)
+    spout.open({"a": 1})
+    spout.activate()
+    emissions = emit_all(spout)
+    spout.ack(emissions[0])
+    spout.deactivate()
+    assert store.load("job").partitions["p"].position == 1
+    assert spout.next_tuple() is None
+    assert spout.ack(emissions[1]) is AckOutcome.ACKED
+    spout.close()
+    assert store.load("job").partitions["p"].position == 2
+
+
+@pytest.mark.req("S11", "S117")
+def test_opened_again_it_goes_on_with_what_is_not_acked():
+    producer, store = ListProducer(4), MemoryCheckpointStore()
+    spout = spout_of(producer, store)
+    spout.open({"a": 1})
+    spout.activate()
+    for emission in emit_all(spout):
+        if emission.records[0].position != 2:
+            spout.ack(emission)
+    spout.close()
+    stored = store.load("job").partitions["p"]
+    assert stored.position == 1
+    assert [(r.first, r.last) for r in stored.acked] == [(3, 4)]
+
+    spout.open({"a": 1})
+    spout.activate()
+    again = emit_all(spout)
+    assert [r.position for e in again for r in e.records] == [2]
+    spout.ack(again[0])
+    spout.close()
+    assert store.load("job").partitions["p"].position == 4
+
+
+def test_a_failed_tuple_goes_again_to_another_bolt_after_a_back_off():
+    clock = ManualClock()
+    spout = spout_of(ListProducer(1), **{"retry.backoff_first_s": 2.0})
+    spout.open({"a": 1, "b": 1}, clock=clock)
+    spout.activate()
+    (first,) = emit_all(spout)
+    assert spout.fail(first) is AckOutcome.FAILED
+    assert spout.next_tuple() is None
+    clock.advance(2.0)
+    again = spout.next_tuple()
+    assert again is not None
+    assert (again.tuple_id, again.attempt) == (first.tuple_id, 2)
+    assert again.bolt != first.bolt
+
+
+def test_it_saves_on_its_interval_by_the_callers_clock():
+    clock, store = ManualClock(), MemoryCheckpointStore()
+    spout = spout_of(ListProducer(4), store, **{"checkpoint.interval_s": 5.0})
+    spout.open({"a": 1}, clock=clock)
+    spout.activate()
+    spout.ack(emit_all(spout)[0])
+    clock.advance(4.9)
+    spout.next_tuple()
+    assert store.load("job").records == 0
+    clock.advance(0.1)
+    spout.next_tuple()
+    assert store.load("job").records == 1
+
+
+@pytest.mark.req("S44")
+def test_a_store_that_is_away_does_not_stop_the_work():
+    clock, store = ManualClock(), FailingStore()
+    spout = spout_of(ListProducer(4), store, **{"checkpoint.interval_s": 1.0})
+    spout.open({"a": 1}, clock=clock)
+    spout.activate()
+    store.error = CheckpointUnavailableError("away")
+    clock.advance(1.0)
+    emissions = emit_all(spout)
+    assert len(emissions) == 4
+    assert store.tries == 1, "it is tried once an interval"
+    for emission in emissions:
+        spout.ack(emission)
+    with pytest.raises(CheckpointUnavailableError):
+        spout.save()
+    store.error = None
+    clock.advance(1.0)
+    spout.next_tuple()
+    assert store.load("job").records == 4
+
+
+def test_close_lets_go_of_the_producer_even_if_the_save_fails():
+    producer, store = ListProducer(1), FailingStore()
+    spout = spout_of(producer, store)
+    spout.open({"a": 1})
+    spout.activate()
+    store.error = CheckpointUnavailableError("away")
+    with pytest.raises(CheckpointUnavailableError):
+        spout.close()
+    assert producer.closed == 1
+    assert not spout.open_was_called

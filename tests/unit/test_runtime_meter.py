@@ -1,0 +1,223 @@
+"""Snapshots and the report: their numbers are what the core did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import Settings
+from flowctl.core.records import Ack, Checkpoint, Emission, Record
+from flowctl.core.spout import SpoutCore
+from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
+from flowctl.ports import SourceProgress
+from flowctl.runtime.checkpointer import Checkpointer
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.meter import Meter
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.clock import ManualClock
+from tests.runtime_parts import FailingStore, ListProducer
+
+RECORDS = [Record(n, "x") for n in range(1, 21)]
+SETTINGS = Settings().with_overrides(
+    {"tuple.records_max": 2, "window.initial": 4, "window.policy": "fixed"}
+)
+
+
+class MeasuredList(ListProducer):
+    done = 0
+
+    def progress(self) -> SourceProgress:
+        return SourceProgress(self.done, 20, "records")
+
+
+class Stand:
+    """A run without threads: 20 records read, two bolts, acks by hand."""
+
+    def __init__(self, restored: Checkpoint | None = None) -> None:
+        self.clock = ManualClock()
+        self.store = FailingStore()
+        restored = restored or Checkpoint()
+        self.control = RunControl(SpoutCore(SETTINGS, checkpoint=restored), clock=self.clock)
+        self.control.records_before = self.control.records_saved = restored.records
+        self.control.saved = restored
+        self.producer = MeasuredList(20)
+        self.meter = Meter(self.control, self.producer, job="job", restored=restored)
+        self.meter.begin()
+        self.checkpointer = Checkpointer(
+            self.control, self.store, job="job", epoch=self.store.acquire("job"), interval_s=1.0
+        )
+        core = self.control.core
+        for bolt in ("a", "b"):
+            core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0)
+        core.offer("p", RECORDS, now_s=0.0)
+        self.producer.done = 20
+
+    def emit(self) -> list[Emission]:
+        found = []
+        while (emission := self.control.core.poll_emit(now_s=self.clock())) is not None:
+            found.append(emission)
+        return found
+
+    def ack(self, *emissions: Emission) -> None:
+        for e in emissions:
+            ack = Ack(bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt)
+            self.control.core.on_ack(ack, now_s=self.clock())
+
+    def kill_reruns(self) -> int:
+        return self.meter.snapshot("running", "").kill_reruns
+
+    def rerun_after_a_kill(self, begun: set[int]) -> int:
+        """What really happens: a new core on the saved checkpoint, all of it emitted."""
+        again = Stand(self.store.load("job"))
+        positions: set[int] = set()
+        while emissions := again.emit():
+            positions |= {r.position for e in emissions for r in e.records}
+            again.ack(*emissions)
+        return len(positions & begun)
+
+
+def positions(*emissions: Emission) -> set[int]:
+    return {r.position for e in emissions for r in e.records}
+
+
+@pytest.mark.req("S117")
+def test_kill_reruns_is_what_a_kill_would_run_again():
+    stand = Stand()
+    assert stand.kill_reruns() == 0
+    sent = stand.emit()
+    begun = positions(*sent)
+    assert len(begun) == 16  # two windows of four tuples of two
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(begun) == 16
+    stand.ack(sent[0], sent[3], sent[5])
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(begun) == 16, "acked and not saved"
+    stand.checkpointer.save()
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(begun) == 10
+    more = stand.emit()
+    begun |= positions(*more)
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(begun) == 14
+    stand.ack(*sent[1:3], sent[4], *sent[6:], *more)
+    stand.checkpointer.save()
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(begun) == 0
+
+
+def test_without_selective_acks_a_kill_would_run_more():
+    stand = Stand()
+    sent = stand.emit()
+    stand.ack(*sent[1:])
+    stand.checkpointer.save()
+    snapshot = stand.meter.snapshot("running", "")
+    assert (snapshot.kill_reruns, snapshot.kill_reruns_cumulative_only) == (2, 16)
+    assert [(r.first, r.last, r.records) for r in snapshot.partitions[0].acked_above] == [
+        (3, 16, 14)
+    ]
+
+
+def test_kill_reruns_is_honest_while_the_store_is_away():
+    stand = Stand()
+    sent = stand.emit()
+    stand.ack(*sent)
+    stand.store.error = CheckpointUnavailableError("away")
+    with pytest.raises(CheckpointUnavailableError):
+        stand.checkpointer.save()
+    assert stand.kill_reruns() == stand.rerun_after_a_kill(positions(*sent)) == 16
+
+
+def test_a_resumed_run_counts_all_runs_together():
+    first = Stand()
+    sent = first.emit()
+    first.ack(*sent[:3], sent[5])
+    first.checkpointer.save()
+    second = Stand(first.store.load("job"))
+    assert second.kill_reruns() == 0
+    emissions = second.emit()
+    second.ack(emissions[0])
+    snapshot = second.meter.snapshot("running", "")
+    assert snapshot.records_acked == 2
+    assert snapshot.records_skipped == 8
+    assert snapshot.records_saved == 8
+    report = second.meter.report("finished", None, saves=3)
+    assert report.resumed
+    assert (report.resumed_records, report.records_acked, report.records_total) == (8, 2, 10)
+    assert report.checkpoint_saves == 3
+
+
+def test_progress_is_what_is_acked_not_what_is_read():
+    stand = Stand()
+    assert stand.meter.snapshot("running", "").progress == 0.0
+    sent = stand.emit()
+    stand.ack(*sent[:5])
+    assert stand.meter.snapshot("running", "").progress == pytest.approx(0.5)
+    stand.ack(*sent[5:], *stand.emit())
+    assert stand.meter.snapshot("running", "").progress == pytest.approx(1.0)
+
+
+def test_the_rate_is_over_the_last_seconds_and_gives_an_eta():
+    stand = Stand()
+    sent = stand.emit()
+    stand.meter.snapshot("running", "")
+    stand.clock.advance(2.0)
+    stand.ack(*sent[:5])
+    snapshot = stand.meter.snapshot("running", "")
+    assert snapshot.records_per_s == pytest.approx(5.0)
+    assert snapshot.eta_s == pytest.approx(2.0)
+
+
+def test_the_report_counts_what_the_core_did():
+    stand = Stand()
+    core = stand.control.core
+    sent = stand.emit()
+    stand.ack(*sent[:2], sent[0])
+    core.on_fail(sent[2].bolt, 1, sent[2].tuple_id, reason="bad", now_s=0.0)
+    stand.meter.snapshot("running", "")  # as four times a second
+    core.remove_bolt("b", now_s=0.0, reason="killed")
+    report = stand.meter.report("failed", SourceError("a bad line.", remedy="Mend it."), 0)
+    assert (report.outcome, report.error) == ("failed", "a bad line. Mend it.")
+    assert (report.tuples_emitted, report.tuples_acked, report.records_acked) == (8, 2, 4)
+    assert (report.acks_duplicate, report.acks_late) == (1, 0)
+    assert report.bolts_lost == 1
+    assert report.tuples_failed == 2  # one failed, and one was in process on the bolt that died
+    assert report.max_in_flight_records == 16
+    assert [bolt.name for bolt in report.bolts] == ["a", "b"], "a bolt that went is not forgotten"
+    assert not report.bolts[1].up
+    assert sum(bolt.share for bolt in report.bolts) == pytest.approx(1.0)
+
+
+def spout_of(process: object, store: FailingStore, count: int = 50) -> FlowControlSpout:
+    return FlowControlSpout(
+        name="job",
+        producer=ListProducer(count),
+        bolts=LocalBolts(process, count=2),
+        checkpoint=store,
+        settings=Settings().with_overrides({"retry.attempts_max": 1, "tuple.records_max": 5}),
+    )
+
+
+def test_the_report_is_written_however_the_run_ends(tmp_path: Path):
+    path = tmp_path / "report.json"
+    report = spout_of(lambda batch: None, FailingStore()).run(view="off", report_path=path)
+    written = json.loads(path.read_text())
+    assert (written["outcome"], written["records_acked"]) == ("finished", 50)
+    assert report.records_acked == 50
+
+    with pytest.raises(ProcessError) as caught:
+        spout_of(lambda batch: 1 / 0, FailingStore()).run(view="off", report_path=path)
+    written = json.loads(path.read_text())
+    assert written["outcome"] == "failed"
+    assert "ZeroDivisionError" in written["error"]
+    assert caught.value.report.outcome == "failed"
+
+
+def test_the_report_is_written_even_if_the_run_could_not_begin(tmp_path: Path):
+    class Away(FailingStore):
+        def acquire(self, job: str) -> int:
+            raise CheckpointUnavailableError("Redis can't be reached.")
+
+    path = tmp_path / "report.json"
+    path.write_text("of yesterday")
+    with pytest.raises(CheckpointUnavailableError):
+        spout_of(lambda batch: None, Away()).run(view="off", report_path=path)
+    written = json.loads(path.read_text())
+    assert (written["outcome"], written["error"]) == ("failed", "Redis can't be reached.")

@@ -1,0 +1,158 @@
+"""The reader: run in the test's own thread, on a producer in a list."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from flowctl.config import Settings
+from flowctl.core.records import Record
+from flowctl.core.spout import SpoutCore
+from flowctl.errors import SourceError
+from flowctl.ports import SourceChunk
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.reader import Reader
+from tests.runtime_parts import ListProducer
+
+
+class Control(RunControl):
+    """With a wait for room that does not wait but makes some, or stops."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(SpoutCore(Settings().with_overrides(settings)))
+        self.waits = 0
+        self.taken: list[int] = []
+        self.wakes = 0
+        self.room.wait = self._make_room
+        self.wake = self._count_wake
+
+    def _make_room(self, timeout: float | None = None) -> bool:
+        assert self.lock.locked()
+        assert self.reader_waits
+        self.waits += 1
+        self.drain()
+        return True
+
+    def _count_wake(self) -> None:
+        self.wakes += 1
+
+    def drain(self) -> None:
+        buffer = self.core.intake.buffer
+        while buffer:
+            cut = buffer.cut(1_000_000, 1 << 40)
+            self.taken += [record.position for record in cut.records]
+
+
+def read(control: Control, producer: ListProducer, unsaved_max: int = 1 << 30) -> Reader:
+    producer.open(control.core.checkpoint())
+    reader = Reader(control, producer, unsaved_max=unsaved_max)
+    reader.run()
+    control.drain()
+    assert control.reader_done.is_set()
+    return reader
+
+
+@pytest.mark.req("S93")
+def test_what_is_refused_is_kept_and_offered_again():
+    control = Control(**{"buffer.records_max": 3})
+    reader = read(control, ListProducer(10, poll_max=10))
+    assert control.taken == list(range(1, 11))
+    assert control.waits == 3
+    assert reader.source_error is None
+
+
+def test_the_sender_is_woken_when_there_is_something_again():
+    control = Control()
+    read(control, ListProducer(10, poll_max=5))
+    assert control.wakes == 2, "once for the first records, once at the end"
+
+
+class Raising(ListProducer):
+    """Raises after its records."""
+
+    def __init__(self, count: int, error: BaseException) -> None:
+        super().__init__(count)
+        self.error = error
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        chunk = super().poll(max_records)
+        if chunk is None:
+            raise self.error
+        return chunk
+
+
+def test_a_source_error_is_kept_and_what_was_read_before_is_there():
+    control = Control()
+    error = SourceError("line 6 is bad.")
+    reader = read(control, Raising(5, error))
+    assert reader.source_error is error
+    assert control.taken == [1, 2, 3, 4, 5]
+    assert not control.stopping.is_set(), "what was read is still to be processed"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(1)], ids=["error", "exit"])
+def test_any_other_error_is_named_with_its_place(error: BaseException):
+    reader = read(Control(), Raising(5, error))
+    assert isinstance(reader.source_error, SourceError)
+    assert reader.source_error.__cause__ is error
+    assert f"the producer Raising raised {type(error).__name__}" in str(reader.source_error)
+    assert f"{__file__}:" in str(reader.source_error)
+
+
+def test_an_end_by_error_is_no_end_of_input():
+    """Else acked ranges beyond the last record read would count as reached, and hide the rest."""
+    control = Control()
+    read(control, Raising(5, SystemExit(0)))
+    assert not control.core._input_ended
+    control = Control()
+    read(control, ListProducer(5))
+    assert control.core._input_ended
+
+
+class GoesBack(ListProducer):
+    def poll(self, max_records: int) -> SourceChunk | None:
+        chunk = super().poll(2)
+        if chunk is not None and chunk.records[0].position > 4:
+            return SourceChunk("p", [Record(2, "again")])
+        return chunk
+
+
+def test_positions_that_go_back_are_refused():
+    control = Control()
+    reader = read(control, GoesBack(10))
+    assert isinstance(reader.source_error, SourceError)
+    assert "partition 'p': position 2 came after 4" in str(reader.source_error)
+    assert control.taken == [1, 2, 3, 4]
+
+
+def test_with_the_store_away_it_reads_as_far_as_allowed():
+    control = Control(**{"buffer.records_max": 5})
+    control.store_away_since_s = 0.0
+    control.core.counters.records_acked = 7
+
+    def come_back(timeout: float | None = None) -> bool:
+        control.waits += 1
+        control.drain()
+        if control.waits == 3:
+            control.store_away_since_s = None
+        return True
+
+    control.room.wait = come_back
+    read(control, ListProducer(4, poll_max=4), unsaved_max=7)
+    assert control.waits == 3
+    assert control.taken == [1, 2, 3, 4]
+
+
+def test_a_stop_ends_it_even_where_it_is_refused():
+    control = Control(**{"buffer.records_max": 1})
+
+    def stop(timeout: float | None = None) -> bool:
+        control.stopping.set()
+        return True
+
+    control.room.wait = stop
+    producer = ListProducer(sys.maxsize, poll_max=2)
+    read(control, producer)
+    assert producer.polls == 1
+    assert not control.core._input_ended
