@@ -105,7 +105,7 @@ class CheckpointStore(Protocol):
         """
 
     def clear(self, job: str) -> bool:
-        """Forget the job, except that its epoch goes on rising; fences; False if nothing was stored."""
+        """Forget the job, though its epoch goes on rising; fences; False if nothing was stored."""
 
     def close(self) -> None:
         """Release connections."""

@@ -57,7 +57,11 @@ class StateChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """No ack within the RTO; the tuple goes to another bolt."""
+    """No ack within the RTO.
+
+    The tuple goes to another bolt; but if this one is alive and has begun it, it is waited for
+    once more.
+    """
 
     bolt: str
     tuple_id: int

@@ -11,23 +11,14 @@ from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
-from flowctl.core.alarms import Alarms
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.dispatch import RoundRobin
 from flowctl.core.drain import Thief
-from flowctl.core.events import (
-    BoltAdded,
-    BoltRemoved,
-    FlowEvent,
-    TupleExpired,
-    TupleFailed,
-    TupleGaveUp,
-    TupleMoved,
-)
+from flowctl.core.events import BoltAdded, BoltRemoved, FlowEvent, TupleGaveUp, TupleMoved
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
-from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
 
@@ -54,7 +45,6 @@ class SpoutCore:
         checkpoint = checkpoint or Checkpoint()
         self.counters = Counters()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
-        self.gave_up: TupleGaveUp | None = None  # the first tuple whose attempts ran out
         self._events: deque[FlowEvent] = deque()
         self._orders: deque[RevokeOrder] = deque()
         self._windows = dict(checkpoint.windows)
@@ -62,14 +52,19 @@ class SpoutCore:
         self._former: dict[str, tuple[int, int, int]] = {}
         self.intake = Intake(self.settings.buffer, checkpoint, self._events)
         self._dispatcher = RoundRobin()
-        self._alarms = Alarms()
-        self._retries = RetryQueue()
         self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
         self._last_id = 0
         self._input_ended = False
         # Bolts that nobody should wait for: suspect, or full of tuples given up on.
         self._out: set[str] = set()
         self._thief = Thief(self.bolts, self._revoke)
+        self._recovery = Recovery(
+            self.settings,
+            self.counters,
+            self._events,
+            revoke=self._revoke,
+            note_changed=self._note_room,
+        )
 
     # -- bolts come and go ---------------------------------------------------------------
 
@@ -115,9 +110,9 @@ class SpoutCore:
         )
         for index, flow_tuple in enumerate(held):
             if lost and index < consumer.slots:
-                self._fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
+                self._recovery.fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
             else:
-                self._retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+                self._recovery.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
     # -- records come in -----------------------------------------------------------------
 
@@ -142,7 +137,7 @@ class SpoutCore:
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        if self._retries:
+        if self._recovery.retries:
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
@@ -176,7 +171,7 @@ class SpoutCore:
     def _emit_retry(self, now_s: float) -> Emission | None:
         blocked: list[FlowTuple] = []
         emission = None
-        for flow_tuple in self._retries.take_ready():
+        for flow_tuple in self._recovery.retries.take_ready():
             consumer = self._dispatcher.pick(self._avoided(flow_tuple))
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
@@ -196,7 +191,7 @@ class SpoutCore:
             if len(blocked) >= _RETRIES_LOOKED_AT:
                 break
         for flow_tuple in blocked:
-            self._retries.put_back(flow_tuple)
+            self._recovery.retries.put_back(flow_tuple)
         return emission
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
@@ -215,8 +210,7 @@ class SpoutCore:
         consumer.on_sent(flow_tuple, now_s)
         if self._input_ended:
             self._thief.note_given(consumer)
-        if flow_tuple.deadline_s < consumer.alarm_s:
-            self._alarms.set(consumer, self._due_s(consumer))
+        self._recovery.watch(consumer, flow_tuple.deadline_s)
         cut = flow_tuple.cut
         return Emission(
             flow_tuple.tuple_id,
@@ -267,7 +261,7 @@ class SpoutCore:
         """An expired sending was processed after all: drop the replay, wherever it is."""
         self.counters.late += 1
         consumer.strays.pop(flow_tuple.tuple_id, None)
-        if self._retries.discard(flow_tuple.tuple_id):
+        if self._recovery.retries.discard(flow_tuple.tuple_id):
             return
         holder = self.bolts.get(flow_tuple.held_by or "")
         if holder is not None and holder.flight.pop(flow_tuple.tuple_id, None) is not None:
@@ -300,47 +294,7 @@ class SpoutCore:
         self._note_room(consumer)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
-        return self._fault(flow_tuple, bolt, reason, now_s)
-
-    def _fault(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> AckOutcome:
-        """Count a fault of ``flow_tuple`` on ``bolt``; schedule it again or give it up."""
-        retry = self.settings.retry
-        flow_tuple.faults += 1
-        flow_tuple.shun(bolt)
-        self.counters.failed += 1
-        if flow_tuple.faults >= retry.attempts_max:
-            self._give_up(flow_tuple, reason, now_s)
-            return AckOutcome.GAVE_UP
-        retry_at_s = now_s + backoff_s(flow_tuple.faults, retry)
-        self._retries.add(flow_tuple, not_before_s=retry_at_s, now_s=now_s)
-        self._events.append(
-            TupleFailed(
-                at_s=now_s,
-                bolt=bolt,
-                tuple_id=flow_tuple.tuple_id,
-                attempt=flow_tuple.attempt,
-                partition=flow_tuple.cut.partition,
-                first=flow_tuple.first,
-                last=flow_tuple.last,
-                reason=reason,
-                retry_at_s=retry_at_s,
-            )
-        )
-        return AckOutcome.FAILED
-
-    def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
-        event = TupleGaveUp(
-            at_s=now_s,
-            tuple_id=flow_tuple.tuple_id,
-            partition=flow_tuple.cut.partition,
-            first=flow_tuple.first,
-            last=flow_tuple.last,
-            attempts=flow_tuple.faults,
-            bolts=tuple(sorted(flow_tuple.avoid or ())),
-            reason=reason,
-        )
-        self.gave_up = self.gave_up or event
-        self._events.append(event)
+        return self._recovery.fault(flow_tuple, bolt, reason, now_s)
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
@@ -354,7 +308,7 @@ class SpoutCore:
             flow_tuple = consumer.flight.pop(tuple_id, None)
             if flow_tuple is not None:
                 self.counters.revoked += 1
-                self._send_elsewhere(flow_tuple, consumer, now_s)
+                self._recovery.send_elsewhere(flow_tuple, consumer, now_s)
         self._note_room(consumer)
         self._thief.on_answer(consumer, given=given)
 
@@ -396,97 +350,11 @@ class SpoutCore:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        alarm_s, due_s = self._alarms.next_s(), self._retries.next_due_s()
-        if alarm_s is None or due_s is None:
-            return due_s if alarm_s is None else alarm_s
-        return min(alarm_s, due_s)
+        return self._recovery.next_s()
 
     def on_deadline(self, *, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent, make retries ready."""
-        self._retries.ripen(now_s)
-        for consumer in self._alarms.ring(now_s, self._due_s):
-            self._on_alarm(consumer, now_s)
-
-    def _due_s(self, consumer: AdaptiveFlowConsumer) -> float:
-        """When ``consumer`` has to be looked at: its next tuple's time-out, or its silence."""
-        if not consumer.flight:
-            return consumer.strays_due_s()
-        timeout = self.settings.timeout
-        if consumer.is_suspect:
-            return consumer.suspect_since_s + timeout.suspect_s
-        # Not always the oldest's: a time-out may be put off, and new ones become shorter.
-        due_s = min(flow_tuple.deadline_s for flow_tuple in consumer.flight.values())
-        if consumer.sends_heartbeats:
-            due_s = min(due_s, consumer.heard_at_s + timeout.silence_max_s)
-        return due_s
-
-    def _on_alarm(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        if not consumer.flight:
-            consumer.drop_old_strays(now_s)
-        elif consumer.is_suspect:  # still silent: down, all it held goes to others
-            consumer.is_down = True
-            self._expire(consumer, list(consumer.flight.values()), now_s)
-        elif self._is_silent(consumer, now_s):
-            head = next(iter(consumer.flight.values()))
-            consumer.on_expired([head], now_s, silent=True)
-            consumer.suspect(now_s)
-            self._expire(consumer, [head], now_s)
-        else:
-            overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
-            consumer.on_expired(overdue, now_s, silent=False)
-            if consumer.sends_heartbeats and not consumer.idle_reported:
-                overdue = self._take_back(consumer, overdue, now_s)
-            self._expire(consumer, overdue, now_s)
-        self._note_room(consumer)
-
-    def _is_silent(self, consumer: AdaptiveFlowConsumer, now_s: float) -> bool:
-        timeout = self.settings.timeout
-        # The same sum as in _due_s: an alarm that finds nothing to do would ring for ever.
-        silence_s = min(timeout.silence_s, timeout.silence_max_s)
-        return consumer.sends_heartbeats and consumer.heard_at_s + silence_s <= now_s
-
-    def _take_back(
-        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
-    ) -> list[FlowTuple]:
-        """Slow, not dead: ask for what it has not begun, wait on for what it has.
-
-        Returns those that were waited for long enough: they go to others although this bolt may
-        be at work on them.
-        """
-        wait_s = self.settings.timeout.rto_max_s
-        # Compared as the deadlines below are set, so that no rounding asks for ever.
-        hopeless = [t for t in overdue if t.sent_at_s + wait_s <= now_s]
-        asked = [t for t in overdue if t.sent_at_s + wait_s > now_s]
-        for flow_tuple in asked:
-            flow_tuple.deadline_s = min(now_s + consumer.rtt.rto_s, flow_tuple.sent_at_s + wait_s)
-        if asked:
-            self._revoke(consumer, [t.tuple_id for t in asked])
-        return hopeless
-
-    def _expire(
-        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
-    ) -> None:
-        for flow_tuple in overdue:
-            self.counters.expired += 1
-            self._events.append(
-                TupleExpired(
-                    at_s=now_s,
-                    bolt=consumer.bolt,
-                    tuple_id=flow_tuple.tuple_id,
-                    attempt=flow_tuple.attempt,
-                    rto_s=now_s - flow_tuple.sent_at_s,
-                )
-            )
-            del consumer.flight[flow_tuple.tuple_id]
-            consumer.strays[flow_tuple.tuple_id] = now_s
-            self._send_elsewhere(flow_tuple, consumer, now_s)
-
-    def _send_elsewhere(
-        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
-    ) -> None:
-        flow_tuple.shun(consumer.bolt)
-        consumer.moved_away += 1
-        self._retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+        self._recovery.on_deadline(now_s)
 
     # -- what others read ----------------------------------------------------------------
 
@@ -498,6 +366,11 @@ class SpoutCore:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
         windows = {**self._windows, **{b: c.policy.window for b, c in self.bolts.items()}}
         return self.intake.checkpoint(windows)
+
+    @property
+    def gave_up(self) -> TupleGaveUp | None:
+        """The first tuple whose attempts ran out, if there is one: the run has to fail."""
+        return self._recovery.gave_up
 
     def tuple_records(self, tuple_id: int) -> Sequence[Record]:
         """The records of a tuple that is not acked yet; empty if there is no such tuple."""

@@ -37,7 +37,7 @@ def _check_places(core: SpoutCore) -> None:
             _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
             _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
             seen[tuple_id] = name
-    for tuple_id in core._retries._scheduled:
+    for tuple_id in core._recovery.retries._scheduled:
         _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
         seen[tuple_id] = "retry"
     attempts_max = core.settings.retry.attempts_max
@@ -102,14 +102,14 @@ def _check_deadline(core: SpoutCore) -> None:
     for consumer in core.bolts.values():
         # One that was suspect and spoke again is looked at when it would have been down.
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
-        due_s = max(core._due_s(consumer), spoke_s)
+        due_s = max(core._recovery.due_s(consumer), spoke_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nobody will look at it in time")
         _require(
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),
             f"{consumer.bolt} holds tuples and there is no deadline",
         )
-    if core._retries._waiting:
+    if core._recovery.retries._waiting:
         _require(
-            deadline_s is not None and deadline_s <= core._retries._waiting[0][0],
+            deadline_s is not None and deadline_s <= core._recovery.retries._waiting[0][0],
             "a tuple that backs off has no deadline",
         )

@@ -90,6 +90,7 @@ def main(spark: Any) -> bool:
     ok = True
     with tempfile.TemporaryDirectory() as folder:
         for slow in (False, True):
+
             def token(arm: str, slow: bool = slow) -> str | None:
                 return f"{folder}/{arm}" if slow else None
 

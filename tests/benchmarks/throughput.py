@@ -53,20 +53,29 @@ def main(spark: Any) -> bool:
     )
     adaptive, _ = flowctl_rates(spark, records=200_000, value=b"x" * 100, per_tuple=1)
     echo = pyzmq_tuples_per_s(b"x" * 100, bolts=BOLTS, window=64, seconds=SECONDS)
-    print(f"100 B, one record a tuple: {small:9,.0f} tuples/s with a window of 64,"
-          f" {adaptive:9,.0f} adaptive; pyzmq echo {echo:9,.0f}/s;"
-          f" ratios {small / echo:.2f}, {adaptive / echo:.2f}")
+    print(
+        f"100 B, one record a tuple: {small:9,.0f} tuples/s with a window of 64,"
+        f" {adaptive:9,.0f} adaptive; pyzmq echo {echo:9,.0f}/s;"
+        f" ratios {small / echo:.2f}, {adaptive / echo:.2f}"
+    )
     ok = max(small, adaptive) / echo >= 0.5
     large, _ = flowctl_rates(
         spark, records=60_000, value=b"x" * 65_536, per_tuple=1, window__initial="16", **fixed
     )
     echo = pyzmq_tuples_per_s(b"x" * 65_536, bolts=BOLTS, window=16, seconds=SECONDS)
-    print(f"64 KB, one record a tuple: {large * 65_536 / 1e6:9,.0f} MB/s;"
-          f" pyzmq echo {echo * 65_536 / 1e6:9,.0f} MB/s; ratio {large / echo:.2f}")
+    print(
+        f"64 KB, one record a tuple: {large * 65_536 / 1e6:9,.0f} MB/s;"
+        f" pyzmq echo {echo * 65_536 / 1e6:9,.0f} MB/s; ratio {large / echo:.2f}"
+    )
     ok = ok and large / echo >= 0.5
     _, records = flowctl_rates(
-        spark, records=6_000_000, value=b"x" * 100, per_tuple=2_000,
-        buffer__records_max="100000", window__initial="4", **fixed
+        spark,
+        records=6_000_000,
+        value=b"x" * 100,
+        per_tuple=2_000,
+        buffer__records_max="100000",
+        window__initial="4",
+        **fixed,
     )
     print(f"100 B, 2,000 records a tuple: {records:9,.0f} records/s")
     return ok and records >= 1e6
