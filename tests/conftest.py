@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # No deadline: machines differ, and no test asserts on absolute seconds.
@@ -43,6 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _requirements(item: pytest.Item) -> set[str]:
     return {name for marker in item.iter_markers("req") for name in marker.args}
+
+
+@pytest.fixture(autouse=True)
+def _logging_left_alone() -> Iterator[None]:
+    """The command line configures structlog, for the whole process: undo it after each test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
