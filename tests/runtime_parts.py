@@ -1,10 +1,12 @@
-"""Fakes for the runtime's tests: a source in a list, a store that fails when told to."""
+"""For the runtime's tests: a source in a list, a store that fails when told to, a view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowctl.core.events import FlowEvent
 from flowctl.core.records import Checkpoint, Record
+from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
 
@@ -59,3 +61,28 @@ class FailingStore(MemoryCheckpointStore):
             raise self.error
         super().save(job, checkpoint, epoch=epoch)
         self.saves += 1
+
+
+class Witness:
+    """A view that keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot] = []
+        self.events: list[FlowEvent] = []
+        self.messages: list[str] = []
+        self.report: Report | None = None
+
+    def start(self, job: str, headline: str) -> None:
+        self.messages.append(headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self.events.append(event)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def stop(self, report: Report) -> None:
+        self.report = report

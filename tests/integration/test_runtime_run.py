@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +18,21 @@ from fault_parts import PATIENCE_S, assert_exact, count_rows, until, write_lines
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.events import FlowEvent
-from flowctl.core.records import Batch, Record
+from flowctl.core.records import Batch
 from flowctl.errors import (
     BoltsUnavailableError,
     CheckpointUnavailableError,
     FencedError,
     FlowctlError,
     ProcessError,
-    SourceError,
 )
 from flowctl.instrumentation.snapshot import Report, Snapshot
-from flowctl.ports import BoltNotice, Endpoint, SourceChunk
+from flowctl.ports import BoltNotice, Endpoint
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import TextLines
 from flowctl_sql import SqlSink
-from tests.runtime_parts import FailingStore, ListProducer
-
-
-class Witness:
-    """A view that keeps what it was shown."""
-
-    def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
-        self.events: list[FlowEvent] = []
-        self.messages: list[str] = []
-        self.report: Report | None = None
-
-    def start(self, job: str, headline: str) -> None:
-        self.messages.append(headline)
-
-    def update(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
-
-    def event(self, event: FlowEvent) -> None:
-        self.events.append(event)
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def stop(self, report: Report) -> None:
-        self.report = report
+from tests.runtime_parts import FailingStore, Witness
 
 
 class Lines:
@@ -232,121 +204,6 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-# -- sources ---------------------------------------------------------------------------------
-
-
-def run_producer(producer: ListProducer, store: Any = None, **settings: Any) -> list[Any]:
-    """Run over ``producer`` and return the values that were processed."""
-    seen: list[Any] = []
-    spout = FlowControlSpout(
-        name="job",
-        producer=producer,
-        bolts=LocalBolts(lambda batch: seen.extend(r.value for r in batch), count=3),
-        checkpoint=store or MemoryCheckpointStore(),
-        settings=Settings().with_overrides(settings),
-    )
-    try:
-        spout.run(view="off")
-    except FlowctlError as error:
-        error.seen = seen  # type: ignore[attr-defined]
-        raise
-    return seen
-
-
-class Raising(ListProducer):
-    """Raises where its records should go on."""
-
-    error: BaseException = ZeroDivisionError("division by zero")
-
-    def poll(self, max_records: int) -> SourceChunk | None:
-        chunk = super().poll(100)
-        if chunk is not None and chunk.records[0].position > 500:
-            raise self.error
-        return chunk
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit(0)])
-def test_a_producer_that_raises(error: BaseException) -> None:
-    store = MemoryCheckpointStore()
-    producer = Raising(1_000)
-    producer.error = error
-    with pytest.raises(SourceError, match="the producer Raising raised") as caught:
-        run_producer(producer, store)
-    assert __file__ in str(caught.value)
-    assert len(caught.value.seen) == 500
-    assert caught.value.report.records_acked == store.load("job").records == 500
-    assert producer.closed == 1
-
-    rest = run_producer(ListProducer(1_000), store)
-    assert sorted(rest) == sorted(f"record {n}" for n in range(501, 1_001))
-
-
-class GoingBack(ListProducer):
-    def poll(self, max_records: int) -> SourceChunk | None:
-        chunk = super().poll(100)
-        if chunk is not None and chunk.records[0].position > 500:
-            return SourceChunk("p", [Record(7, "again")])
-        return chunk
-
-
-def test_a_producer_whose_positions_go_back() -> None:
-    store = MemoryCheckpointStore()
-    with pytest.raises(SourceError, match="'p': position 7 came after 500") as caught:
-        run_producer(GoingBack(1_000), store)
-    assert len(caught.value.seen) == 500
-    assert store.load("job").partitions["p"].position == 500
-
-
-class Odd(ListProducer):
-    """One value that is not like the others."""
-
-    odd: Any = None
-
-    def value(self, position: int) -> object:
-        return self.odd if position == 700 else f"record {position}"
-
-
-@pytest.mark.parametrize(
-    "value",
-    [object(), 1 << 70, ["deep", [object()]], "\ud800", {1, 2}, (1, 2), date(2026, 1, 1)],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_value_that_can_not_travel(value: Any) -> None:
-    store = MemoryCheckpointStore()
-    producer = Odd(1_000)
-    producer.odd = value
-    with pytest.raises(SourceError) as caught:
-        run_producer(producer, store, **{"tuple.records_max": 50})
-    said = str(caught.value)
-    assert f"p, record 700: this {type(value).__name__} can't be sent" in said
-    assert "Use None, bool, int of 64 bits, float, str, bytes, list, dict." in said
-    assert len(caught.value.seen) == store.load("job").records
-    assert caught.value.report.outcome == "failed"
-
-    rest = run_producer(ListProducer(1_000), store)
-    assert {f"record {n}" for n in range(1, 1_001)} <= set(rest) | set(caught.value.seen)
-
-
-def test_values_that_travel_arrive_as_they_were_sent() -> None:
-    values = [None, True, -(1 << 63), 1.5, "text", b"bytes", [1, "a"], {"key": [b"b", None]}, ""]
-
-    class Mixed(ListProducer):
-        def value(self, position: int) -> object:
-            return values[position - 1]
-
-    assert sorted(map(repr, run_producer(Mixed(len(values))))) == sorted(map(repr, values))
-
-
-def test_a_tuple_that_is_larger_than_a_frame() -> None:
-    producer = Odd(1_000)
-    producer.odd = "x" * 20_000
-    store = MemoryCheckpointStore()
-    with pytest.raises(SourceError, match=r"p, records 700 to 700: A tuple takes 20\d+") as caught:
-        run_producer(producer, store, **{"listen.frame_bytes_max": 10_000, "tuple.records_max": 1})
-    assert "listen.frame_bytes_max" in str(caught.value)
-    assert caught.value.report.records_acked == store.load("job").records
 
 
 # -- stores and bolts ------------------------------------------------------------------------

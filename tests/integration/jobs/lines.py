@@ -2,8 +2,8 @@
 
 ``LOGS`` and ``DATABASE`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, or
 ``spark``.  ``COUNT`` bolts.  ``TUPLE_S``: what a tuple costs, until the file ``hurry`` is there.
-``FAULT``: what ``process`` does at a record that holds the word poison.  ``PLACE``: a directory
-of the test's own, which gets the journal and marks.
+``READ_AS``: the user that opens the files.  ``FAULT``: what ``process`` does at a record that
+holds the word poison.  ``PLACE``: a directory of the test's own, which gets the journal and marks.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout, LocalBolts
 from flowctl.cli.demo import journal
+from flowctl.core.records import Checkpoint
 from flowctl.ports import Bolts, Process
 from flowctl_files import TextLines
 from flowctl_redis import RedisCheckpointStore
@@ -82,9 +83,25 @@ def _bolts() -> Bolts:
     return LocalBolts(process, count=COUNT)
 
 
+class Lines(TextLines):
+    """Opened as the user of ``READ_AS``, if that is given."""
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        if "READ_AS" not in os.environ:
+            super().open(checkpoint)
+            return
+        user = int(os.environ["READ_AS"])
+        before = os.getresuid()
+        os.setresuid(user, user, before[2])
+        try:
+            super().open(checkpoint)
+        finally:
+            os.setresuid(*before)
+
+
 spout = FlowControlSpout(
     name=os.environ.get("JOB", "lines"),
-    producer=TextLines(
+    producer=Lines(
         os.environ["LOGS"], max_line_bytes=int(os.environ.get("MAX_LINE_BYTES", "8388608"))
     ),
     bolts=_bolts(),
