@@ -6,7 +6,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from itertools import accumulate, count
+from itertools import accumulate, chain, count
 from operator import add
 from typing import IO, NamedTuple
 
@@ -21,11 +21,15 @@ _SKIP_BYTES = 8 << 20
 
 
 class Place(NamedTuple):
-    """Where to read on: byte and 1-based number of a line, and whether that line is done."""
+    """Where to read on: byte and 1-based number of a line, and whether that line is done.
+
+    ``done_bytes`` is its length then, if it had no newline: has it grown, it is not done.
+    """
 
     offset: int = 0
     line: int = 1
     line_is_done: bool = False
+    done_bytes: int | None = None
 
 
 class FileReader:
@@ -139,7 +143,7 @@ class FileReader:
             self._skip -= len(data)
 
     def _records(self, block: bytes) -> Iterator[Record]:
-        offset, line, first_is_done = self.place
+        offset, line, first_is_done, done_bytes = self.place
         # A block no longer than the limit has no line beyond it: mostly nothing to check.
         bad = self._first_too_long(block) if len(block) > self._max_line_bytes else None
         if bad:
@@ -154,8 +158,15 @@ class FileReader:
         # add(…, count()): each line's newline is a byte too.
         offsets = map(add, accumulate(lines.sizes, initial=offset), count())
         records = map(Record, zip(offsets, count(line), strict=False), lines.values)
-        if first_is_done:
-            next(records, None)
+        size = block.find(b"\n")
+        if size < 0:  # the last line has no newline, and may yet grow
+            records = map(Record, [(offset, line, len(block))], lines.values)
+            size = len(block)
+        if not first_is_done:
+            return records
+        first = next(records, None)
+        if first is not None and done_bytes is not None and size > done_bytes:
+            return chain([Record((offset, line, size), first.value)], records)
         return records
 
     def _first_too_long(self, block: bytes) -> BadLine | None:

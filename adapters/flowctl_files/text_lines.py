@@ -30,7 +30,10 @@ class TextLines:
     the job from the same directory).  Files are read one after the other, sorted by name.
 
     A record's position is ``(byte, line)``: where the line begins, in uncompressed bytes, and its
-    1-based number.  Its value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
+    1-based number.  A last line without newline has its length as a third part: should it have
+    grown when the job is run again, the whole line is read again, as a record of its own.
+
+    A record's value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
     ``encoding=None``.  ``errors`` is as in :func:`open`, without the handlers whose text can't be
     sent to a bolt.  ``max_line_bytes`` bounds the memory that a line takes; a longer line is an
     error.
@@ -200,10 +203,11 @@ class TextLines:
 def _place(name: str, position: object) -> Place:
     if (
         isinstance(position, tuple | list)
-        and len(position) == 2
+        and len(position) in (2, 3)
         and all(isinstance(part, int) for part in position)
     ):
-        return Place(position[0], position[1], line_is_done=True)
+        done_bytes = position[2] if len(position) == 3 else None
+        return Place(position[0], position[1], line_is_done=True, done_bytes=done_bytes)
     raise SourceError(
         f"{name}: the checkpoint's position {position!r} is not (byte, line).",
         remedy="Another source used this job's name: choose another name or clear the checkpoint.",

@@ -60,7 +60,7 @@ class SqlSink:
         quote: str = '"',
         bytes_type: str | None = None,
         timeout_s: float = _TIMEOUT_S,
-        synchronous: Synchronous = "NORMAL",
+        synchronous: Synchronous = "FULL",
     ) -> None:
         if (url is None) == (connect is None):
             raise ConfigError("url", "give url or connect, one of them.", remedy="See SqlSink.")
@@ -116,8 +116,8 @@ class SqlSink:
     def unfence(self, job: str) -> None:
         """Forget the newest epoch of ``job``: for when the checkpoint store was lost.
 
-        Epochs begin at 1 again then, and every driver would be refused.  What is written stays
-        known, so no row is doubled.
+        A store that begins its epochs anew (one of your own; Redis takes the time of day) would
+        have every driver refused.  What is written stays known, so no row is doubled.
         """
         session = self._session()
         session.transact(lambda: session.ledger.unfence(job))

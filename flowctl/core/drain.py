@@ -5,7 +5,7 @@ A revoked tuple is processed once, wherever that is: taking it back costs a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from heapq import heapify, heappop, heappush, heapreplace
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -27,7 +27,7 @@ class Thief:
         self._bolts = bolts
         self._revoke = revoke
         self._is_started = False
-        self._idle: set[str] = set()
+        self._idle: dict[str, None] = {}  # in the order in which they became so
         self._victims: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
         self._asked: set[str] = set()  # bolts that have not answered yet
 
@@ -46,7 +46,7 @@ class Thief:
         self._is_started = True
         self._victims = [(-work_left_s(c), c.bolt) for c in self._bolts.values()]
         heapify(self._victims)
-        self._idle = {c.bolt for c in self._bolts.values() if not c.flight and c.has_room}
+        self._idle = {c.bolt: None for c in self._bolts.values() if not c.flight and c.has_room}
 
     def _next_victim(self) -> AdaptiveFlowConsumer | None:
         while self._victims:
@@ -66,13 +66,23 @@ class Thief:
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` has nothing to do."""
         if self._is_started and consumer.has_room:
-            self._idle.add(consumer.bolt)
+            self._idle[consumer.bolt] = None
 
     def note_given(self, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` was sent a tuple."""
         if self._is_started:
-            self._idle.discard(consumer.bolt)
+            self._idle.pop(consumer.bolt, None)
             self._push(consumer)
+
+    def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
+        """Return an idle bolt that is not in ``avoid``, for a tuple that was given back.
+
+        Another would only have it taken away again by the one that is idle.
+        """
+        for bolt in self._idle:  # all but those in ``avoid`` fit: O(len(avoid))
+            if bolt not in avoid and self._bolts[bolt].has_room:
+                return self._bolts[bolt]
+        return None
 
     def on_answer(self, victim: AdaptiveFlowConsumer, *, given: bool) -> None:
         """``victim`` gave back what it could; if that was nothing, it is left alone."""
@@ -83,7 +93,7 @@ class Thief:
 
     def forget(self, bolt: str) -> None:
         """``bolt`` went; it will not answer."""
-        self._idle.discard(bolt)
+        self._idle.pop(bolt, None)
         self._asked.discard(bolt)
 
     def _push(self, victim: AdaptiveFlowConsumer) -> None:

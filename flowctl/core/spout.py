@@ -172,7 +172,8 @@ class SpoutCore:
         blocked: list[FlowTuple] = []
         emission = None
         for flow_tuple in self._recovery.retries.take_ready():
-            consumer = self._dispatcher.pick(self._avoided(flow_tuple))
+            avoid = self._avoided(flow_tuple)
+            consumer = self._thief.pick_idle(avoid) or self._dispatcher.pick(avoid)
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)

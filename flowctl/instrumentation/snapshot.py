@@ -64,7 +64,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended.  ``records_total`` counts all runs of the job so far."""
+    """How a run ended.
+
+    ``records_total`` counts what all runs of the job have done so far, ``records_saved`` what of
+    it is in the checkpoint.
+    """
 
     job: str
     outcome: Literal["finished", "failed", "interrupted"]
@@ -75,6 +79,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     records_acked: int
     records_skipped: int
     records_total: int
+    records_saved: int
     tuples_emitted: int
     tuples_acked: int
     tuples_expired: int

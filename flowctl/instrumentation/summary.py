@@ -19,7 +19,8 @@ def lines(report: Report) -> list[str]:
         found.append(_resumed(report))
     found += [_tuples(report), _checkpoint(report)]
     if report.error:
-        found.append(f"error: {report.error}")
+        # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
+        found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
 
 
@@ -55,6 +56,6 @@ def _tuples(report: Report) -> str:
 
 
 def _checkpoint(report: Report) -> str:
-    done = counted(report.records_total, "record")
+    done = counted(report.records_saved, "record")
     saves = counted(report.checkpoint_saves, "save")
-    return f"checkpoint {done} done, all runs together · {saves}"
+    return f"checkpoint {done} saved, all runs together · {saves}"

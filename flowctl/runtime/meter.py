@@ -140,6 +140,7 @@ class Meter:
             records_acked=counters.records_acked,
             records_skipped=last.records_skipped,
             records_total=self._control.records_before + counters.records_acked,
+            records_saved=self._control.records_saved,
             tuples_emitted=counters.emitted,
             tuples_acked=counters.acked,
             tuples_expired=counters.expired,

@@ -11,6 +11,7 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FencedError
+from flowctl.instrumentation.numbers import count
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import BoltNotice, Bolts, CheckpointStore, FlowProducer
 from flowctl.runtime.checkpointer import Checkpointer
@@ -63,6 +64,7 @@ class Run:
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
         self._bolts_are_gone = False
+        self._starting = ""  # what has to start before bolts can: Spark
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
@@ -159,13 +161,17 @@ class Run:
                 if now_s > stop_by_s:
                     control.finished.set()
                 continue
-            if control.core.bolts or self._is_idle():
+            if self._has_bolts() or self._is_idle():
                 absent_since_s = None
             elif absent_since_s is None:
                 absent_since_s = now_s
             else:
                 self._check_bolts(now_s - absent_since_s)
         self._show(meter)
+
+    def _has_bolts(self) -> bool:
+        """Whether a bolt is connected and not silent."""
+        return any(not bolt.is_suspect for bolt in list(self.control.core.bolts.values()))
 
     def _is_idle(self) -> bool:
         """Nothing to do yet or any more: no bolts are needed."""
@@ -179,7 +185,7 @@ class Run:
         elif absent_s > self._settings.start.bolts_timeout_s:
             self.control.fail(
                 BoltsUnavailableError(
-                    f"no bolt is connected for {absent_s:.0f} s. {self._note()}",
+                    f"no bolt has been heard for {absent_s:.0f} s. {self._note()}",
                     remedy="Look at the workers' logs; raise start.bolts_timeout_s if they are"
                     " slow to start.",
                 )
@@ -195,6 +201,8 @@ class Run:
                 if not self._waiting:
                     self._view.message(notice.detail)
                 self._waiting[notice.bolt] = notice
+            elif notice.kind == "starting":
+                self._starting = notice.detail
             elif notice.kind == "restarting":
                 self._view.message(f"{notice.bolt} restarts: {notice.detail}")
         for bolt in list(self._waiting):
@@ -205,7 +213,8 @@ class Run:
         if self._waiting:
             return next(iter(self._waiting.values())).detail
         if not self.control.core.bolts:
-            return f"waiting for {self._bolts.count} bolts"
+            what = f"starting {self._starting}, " if self._starting else ""
+            return f"{what}waiting for {self._bolts.count} bolts"
         return ""
 
     def _show(self, meter: Meter) -> None:
@@ -329,4 +338,4 @@ def _outcome(error: BaseException | None) -> Literal["finished", "failed", "inte
 
 def _resume_line(restored: Checkpoint) -> str:
     above = sum(span.records for p in restored.partitions.values() for span in p.acked)
-    return f"resumed: {restored.records:,} records done before, {above:,} of them above a hole"
+    return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"

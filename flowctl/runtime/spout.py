@@ -130,6 +130,7 @@ def _report_of_no_run(job: str, error: BaseException) -> Report:
         records_acked=0,
         records_skipped=0,
         records_total=0,
+        records_saved=0,
         tuples_emitted=0,
         tuples_acked=0,
         tuples_expired=0,

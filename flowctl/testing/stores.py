@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -33,7 +34,8 @@ class MemoryCheckpointStore:
         """See :class:`flowctl.ports.CheckpointStore`."""
         with self._lock:
             stored = self._jobs.setdefault(job, _Stored())
-            stored.epoch += 1
+            # The time of day, as its data are lost with the process: see the protocol.
+            stored.epoch = max(stored.epoch + 1, int(time.time()))
             return stored.epoch
 
     def load(self, job: str) -> Checkpoint:

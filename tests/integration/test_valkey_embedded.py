@@ -158,9 +158,9 @@ def test_a_killed_server_comes_back_with_its_data(tmp_path: Path) -> None:
 
 def test_a_stopped_server_is_started_again_by_the_same_objects(tmp_path: Path) -> None:
     store = RedisCheckpointStore(data_dir=tmp_path)
-    assert store.acquire("job") == 1
+    epoch = store.acquire("job")
     store.close()
-    assert store.acquire("job") == 2
+    assert store.acquire("job") > epoch
     store.close()
     server = EmbeddedServer(tmp_path)
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_any_directory_name_will_do(tmp_path: Path, name: str) -> None:
     server = EmbeddedServer(tmp_path / name)
     socket_path = Path(unquote(server.start().removeprefix("unix://")))
     store = RedisCheckpointStore(data_dir=tmp_path / name)
-    assert store.acquire("job") == 1
+    assert store.acquire("job") > 0
     store.close()
     assert socket_path.exists()
     server.stop()

@@ -166,7 +166,7 @@ def test_passwords(tmp_path: Path, free_port: int, user_info: str, says: str) ->
     try:
         assert says in _refusal(RedisCheckpointStore(f"redis://{user_info}127.0.0.1:{free_port}"))
         good = RedisCheckpointStore(f"redis://:{_SECRET}@127.0.0.1:{free_port}")
-        assert good.acquire("job") == 1
+        assert good.acquire("job") > 0
         assert _SECRET not in repr(good) + good.address
     finally:
         server.kill()

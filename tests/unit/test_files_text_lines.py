@@ -52,7 +52,7 @@ def test_positions_are_byte_and_line(here: Path) -> None:
         Record((0, 1), "ä"),
         Record((4, 2), ""),
         Record((5, 3), "zwei"),
-        Record((10, 4), "end"),
+        Record((10, 4, 3), "end"),  # no newline: it may yet grow
     ]
 
 
@@ -121,6 +121,24 @@ def test_a_done_file_is_not_read_again(here: Path) -> None:
     producer.open(_at(a=(100, 2)))
     assert producer.progress().done == 100
     assert _drain(producer, []) == []
+
+
+@pytest.mark.req("S13")
+@pytest.mark.parametrize(
+    ("appended", "again"),
+    [(b"", []), (b"\n", []), (b"\nthree\n", ["three"]), (b"lf\nthree", ["half", "three"])],
+)
+def test_a_last_line_that_grew_is_read_again(here: Path, appended: bytes, again: list[str]) -> None:
+    path = here / "a.log"
+    path.write_bytes(b"one\nha")
+    before = _read(TextLines("a.log"))
+    assert [record.value for record in before] == ["one", "ha"]
+    path.write_bytes(b"one\nha" + appended)
+    checkpoint = _at(**{"a.log": before[-1].position})
+    after = _read(TextLines("a.log"), checkpoint)
+    assert [record.value for record in after] == again
+    assert all(before[-1].position < record.position for record in after)  # type: ignore[operator]
+    assert _read(TextLines("a.log"), _at(**{"a.log": [*before, *after][-1].position})) == []
 
 
 def test_a_poll_for_nothing_loses_nothing(here: Path) -> None:

@@ -31,7 +31,8 @@ SNAPSHOT = Snapshot(
 )  # fmt: skip
 REPORT = Report(
     job="j", outcome="finished", error=None, elapsed_s=12.0, resumed=False, resumed_records=0,
-    records_acked=200_000, records_skipped=0, records_total=200_000, tuples_emitted=2003,
+    records_acked=200_000, records_skipped=0, records_total=200_000, records_saved=200_000,
+    tuples_emitted=2003,
     tuples_acked=2000, tuples_expired=3, tuples_moved=3, tuples_failed=0, acks_late=1,
     acks_duplicate=2, bolts=(BOLT,), bolts_lost=0, checkpoint_saves=24, max_in_flight_records=900,
 )  # fmt: skip
@@ -100,7 +101,7 @@ def test_no_control_codes(out: io.StringIO) -> None:
 def test_summary_of_a_finished_run() -> None:
     text = "\n".join(summary.lines(REPORT))
     for fact in ("finished · 200 000 records in 0:12.0 · 16 667/s", "3 expired", "3 moved",
-                 "1 late, 2 doubled", "200 000 records done", "24 saves"):  # fmt: skip
+                 "1 late, 2 doubled", "200 000 records saved", "24 saves"):  # fmt: skip
         assert fact in text
     assert "resumed" not in text
 

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 def line_of(record: Record) -> int:
     """Return the 1-based line number from the position that ``TextLines`` gives."""
     match record.position:
-        case (_, int(line)):
+        case (_, int(line), *_):
             return line
     raise InternalError(f"{record.position!r} is not (byte, line).", remedy="Please report it.")
 

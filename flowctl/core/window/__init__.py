@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from flowctl.core.settings import WindowSettings
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.window.aiad import AiadWindow
+from flowctl.core.window.aimd import AimdWindow
+from flowctl.core.window.arc import ArcWindow
 from flowctl.core.window.fixed import FixedWindow
+from flowctl.core.window.gradient2 import Gradient2Window
 from flowctl.core.window.policy import AckSample, WindowPolicy
+from flowctl.core.window.vegas import VegasWindow
 
 __all__ = ["AckSample", "WindowPolicy", "make_policy"]
+
+_POLICIES: Final[Mapping[PolicyName, Callable[..., WindowPolicy]]] = {
+    "aiad": AiadWindow,
+    "aimd": AimdWindow,
+    "arc": ArcWindow,
+    "fixed": FixedWindow,
+    "gradient2": Gradient2Window,
+    "vegas": VegasWindow,
+}
 
 
 def make_policy(settings: WindowSettings, *, learned: float | None = None) -> WindowPolicy:
     """Return a new policy for one bolt; ``learned`` is its window in an earlier run."""
-    if settings.policy == "fixed":
-        return FixedWindow(settings, learned=learned)
-    return AiadWindow(settings, learned=learned)
+    return _POLICIES[settings.policy](settings, learned=learned)

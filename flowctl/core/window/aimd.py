@@ -1,54 +1,102 @@
 """Additive increase, multiplicative decrease, driven by loss alone: Netflix's AIMDLimit.
 
 After https://github.com/Netflix/concurrency-limits, ``AIMDLimit.java`` (the rule itself: Chiu and
-Jain 1989).  An ack adds one, a loss takes a tenth; an ack that took longer than the time-out is
-a loss.  A queue is not seen until something expires.
+Jain 1989).  Plus one, or times 0.9 at a loss; an RTT over a time-out of seconds is a loss.  A
+queue is not seen until something expires.
 
-What differs: the original never goes below 20 and shrinks at each loss.  Here the smallest window
-is 1, and losses of tuples that were sent before the last decrease count as part of it.
+The original never goes below 20; here the smallest window is 1.  For its sampling see
+:class:`RoundSampled`.
 """
 
 from __future__ import annotations
+
+import abc
 
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window.policy import AckSample
 
-_WINDOW_MIN = 1.0  # below one tuple a bolt could never be heard again
+WINDOW_MIN = 1.0  # below one tuple a bolt could never be heard again
 _BACKOFF_RATIO = 0.9  # AIMDLimit.Builder.backoffRatio
 _TIMEOUT_S = 5.0  # AIMDLimit.DEFAULT_TIMEOUT
 
 
-class AimdWindow:
-    """Plus one an ack, times 0.9 at a loss, in whole tuples.
+class RoundSampled(abc.ABC):
+    """What the three limits of Netflix share: one sample a round, its mean RTT.
+
+    Their documentation has the limits move once per sampling window; ``WindowedLimit.java`` with
+    ``ImmutableAverageSampleWindow.java`` does that, with windows of 1 s and at least 10 samples.
+    Here the window is one round trip, whatever it holds: from a decision to the ack of a tuple
+    sent after it.  Where the original asks for half of the limit in flight, the window must have
+    been full.  A loss counts at once, and not again for tuples sent before the last decrease;
+    the age of a lost tuple is not taken for an RTT (RFC 6298, Karn).
+    """
+
+    __slots__ = ("_acks", "_limited", "_max", "_round_start_s", "_shrunk_at_s", "_sum_s", "window")
+
+    def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
+        self._max = float(settings.max)
+        self.window = self._bounded(float(learned or settings.initial))
+        self._shrunk_at_s = float("-inf")
+        self._begin_round(float("-inf"))
+
+    def on_ack(self, sample: AckSample) -> Signal | None:
+        """Count it in; when the round is over, move."""
+        self._acks += 1
+        self._sum_s += sample.ack_rtt_s
+        self._limited |= sample.was_limited
+        if sample.sent_at_s < self._round_start_s:
+            return None  # sent before the last decision: says nothing about it
+        before = self.window
+        signal = self._judge(self._sum_s / self._acks, self._limited)
+        if self.window < before:
+            self._shrunk_at_s = sample.now_s
+        self._begin_round(sample.now_s)
+        return signal
+
+    def on_expired(self, now_s: float, sent_at_s: float) -> None:
+        """A loss: shrink, once for what was in flight together."""
+        if sent_at_s < self._shrunk_at_s:
+            return
+        self._lose()
+        self._shrunk_at_s = now_s
+        self._begin_round(now_s)
+
+    @abc.abstractmethod
+    def _judge(self, rtt_s: float, limited: bool) -> Signal:
+        """Move the window by a round's mean RTT; say what that RTT means."""
+
+    @abc.abstractmethod
+    def _lose(self) -> None:
+        """Shrink the window for a loss."""
+
+    def _bounded(self, window: float) -> float:
+        return max(WINDOW_MIN, min(self._max, window))
+
+    def _begin_round(self, now_s: float) -> None:
+        self._round_start_s = now_s
+        self._acks = 0
+        self._sum_s = 0.0
+        self._limited = False
+
+
+class AimdWindow(RoundSampled):
+    """Plus one a round, times 0.9 at a loss, in whole tuples.
 
     ``threshold_s`` is the time-out: no RTT below it tells this policy anything.
     """
 
-    __slots__ = ("_max", "_shrunk_at_s", "window")
+    __slots__ = ()
 
     threshold_s: float | None = _TIMEOUT_S
 
-    def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
-        self._max = float(settings.max)
-        self.window = float(int(min(self._max, max(_WINDOW_MIN, learned or settings.initial))))
-        self._shrunk_at_s = float("-inf")
-
-    def on_ack(self, sample: AckSample) -> Signal | None:
-        """Grow by one, if the window was in use; shrink if the ack took too long."""
-        if sample.ack_rtt_s > _TIMEOUT_S:
-            return Signal.OVER if self._shrink(sample.now_s, sample.sent_at_s) else None
-        if sample.was_limited:
-            self.window = min(self._max, self.window + 1)
+    def _judge(self, rtt_s: float, limited: bool) -> Signal:
+        if rtt_s > _TIMEOUT_S:
+            self._lose()
+            return Signal.OVER
+        if limited:
+            self.window = self._bounded(self.window + 1)
         return Signal.IN_RANGE
 
-    def on_expired(self, now_s: float, sent_at_s: float) -> None:
-        """A loss: a tenth less, rounded down, once for what was in flight together."""
-        self._shrink(now_s, sent_at_s)
-
-    def _shrink(self, now_s: float, sent_at_s: float) -> bool:
-        if sent_at_s < self._shrunk_at_s:
-            return False
-        self.window = max(_WINDOW_MIN, float(int(self.window * _BACKOFF_RATIO)))
-        self._shrunk_at_s = now_s
-        return True
+    def _lose(self) -> None:
+        self.window = self._bounded(float(int(self.window * _BACKOFF_RATIO)))

@@ -57,7 +57,8 @@ class ArcWindow:
         self._mean_s += (sample.ack_rtt_s - self._mean_s) / self._acks
         self._full |= sample.was_limited
         if self.threshold_s is None:  # the first ack: also counts in the first decision
-            self._remember(self._mean_s, sample.now_s)
+            self._remember(self._mean_s)
+            self._decide_at_s = sample.now_s + self._past_s
             return Signal.IN_RANGE
         return self._decide(sample.now_s)
 
@@ -72,7 +73,7 @@ class ArcWindow:
             return None
         signal = self._move()
         if self._acks:
-            self._remember(self._mean_s, now_s)
+            self._remember(self._mean_s)
         self._decide_at_s = now_s + self._past_s
         self._begin()
         return signal
@@ -88,7 +89,7 @@ class ArcWindow:
         self.window = max(_WINDOW_MIN, float(int(self.window * _DECREASE_RATIO)))
         return Signal.OVER
 
-    def _remember(self, mean_s: float, now_s: float) -> None:
+    def _remember(self, mean_s: float) -> None:
         """Update the exponential average and its variance (West's recurrence, as ``EwmaVar``)."""
         if self.threshold_s is None:
             self._past_s = mean_s
@@ -97,7 +98,6 @@ class ArcWindow:
             self._past_s += _ALPHA * error_s
             self._variance = (1 - _ALPHA) * (self._variance + _ALPHA * error_s * error_s)
         self.threshold_s = self._past_s + _DEVIATIONS * math.sqrt(self._variance)
-        self._decide_at_s = now_s + self._past_s
 
     def _begin(self) -> None:
         self._acks = 0

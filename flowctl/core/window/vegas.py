@@ -8,15 +8,14 @@ between two bounds that grow with the order of magnitude of the window::
 
     queue <= d        window + 6 d            nothing queues: grow fast
     queue <  3 d      window + d
-    queue >  6 d      window - d
+    queue >  6 d      window - d              so does a loss
 
-``base`` is the smallest RTT seen; every 30 windows of acks the next RTT replaces it, whatever it
-is.  With a queue standing there, that RTT is too large: the queue looks short, and the window
-grows once more.  This is the policy's known weakness, and is kept.
+``base`` is the smallest RTT seen; after some 30 windows of samples the next RTT replaces it,
+whatever it is.  If a queue stands there, that RTT is too large: the queue looks short, and the
+window grows once more.  This is the policy's known weakness, and is kept.
 
-What differs: each limiter of the original draws when to probe, uniformly from 15 to 30 windows;
-here it is the mean.  A loss shrinks the window, but the age of a lost tuple is not taken for an
-RTT.  Acks and losses of tuples sent before the last decrease do not decrease again.
+Each limiter of the original draws when to probe, uniformly from 15 to 30 windows; here it is the
+mean, so that bolts alike probe together.  For its sampling see ``aimd.RoundSampled``.
 """
 
 from __future__ import annotations
@@ -25,71 +24,55 @@ import math
 
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
-from flowctl.core.window.policy import AckSample
+from flowctl.core.window.aimd import RoundSampled
 
-_WINDOW_MIN = 1.0  # below one tuple a bolt could never be heard again
 _ALPHA = 3  # VegasLimit.Builder.alphaFunc: 3 log10
 _BETA = 6  # VegasLimit.Builder.betaFunc: 6 log10
 # VegasLimit.Builder.probeMultiplier is 30, resetProbeJitter multiplies by U(0.5, 1): mean 22.5.
 _PROBE_WINDOWS = 30 * 0.75
 
 
-class VegasWindow:
+class VegasWindow(RoundSampled):
     """Keeps three to six tuples (times ``d``) queued, as far as the RTT tells.
 
-    ``threshold_s`` is the RTT above which the last ack meant a queue that is too long.
+    ``threshold_s`` is the RTT above which the last round meant a queue that is too long; None
+    while the window is too small for such a queue, and when the base has just been set.
     """
 
-    __slots__ = ("_acks", "_base_s", "_max", "_shrunk_at_s", "threshold_s", "window")
+    __slots__ = ("_base_s", "_samples", "threshold_s")
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
-        self._max = float(settings.max)
-        self.window = min(self._max, max(_WINDOW_MIN, float(learned or settings.initial)))
+        super().__init__(settings, learned=learned)
         self.threshold_s: float | None = None
-        self._acks = 0
         self._base_s = math.inf
-        self._shrunk_at_s = -math.inf
+        self._samples = 0
 
-    def on_ack(self, sample: AckSample) -> Signal | None:
-        """Estimate the queue from the RTT and move; an RTT that becomes the base moves nothing."""
-        self._acks += 1
-        probes = self._acks >= _PROBE_WINDOWS * self.window
-        if probes or sample.ack_rtt_s < self._base_s:
-            self._acks = 0 if probes else self._acks
-            self._base_s = sample.ack_rtt_s
-            self.threshold_s = None  # any RTT was fine
-            return Signal.IN_RANGE
-        self.threshold_s = self._threshold_s()
-        return self._move(sample)
-
-    def on_expired(self, now_s: float, sent_at_s: float) -> None:
-        """A loss: one step (``d``) down, once for what was in flight together."""
-        self._shrink(now_s, sent_at_s)
-
-    def _move(self, sample: AckSample) -> Signal | None:
-        if not sample.was_limited:
+    def _judge(self, rtt_s: float, limited: bool) -> Signal:
+        self._samples += 1
+        probes = self._samples >= _PROBE_WINDOWS * self.window
+        if probes or rtt_s < self._base_s:  # a sample that becomes the base moves nothing
+            self._samples = 0 if probes else self._samples
+            self._base_s = rtt_s
+            self.threshold_s = None
             return Signal.IN_RANGE
         step = _digits(self.window)
-        queue = math.ceil(self.window * (1 - self._base_s / sample.ack_rtt_s))
-        if queue > _BETA * step:
-            return Signal.OVER if self._shrink(sample.now_s, sample.sent_at_s) else None
+        room = self.window - _BETA * step  # what may be in flight beside the longest queue
+        self.threshold_s = self._base_s * self.window / room if room > 0 else None
+        queue = math.ceil(self.window * (1 - self._base_s / rtt_s))
+        if limited:
+            self._move(queue, step)
+        return Signal.OVER if queue > _BETA * step else Signal.IN_RANGE
+
+    def _move(self, queue: int, step: int) -> None:
         if queue <= step:
-            self.window = min(self._max, self.window + _BETA * step)
+            self.window = self._bounded(self.window + _BETA * step)
         elif queue < _ALPHA * step:
-            self.window = min(self._max, self.window + step)
-        return Signal.IN_RANGE
+            self.window = self._bounded(self.window + step)
+        elif queue > _BETA * step:
+            self.window = self._bounded(self.window - step)
 
-    def _shrink(self, now_s: float, sent_at_s: float) -> bool:
-        if sent_at_s < self._shrunk_at_s:
-            return False
-        self.window = max(_WINDOW_MIN, self.window - _digits(self.window))
-        self._shrunk_at_s = now_s
-        return True
-
-    def _threshold_s(self) -> float | None:
-        """The RTT at which ``queue`` is six steps; None: so small a window cannot queue as much."""
-        room = self.window - _BETA * _digits(self.window)
-        return self._base_s * self.window / room if room > 0 else None
+    def _lose(self) -> None:
+        self.window = self._bounded(self.window - _digits(self.window))
 
 
 def _digits(window: float) -> int:
