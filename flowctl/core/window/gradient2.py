@@ -48,10 +48,11 @@ class Gradient2Window(RoundSampled):
 
     def _judge(self, rtt_s: float, limited: bool) -> Signal:
         self.threshold_s = _TOLERANCE * self._lengthen(rtt_s)
+        over = rtt_s > self.threshold_s
         if limited:
-            gradient = max(_GRADIENT_MIN, min(1.0, self.threshold_s / rtt_s))
+            gradient = max(_GRADIENT_MIN, self.threshold_s / rtt_s) if over else 1.0
             self._blend(gradient * self.window + _QUEUE)
-        return Signal.OVER if rtt_s > self.threshold_s else Signal.IN_RANGE
+        return Signal.OVER if over else Signal.IN_RANGE
 
     def _lose(self) -> None:
         self._blend(_GRADIENT_MIN * self.window)

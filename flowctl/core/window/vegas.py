@@ -58,7 +58,7 @@ class VegasWindow(RoundSampled):
         step = _digits(self.window)
         room = self.window - _BETA * step  # what may be in flight beside the longest queue
         self.threshold_s = self._base_s * self.window / room if room > 0 else None
-        queue = math.ceil(self.window * (1 - self._base_s / rtt_s))
+        queue = math.ceil(self.window * (1 - self._base_s / rtt_s)) if rtt_s else 0
         if limited:
             self._move(queue, step)
         return Signal.OVER if queue > _BETA * step else Signal.IN_RANGE
