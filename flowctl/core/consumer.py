@@ -131,7 +131,12 @@ class AdaptiveFlowConsumer:
             self._full_at_s = now_s
 
     def on_ack(
-        self, flow_tuple: FlowTuple, now_s: float, wait_s: float | None, service_s: float | None
+        self,
+        flow_tuple: FlowTuple,
+        now_s: float,
+        wait_s: float | None,
+        service_s: float | None,
+        idle_total_s: float | None = None,
     ) -> None:
         """An ack of a tuple in flight: take its time, move window and state."""
         del self.flight[flow_tuple.tuple_id]
@@ -145,10 +150,20 @@ class AdaptiveFlowConsumer:
         self.rtt.on_sample(rtt_s, service_s, records)
         if self.strays:
             self._forget_strays(flow_tuple.sent_at_s)
-        limited = self._full_at_s >= flow_tuple.sent_at_s
+        limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
         before = int(self.policy.window)
         signal = self.policy.on_ack(
-            AckSample(now_s, flow_tuple.sent_at_s, rtt_s, wait_s, service_s, records, limited)
+            AckSample(
+                now_s,
+                flow_tuple.sent_at_s,
+                rtt_s,
+                wait_s,
+                service_s,
+                records,
+                limited,
+                idle_total_s,
+                self.slots,
+            )
         )
         if signal is not None:
             self._signal(signal, before, now_s, rtt_s)

@@ -10,7 +10,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Ratio = Annotated[float, msgspec.Meta(gt=1)]
 
-PolicyName = Literal["aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
+PolicyName = Literal["just_full", "aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -55,6 +55,10 @@ class SpoutCore:
         self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
         self._last_id = 0
         self._input_ended = False
+        # The last time that nothing could be sent, there was something to send: windows were the
+        # limit, not the producer (RFC 7661: a window that is not used must not grow).  At the
+        # start nobody knows.
+        self._is_limited = True
         # Bolts that nobody should wait for: suspect, or full of tuples given up on.
         self._out: set[str] = set()
         self._thief = Thief(self.bolts, self._revoke)
@@ -142,11 +146,13 @@ class SpoutCore:
             if emission is not None:
                 return emission
         if not self.intake.buffer:
+            self._is_limited = False
             if self._input_ended:
                 self._thief.hunt()
             return None
         consumer = self._dispatcher.pick()
         if consumer is None:
+            self._is_limited = True
             return None
         cut = self.intake.buffer.cut(self._records_max(consumer), self.settings.tuple.bytes_max)
         self._last_id += 1
@@ -208,6 +214,7 @@ class SpoutCore:
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
         self.counters.emitted += 1
+        flow_tuple.is_limited = self._is_limited
         consumer.on_sent(flow_tuple, now_s)
         if self._input_ended:
             self._thief.note_given(consumer)
@@ -247,7 +254,7 @@ class SpoutCore:
             return AckOutcome.DUPLICATE
         # An earlier sending's ack says nothing of this one's round trip (Karn).
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
-            consumer.on_ack(flow_tuple, now_s, ack.wait_s, ack.service_s)
+            consumer.on_ack(flow_tuple, now_s, ack.wait_s, ack.service_s, ack.idle_total_s)
             outcome = AckOutcome.ACKED
         else:
             self._take_late(flow_tuple, consumer, now_s)

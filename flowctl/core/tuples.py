@@ -22,6 +22,7 @@ class FlowTuple:
         "deadline_s",
         "faults",
         "held_by",
+        "is_limited",
         "sent_at_s",
         "tuple_id",
     )
@@ -33,6 +34,7 @@ class FlowTuple:
         self.faults = 0
         self.avoid: set[str] | None = None
         self.held_by: str | None = None
+        self.is_limited = True  # it was not sent earlier because windows were full
         self.sent_at_s = 0.0
         self.deadline_s = 0.0
 

@@ -6,6 +6,7 @@ Replay a failure with the line that Hypothesis prints, or with `--hypothesis-see
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import get_args
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flowctl.core.events import TupleExpired, TupleFailed, WindowChanged
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Position, Record
+from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.invariants import check
@@ -43,7 +45,9 @@ class CoreMachine(RuleBasedStateMachine):
     """Rules are what can happen; the model is what was really processed."""
 
     @initialize(
-        policy=st.sampled_from([("aiad", "round"), ("aiad", "ack"), ("fixed", "round")]),
+        policy=st.sampled_from(
+            [("aiad", "ack"), *((name, "round") for name in get_args(PolicyName))]
+        ),
         initial=st.integers(1, 4),
         threshold_s=st.sampled_from([None, 0.05]),
         records_max=st.integers(1, 4),

@@ -11,6 +11,7 @@ from flowctl.core.window.aimd import AimdWindow
 from flowctl.core.window.arc import ArcWindow
 from flowctl.core.window.fixed import FixedWindow
 from flowctl.core.window.gradient2 import Gradient2Window
+from flowctl.core.window.just_full import JustFullWindow
 from flowctl.core.window.policy import AckSample, WindowPolicy
 from flowctl.core.window.vegas import VegasWindow
 
@@ -22,6 +23,7 @@ _POLICIES: Final[Mapping[PolicyName, Callable[..., WindowPolicy]]] = {
     "arc": ArcWindow,
     "fixed": FixedWindow,
     "gradient2": Gradient2Window,
+    "just_full": JustFullWindow,
     "vegas": VegasWindow,
 }
 

@@ -11,14 +11,14 @@ bound.  And no RTT brings the window below 8, where 0.5 x 8 + 4 = 8.  Both are t
 
 The original never goes below 20, and at a loss takes the tuple's age for an RTT, which would
 grow a window below 8.  Here the smallest window is 1, and a loss is the formula with the smallest
-gradient and nothing for a queue: 0.9 x window.  For its sampling see ``aimd.RoundSampled``.
+gradient and nothing for a queue: 0.9 x window.  For its sampling see ``rounds.RoundSampled``.
 """
 
 from __future__ import annotations
 
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
-from flowctl.core.window.aimd import RoundSampled
+from flowctl.core.window.rounds import RoundSampled
 
 _SMOOTHING = 0.2  # Gradient2Limit.Builder.smoothing
 _QUEUE = 4  # Gradient2Limit.Builder.queueSize

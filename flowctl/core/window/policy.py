@@ -13,7 +13,9 @@ class AckSample(msgspec.Struct, frozen=True, gc=False):
     """One ack as a policy sees it.
 
     ``wait_s`` is the time the tuple queued at the bolt (None: no telemetry), ``was_limited``
-    says that the bolt's window was full when this tuple was sent or later.
+    says that the bolt's window was full when this tuple was sent or later, while there was
+    something to send.  ``idle_total_s`` is how long the bolt had been idle in all when the tuple
+    began (None: no telemetry), ``slots`` how many tuples it works on at once.
     """
 
     now_s: float
@@ -23,6 +25,8 @@ class AckSample(msgspec.Struct, frozen=True, gc=False):
     service_s: float | None
     records: int
     was_limited: bool
+    idle_total_s: float | None = None
+    slots: int = 1
 
 
 class WindowPolicy(Protocol):

@@ -15,7 +15,7 @@ whatever it is.  If a queue stands there, that RTT is too large: the queue looks
 window grows once more.  This is the policy's known weakness, and is kept.
 
 Each limiter of the original draws when to probe, uniformly from 15 to 30 windows; here it is the
-mean, so that bolts alike probe together.  For its sampling see ``aimd.RoundSampled``.
+mean, so that bolts alike probe together.  For its sampling see ``rounds.RoundSampled``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import math
 
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
-from flowctl.core.window.aimd import RoundSampled
+from flowctl.core.window.rounds import RoundSampled
 
 _ALPHA = 3  # VegasLimit.Builder.alphaFunc: 3 log10
 _BETA = 6  # VegasLimit.Builder.betaFunc: 6 log10

@@ -1,0 +1,139 @@
+"""Keep each bolt just full, counted in seconds of work: the control law of docs/control.md.
+
+An ack says how long the tuple waited, how long it was worked on, and how long the bolt had been
+idle before.  So nothing has to be inferred from round trips, and no baseline can drift::
+
+    H = C (S + Lh) + m          work that keeps C slots busy over the path, plus a margin
+    window = H / S + 1
+
+``S`` is the service time of a tuple, ``Lh`` the longest path of late, ``C`` the slots.  The margin
+grows by the idle time that was seen while the window was full, and shrinks when every tuple of
+two rounds had to wait longer than a tuple takes.
+"""
+
+from __future__ import annotations
+
+from flowctl.core.service import ServiceModel
+from flowctl.core.settings import WindowSettings
+from flowctl.core.state import Signal
+from flowctl.core.window.policy import AckSample
+
+_WINDOW_MIN = 1.0
+# Idle below this share of the time is noise of clocks and schedulers.
+_IDLE_SHARE = 0.01
+_ROUND_ACKS_MIN = 2
+# Shrink only on evidence that jitter does not give: this many acks over at least two rounds, all
+# of which waited.
+_SHRINK_ACKS = 16
+_SHRINK_ROUNDS = 2
+# Take away three quarters of the excess: the rest may be noise, and half a service time stays.
+_SHRINK_GAIN = 0.75
+_WORK_MIN = 0.5
+
+
+class JustFullWindow:
+    """One bolt's window from its telemetry; without telemetry it stays as it began."""
+
+    __slots__ = (
+        "_busy_s",
+        "_idle_s",
+        "_ignore_idle_until_s",
+        "_last_idle_s",
+        "_margin_s",
+        "_max",
+        "_model",
+        "_round_acks",
+        "_round_start_s",
+        "_rounds",
+        "_shrink_acks",
+        "_slots",
+        "_wait_min_s",
+        "threshold_s",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
+        self._max = float(settings.max)
+        self.window = max(_WINDOW_MIN, min(self._max, learned or float(settings.initial)))
+        self.threshold_s: float | None = None
+        self._slots = 1
+        self._model = ServiceModel()
+        self._margin_s = 0.0
+        self._last_idle_s: float | None = None
+        self._ignore_idle_until_s = float("-inf")
+        self._round_start_s = float("-inf")
+        self._begin_round(float("-inf"))
+        self._begin_watch()
+
+    def _begin_round(self, now_s: float) -> None:
+        self._round_start_s = now_s
+        self._round_acks = 0
+        self._idle_s = 0.0
+        self._busy_s = 0.0
+
+    def _begin_watch(self) -> None:
+        """Begin to collect evidence for a decrease."""
+        self._wait_min_s = float("inf")
+        self._shrink_acks = 0
+        self._rounds = 0
+
+    def on_ack(self, sample: AckSample) -> Signal | None:
+        """Take the telemetry; at the end of a round decide once."""
+        if sample.wait_s is None or sample.service_s is None:
+            return Signal.IN_RANGE
+        self._slots = sample.slots
+        path_s = sample.ack_rtt_s - sample.wait_s - sample.service_s
+        self._model.on_sample(sample.now_s, sample.records, sample.service_s, path_s)
+        self._count(sample)
+        signal = None
+        if sample.sent_at_s >= self._round_start_s and self._round_acks >= _ROUND_ACKS_MIN:
+            signal = self._decide(sample.now_s)
+            self._begin_round(sample.now_s)
+        self._set_window()
+        return signal
+
+    def _count(self, sample: AckSample) -> None:
+        assert sample.wait_s is not None and sample.service_s is not None
+        self._round_acks += 1
+        self._shrink_acks += 1
+        self._busy_s += sample.service_s
+        self._wait_min_s = min(self._wait_min_s, sample.wait_s)
+        if sample.idle_total_s is not None:
+            if self._last_idle_s is not None and sample.was_limited:
+                self._idle_s += max(0.0, sample.idle_total_s - self._last_idle_s)
+            self._last_idle_s = sample.idle_total_s
+
+    def _decide(self, now_s: float) -> Signal:
+        self._rounds += 1
+        idle_s = self._idle_s if now_s >= self._ignore_idle_until_s else 0.0
+        if idle_s > _IDLE_SHARE * (idle_s + self._busy_s):
+            self._margin_s += idle_s * self._slots
+            # What was sent before this change can't show it yet.
+            self._ignore_idle_until_s = now_s + self._model.path_peak_s
+            self._begin_watch()
+            return Signal.IN_RANGE
+        if self._shrink_acks < _SHRINK_ACKS or self._rounds < _SHRINK_ROUNDS:
+            return Signal.IN_RANGE
+        service_s, wait_s = self._model.mean_service_s, self._wait_min_s
+        self._begin_watch()
+        if wait_s <= service_s:
+            return Signal.IN_RANGE
+        work_s = self._work_s()
+        excess_s = (wait_s - service_s) * work_s / (self._model.path_s + service_s + wait_s)
+        least_s = _WORK_MIN * service_s
+        self._margin_s -= min(_SHRINK_GAIN * excess_s, max(0.0, work_s - least_s))
+        return Signal.OVER
+
+    def _work_s(self) -> float:
+        model = self._model
+        bridge_s = self._slots * (model.mean_service_s + model.path_peak_s)
+        return max(_WORK_MIN * model.mean_service_s, bridge_s + self._margin_s)
+
+    def _set_window(self) -> None:
+        service_s = self._model.mean_service_s
+        if service_s > 0:
+            self.window = max(_WINDOW_MIN, min(self._max, self._work_s() / service_s + 1))
+
+    def on_expired(self, now_s: float, sent_at_s: float) -> None:
+        """A time-out says nothing of how much work fits: the bolt is BUSY until it speaks."""
+        del now_s, sent_at_s
