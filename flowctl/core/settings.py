@@ -20,7 +20,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class WindowSettings(_Section, frozen=True, kw_only=True):
     """How a bolt's send window moves."""
 
-    policy: PolicyName = "aiad"
+    # just_full needs no number and keeps queues short; see docs/adr/0008-just-full.md.
+    policy: PolicyName = "just_full"
     # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one (S15).
     initial: Count = 2
     # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
