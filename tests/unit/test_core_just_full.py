@@ -120,7 +120,10 @@ def test_bounds_and_bolts_that_tell_nothing() -> None:
     dumb = just_full(initial=3)
     dumb.on_ack(AckSample(1.0, 0.5, 0.5, None, None, 100, True))
     assert dumb.window == 3
-    assert make_policy(WindowSettings(policy="just_full"), learned=7.0).window == 7
+
+
+def test_a_new_run_begins_small_whatever_was_learned() -> None:
+    assert make_policy(WindowSettings(policy="just_full"), learned=256.0).window == 2
 
 
 def test_an_expiry_takes_no_work_away() -> None:

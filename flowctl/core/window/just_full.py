@@ -32,7 +32,11 @@ _WORK_MIN = 0.5
 
 
 class JustFullWindow:
-    """One bolt's window from its telemetry; without telemetry it stays as it began."""
+    """One bolt's window from its telemetry; without telemetry it stays as it began.
+
+    What an earlier run had learned is left aside: one ack teaches it anew, and a window from
+    calls that had nothing to do would flood a bolt whose calls are slow now.
+    """
 
     __slots__ = (
         "_busy_s",
@@ -54,7 +58,8 @@ class JustFullWindow:
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
-        self.window = max(_WINDOW_MIN, min(self._max, learned or float(settings.initial)))
+        del learned
+        self.window = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
         self.threshold_s: float | None = None
         self._slots = 1
         self._model = ServiceModel()
