@@ -7,6 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+SIM_ARGS ?=
+CHAOS_ARGS ?=
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
@@ -17,7 +19,7 @@ SOURCES := flowctl adapters tests .ci
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench sim format format-check lint types layers pins dist clean
+.PHONY: help demo test check bench sim chaos format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -33,9 +35,11 @@ check: format-check lint types layers test ## everything that CI asks for
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks
 
-sim: $(FOR_DEMO) ## the simulator's scenarios
-	@if [ -d flowctl/simulation ]; then $(BIN)/flowctl simulate; \
-	else echo "make sim: the simulator (flowctl/simulation) is not there yet." >&2; exit 1; fi
+sim: $(FOR_DEMO) ## the simulator's scenarios (SIM_ARGS="homog --policy aiad", "--list")
+	@$(BIN)/flowctl simulate $(SIM_ARGS)
+
+chaos: $(FOR_TEST) ## kill and resume the main job again and again (CHAOS_ARGS="--logs 'DIR/*.log'")
+	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 format: $(FOR_TEST) ## put the sources into the house's form
 	@$(BIN)/ruff check --fix-only --quiet $(SOURCES)
