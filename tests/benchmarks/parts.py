@@ -66,7 +66,10 @@ class Stopwatch:
     def rates(self, bolts: int) -> tuple[float, float]:
         """Tuples and records a second, from when all bolts were there to the last ack."""
         all_here_s = sorted(self.joined_s)[bolts - 1]
-        first = next(s for s in self.samples if s[0] > all_here_s and s[1])
+        running = (s for s in self.samples if s[0] > all_here_s and 0 < s[1])
+        first = next(running)
+        if first[1] == self.samples[-1][1]:
+            raise RuntimeError("all was acked before the last bolt came: give it more records")
         last = next(s for s in self.samples if s[1] == self.samples[-1][1])
         passed_s = last[0] - first[0]
         return (last[1] - first[1]) / passed_s, (last[2] - first[2]) / passed_s

@@ -27,6 +27,11 @@ def flowctl_rates(
     spark: Any, *, records: int, value: bytes, per_tuple: int, **settings: str
 ) -> tuple[float, float]:
     """Tuples and records a second of one run."""
+    watch = _run(spark, records=records, value=value, per_tuple=per_tuple, **settings)
+    return watch.rates(BOLTS)
+
+
+def _run(spark: Any, *, records: int, value: bytes, per_tuple: int, **settings: str) -> Stopwatch:
     overrides = {
         "tuple.records_max": per_tuple,
         "tuple.bytes_max": 8 << 20,
@@ -41,13 +46,13 @@ def flowctl_rates(
         checkpoint=MemoryCheckpointStore(),
         settings=Settings().with_overrides(overrides),
     ).run(view=watch)
-    return watch.rates(BOLTS)
+    return watch
 
 
 def main(spark: Any) -> bool:
     """Print the figures; return whether the gates hold."""
     fixed = {"window__policy": "fixed"}
-    flowctl_rates(spark, records=20_000, value=b"x" * 100, per_tuple=1)  # warms the workers
+    _run(spark, records=20_000, value=b"x" * 100, per_tuple=1)  # warms the workers
     small, _ = flowctl_rates(
         spark, records=200_000, value=b"x" * 100, per_tuple=1, window__initial="64", **fixed
     )
