@@ -66,7 +66,7 @@ class Stopwatch:
     def rates(self, bolts: int) -> tuple[float, float]:
         """Tuples and records a second, from when all bolts were there to the last ack."""
         all_here_s = sorted(self.joined_s)[bolts - 1]
-        running = (s for s in self.samples if s[0] > all_here_s and 0 < s[1])
+        running = (s for s in self.samples if s[0] > all_here_s and s[1] > 0)
         first = next(running)
         if first[1] == self.samples[-1][1]:
             raise RuntimeError("all was acked before the last bolt came: give it more records")
