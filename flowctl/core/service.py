@@ -4,9 +4,6 @@ from __future__ import annotations
 
 # Exponential forgetting per ack: the last twenty tuples decide (1 / (1 - .95)).
 _DECAY = 0.95
-# Sizes that differ by less than this (relative variance) can't tell a fixed cost from one per
-# record: then all of the time is taken as per record.
-_SPREAD_MIN = 1e-4
 # A shortest path is forgotten after this long, as BBR forgets its smallest RTT.
 _PATH_LIFE_S = 10.0
 # A longest path is forgotten by 2 % of the excess per ack: after a jitter of 4 ms, within 1 ms of
@@ -15,54 +12,25 @@ _PEAK_DECAY = 0.02
 
 
 class ServiceModel:
-    """``service(n) = a + b n`` by weighted regression, and the path's shortest and longest time.
+    """The mean service time of a tuple of late, and the path's shortest and longest time.
 
     The path is all of an RTT that is neither wait nor service: network, both ends' queues of
     frames.  Seconds throughout.  Not thread-safe.
     """
 
-    __slots__ = (
-        "_n",
-        "_nn",
-        "_ns",
-        "_path_before_s",
-        "_path_s",
-        "_path_since_s",
-        "_peak_s",
-        "_s",
-        "_w",
-        "fixed_s",
-        "per_record_s",
-    )  # fmt: skip
+    __slots__ = ("_path_before_s", "_path_s", "_path_since_s", "_peak_s", "_service_s", "_weight")
 
     def __init__(self) -> None:
-        self._w = self._n = self._s = self._nn = self._ns = 0.0
-        self.fixed_s = 0.0
-        self.per_record_s = 0.0
+        self._weight = self._service_s = 0.0
         self._path_s = self._path_before_s = float("inf")
         self._path_since_s = float("-inf")
         self._peak_s = 0.0
 
-    def on_sample(self, now_s: float, records: int, service_s: float, path_s: float) -> None:
+    def on_sample(self, now_s: float, service_s: float, path_s: float) -> None:
         """Take one ack's times."""
-        n, decay = float(records), _DECAY
-        self._w = decay * self._w + 1.0
-        self._n = decay * self._n + n
-        self._s = decay * self._s + service_s
-        self._nn = decay * self._nn + n * n
-        self._ns = decay * self._ns + n * service_s
-        self._fit()
+        self._weight = _DECAY * self._weight + 1.0
+        self._service_s = _DECAY * self._service_s + service_s
         self._take_path(now_s, max(0.0, path_s))
-
-    def _fit(self) -> None:
-        mean_n, mean_s = self._n / self._w, self._s / self._w
-        spread = self._nn / self._w - mean_n * mean_n
-        self.fixed_s, self.per_record_s = 0.0, mean_s / mean_n
-        if spread > _SPREAD_MIN * mean_n * mean_n:
-            slope = (self._ns / self._w - mean_n * mean_s) / spread
-            # Neither part can be negative; noise may say so.
-            slope = min(max(slope, 0.0), mean_s / mean_n)
-            self.fixed_s, self.per_record_s = mean_s - slope * mean_n, slope
 
     def _take_path(self, now_s: float, path_s: float) -> None:
         if now_s - self._path_since_s > _PATH_LIFE_S:
@@ -86,4 +54,4 @@ class ServiceModel:
     @property
     def mean_service_s(self) -> float:
         """The service time of a tuple of mean size."""
-        return self._s / self._w if self._w else 0.0
+        return self._service_s / self._weight if self._weight else 0.0

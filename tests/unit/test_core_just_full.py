@@ -134,29 +134,13 @@ def test_an_expiry_takes_no_work_away() -> None:
     assert bolt.policy.window == before
 
 
-def test_the_model_tells_a_fixed_cost_from_one_per_record() -> None:
-    model = ServiceModel()
-    for n in range(200):
-        records = 80 + 40 * (n % 2)
-        model.on_sample(n / 100, records, 0.001 + 90e-6 * records, PATH_S)
-    assert model.fixed_s == pytest.approx(0.001, rel=0.01)
-    assert model.per_record_s == pytest.approx(90e-6, rel=0.01)
-
-
-def test_equal_sizes_are_taken_as_a_cost_per_record() -> None:
-    model = ServiceModel()
-    for n in range(50):
-        model.on_sample(n / 100, 100, SERVICE_S, PATH_S)
-    assert (model.fixed_s, model.per_record_s) == (0.0, pytest.approx(SERVICE_S / 100))
-
-
 def test_a_shortest_path_is_forgotten_and_a_longest_fades() -> None:
     model = ServiceModel()
-    model.on_sample(0.0, 1, SERVICE_S, 0.001)
-    model.on_sample(0.1, 1, SERVICE_S, 0.101)
+    model.on_sample(0.0, SERVICE_S, 0.001)
+    model.on_sample(0.1, SERVICE_S, 0.101)
     assert (model.path_s, model.path_peak_s) == (0.001, 0.101)
-    model.on_sample(0.2, 1, SERVICE_S, 0.001)
+    model.on_sample(0.2, SERVICE_S, 0.001)
     assert model.path_peak_s == pytest.approx(0.001 + 0.98 * 0.1)
     for now_s in (11.0, 22.0, 33.0):
-        model.on_sample(now_s, 1, SERVICE_S, 0.05)
+        model.on_sample(now_s, SERVICE_S, 0.05)
     assert model.path_s == 0.05

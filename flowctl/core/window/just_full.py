@@ -88,7 +88,7 @@ class JustFullWindow:
             return Signal.IN_RANGE
         self._slots = sample.slots
         path_s = sample.ack_rtt_s - sample.wait_s - sample.service_s
-        self._model.on_sample(sample.now_s, sample.records, sample.service_s, path_s)
+        self._model.on_sample(sample.now_s, sample.service_s, path_s)
         self._count(sample)
         signal = None
         if sample.sent_at_s >= self._round_start_s and self._round_acks >= _ROUND_ACKS_MIN:
