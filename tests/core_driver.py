@@ -11,6 +11,8 @@ from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
 from flowctl.core.settings import (
     BufferSettings,
     CoreSettings,
+    DispatchSettings,
+    HedgeSettings,
     RetrySettings,
     TimeoutSettings,
     TupleSettings,
@@ -23,6 +25,8 @@ from flowctl.testing.invariants import check
 _SECTIONS = {
     "window": WindowSettings,
     "tuple": TupleSettings,
+    "dispatch": DispatchSettings,
+    "hedge": HedgeSettings,
     "timeout": TimeoutSettings,
     "retry": RetrySettings,
     "buffer": BufferSettings,
@@ -31,9 +35,13 @@ E = TypeVar("E", bound=FlowEvent)
 
 
 def core_settings(**values: Any) -> CoreSettings:
-    """Settings from ``section_name=value``, as ``window_initial=4``; one record a tuple, aiad."""
+    """Settings from ``section_name=value``, as ``window_initial=4``; one record a tuple, aiad.
+
+    Without hedging: what a test sees of copies is what it asked for.
+    """
     sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     sections["tuple"]["records_max"] = 1
+    sections["hedge"]["enabled"] = False
     sections["window"]["policy"] = "aiad"  # the document's rule, whose numbers tests can follow
     for name, value in values.items():
         section, _, field = name.partition("_")
@@ -50,14 +58,21 @@ class Driver:
         self.core = SpoutCore(core_settings(**values), checkpoint=checkpoint)
         self.clock = ManualClock()
         self.log: list[FlowEvent] = []
+        self.log_emitted: list[Emission] = []
         self.checks = True
         self._read: dict[str, int] = {}
         for bolt in bolts:
             self.add(bolt, slots=slots)
 
-    def add(self, bolt: str, *, slots: int = 1, epoch: int = 1) -> None:
-        self.core.add_bolt(bolt, slots=slots, epoch=epoch, now_s=self.clock())
+    def add(self, bolt: str, *, slots: int = 1, epoch: int = 1, in_order: bool = False) -> None:
+        self.core.add_bolt(bolt, slots=slots, epoch=epoch, now_s=self.clock(), in_order=in_order)
         self._settle()
+
+    def widen(self, bolt: str, window: float) -> None:
+        """Set the bolt's window, as an ack might have."""
+        consumer = self.core.bolts[bolt]
+        consumer.policy.window = window
+        self.core._note_room(consumer)
 
     def remove(self, bolt: str, **how: Any) -> None:
         self.core.remove_bolt(bolt, now_s=self.clock(), **how)
@@ -80,6 +95,7 @@ class Driver:
             if emission is None:
                 break
             emissions.append(emission)
+        self.log_emitted += emissions
         self._settle()
         return emissions
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from flowctl.core.consumer import AdaptiveFlowConsumer
-
-NEVER = float("inf")
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
 
 
 class Alarms:

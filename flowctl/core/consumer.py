@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from flowctl.core.events import BoltState, FlowEvent, StateChanged, WindowChanged
+from flowctl.core.records import Ack
 from flowctl.core.rtt import RttEstimator
+from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.state import TRANSITIONS, Signal
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample, make_policy
 
-_RTTS_KEPT = 64  # enough for a steady median on a screen, nothing decides on it
+NEVER: Final = float("inf")
+NOT_QUEUED: Final = NEVER
+# For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
+_RTTS_KEPT = 32
+_RTT_EVERY = 4
+# Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
+_SAMPLES_MIN = 4
 
 
 class AdaptiveFlowConsumer:
@@ -21,31 +30,49 @@ class AdaptiveFlowConsumer:
     ``flight`` holds the tuples it was sent and is waited for, oldest first.  ``strays`` are
     those it may still hold though nobody waits for it any more (expired, or done elsewhere):
     they take room in the window until it is known that they are gone, so that a bolt never
-    holds more than its window.
+    holds more than its window.  ``is_fifo``: one slot, and acks come in the order of sending, so
+    that the ack of a later tuple proves an earlier one lost.
+
+    ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window
+    (S10).  ``completion_s``: how long until a tuple of mean size would be done and acked, if it
+    were sent now.  Both are as of the last :meth:`refresh`, which sending does by itself and which
+    whoever changes anything else has to do.
     """
 
     __slots__ = (
+        "_by_signs",
         "_events",
         "_full_at_s",
-        "_is_queued",
+        "_pool",
         "_settings",
+        "_window_max",
         "acked",
         "alarm_s",
+        "armed_at_s",
         "bolt",
+        "completion_s",
         "epoch",
         "flight",
+        "has_room",
         "heard_at_s",
-        "idle_reported",
+        "idle_said_at_s",
         "is_down",
+        "is_fifo",
+        "is_full",
         "is_gone",
+        "is_stalled",
         "is_suspect",
         "last_rtts_s",
         "last_services_s",
         "moved_away",
         "policy",
+        "queued_s",
         "records_acked",
+        "records_held",
         "rtt",
         "sends_heartbeats",
+        "sent",
+        "service",
         "slots",
         "state",
         "strays",
@@ -61,37 +88,54 @@ class AdaptiveFlowConsumer:
         now_s: float,
         settings: CoreSettings,
         events: deque[FlowEvent],
+        pool: ServicePool | None = None,
         learned: float | None = None,
+        in_order: bool = False,
     ) -> None:
         self.bolt = bolt
         self.slots = slots
         self.epoch = epoch
+        self.is_fifo = in_order and slots == 1 and settings.timeout.rule == "signs"
         self.policy = make_policy(settings.window, learned=learned)
         self.rtt = RttEstimator(settings.timeout)
+        self.service = ServiceModel()
         self.state = BoltState.NORMAL
         self.flight: dict[int, FlowTuple] = {}
+        self.records_held = 0  # of the tuples in flight
         self.strays: dict[int, float] = {}  # tuple id → when we stopped waiting for it
         self.heard_at_s = now_s
         self.sends_heartbeats = False
-        self.idle_reported = False  # by its last heartbeat: nothing queued, nothing in process
+        self.idle_said_at_s = -NEVER  # when its last heartbeat came, if that said: nothing to do
+        self.armed_at_s = now_s  # since when the oldest tuple in flight is waited for
+        self.is_full = False  # by its last heartbeat: all slots at work
+        self.is_stalled = False  # full, alive, and its oldest tuple is overdue
         self.is_suspect = False
         self.suspect_since_s = now_s
         self.is_down = False
         self.is_gone = False
-        self.alarm_s = float("inf")  # when the spout will look at it next
+        self.alarm_s = NEVER  # when the spout will look at it next; the alarms' to set
+        self.queued_s = NOT_QUEUED  # the dispatcher's to set
+        self.sent = 0
         self.acked = 0
         self.records_acked = 0
         self.moved_away = 0
         self.last_rtts_s: deque[float] = deque(maxlen=_RTTS_KEPT)
         self.last_services_s: deque[float] = deque(maxlen=_RTTS_KEPT)
-        self._full_at_s = float("-inf")  # when a tuple last filled the window
-        self._is_queued = False  # in the dispatcher's ring; the dispatcher's to set
+        self._full_at_s = -NEVER  # when a tuple last filled the window
+        self._by_signs = settings.timeout.rule == "signs"
+        self._pool = pool if pool is not None else ServicePool()
         self._settings = settings
+        self._window_max = settings.window.max
         self._events = events
+        self.has_room = True
+        self.completion_s = 0.0
+        self.refresh()
+
+    # -- how much it may hold ------------------------------------------------------------
 
     @property
     def window(self) -> int:
-        """The most tuples that the bolt may hold now."""
+        """The most tuples that the bolt may hold now; where it is counted in work, about."""
         return int(self.policy.window)
 
     @property
@@ -100,24 +144,44 @@ class AdaptiveFlowConsumer:
         return len(self.flight) + len(self.strays)
 
     @property
-    def has_room(self) -> bool:
-        """Whether a tuple may be sent: heard of lately, and in flight below the window (S10)."""
-        return not (self.is_suspect or self.is_gone) and (
-            len(self.flight) + len(self.strays) < int(self.policy.window)
-        )
-
-    @property
     def is_out(self) -> bool:
         """Whether no tuple should wait for it: suspect, or nothing but strays in its window."""
         return self.is_suspect or not (self.flight or self.has_room)
 
-    def records_max(self) -> int:
-        """How many records its next tuple should have at most, by its speed."""
-        settings = self._settings.tuple
-        per_record_s = self.rtt.service_per_record_s
-        if not per_record_s:
-            return settings.records_max
-        return max(1, min(settings.records_max, int(settings.service_max_s / per_record_s)))
+    @property
+    def watches_signs(self) -> bool:
+        """Whether heartbeats and the order of acks tell of its tuples, not the clock alone."""
+        return self._by_signs and self.sends_heartbeats
+
+    def work_s(self) -> float:
+        """Seconds of work that it holds, all slots together."""
+        service = self.service
+        work_s = service.tuple_s * len(self.flight) + service.record_s * self.records_held
+        return work_s + service.mean_s * len(self.strays) if self.strays else work_s
+
+    def refresh(self) -> None:
+        """Work out ``has_room`` and ``completion_s`` anew, after anything changed."""
+        service, policy, strays = self.service, self.policy, self.strays
+        held = len(self.flight)
+        work_s = service.tuple_s * held + service.record_s * self.records_held
+        if strays:
+            held += len(strays)
+            work_s += service.mean_s * len(strays)
+        work_max_s = policy.work_max_s
+        if self.is_suspect or self.is_stalled or self.is_gone:
+            self.has_room = False
+        elif work_max_s is None:
+            self.has_room = held < int(policy.window)
+        else:
+            self.has_room = not held or (work_s < work_max_s and held < self._window_max)
+        if service.samples >= _SAMPLES_MIN:
+            self.completion_s = work_s / self.slots + service.mean_s + service.path_s
+        else:
+            # While nobody knows anything, what each holds decides.
+            service_s = max(service.mean_s, self._pool.mean_s) or 1.0
+            self.completion_s = (held / self.slots + 1) * service_s + service.path_s
+
+    # -- tuples go and come --------------------------------------------------------------
 
     def on_sent(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """A tuple goes to the bolt now; its time-out starts."""
@@ -125,29 +189,48 @@ class AdaptiveFlowConsumer:
         flow_tuple.attempt += 1
         flow_tuple.sent_at_s = now_s
         flow_tuple.deadline_s = now_s + self.rtt.rto_s
-        self.idle_reported = False
+        if not self.flight:
+            self.armed_at_s = now_s
+        self.sent += 1
         self.flight[flow_tuple.tuple_id] = flow_tuple
-        if len(self.flight) + len(self.strays) >= int(self.policy.window):
+        self.records_held += len(flow_tuple.cut.records)
+        self.refresh()
+        if not self.has_room:
             self._full_at_s = now_s
 
-    def on_ack(
-        self,
-        flow_tuple: FlowTuple,
-        now_s: float,
-        wait_s: float | None,
-        service_s: float | None,
-        idle_total_s: float | None = None,
-    ) -> None:
+    def take_out(self, tuple_id: int) -> FlowTuple | None:
+        """A tuple is not waited for any more; None if it was not in flight."""
+        flow_tuple = self.flight.pop(tuple_id, None)
+        if flow_tuple is not None:
+            self.records_held -= len(flow_tuple.cut.records)
+        return flow_tuple
+
+    def take_all(self) -> list[FlowTuple]:
+        """Nothing is waited for any more; return what was, oldest first."""
+        held = list(self.flight.values())
+        self.flight.clear()
+        self.records_held = 0
+        return held
+
+    def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
+        """These strays are waited for again, before all else that it holds."""
+        younger = self.take_all()
+        for flow_tuple in (*flow_tuples, *younger):
+            self.strays.pop(flow_tuple.tuple_id, None)
+            self.flight[flow_tuple.tuple_id] = flow_tuple
+            self.records_held += len(flow_tuple.cut.records)
+        self.armed_at_s = now_s
+
+    def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """An ack of a tuple in flight: take its time, move window and state."""
-        del self.flight[flow_tuple.tuple_id]
-        self.acked += 1
-        rtt_s = now_s - flow_tuple.sent_at_s
         records = len(flow_tuple.cut.records)
+        del self.flight[flow_tuple.tuple_id]
+        self.records_held -= records
+        self.acked += 1
         self.records_acked += records
-        self.last_rtts_s.append(rtt_s)
-        if service_s is not None:
-            self.last_services_s.append(service_s)
-        self.rtt.on_sample(rtt_s, service_s, records)
+        self.armed_at_s = now_s
+        rtt_s = now_s - flow_tuple.sent_at_s
+        self._learn(ack, now_s, rtt_s, records)
         if self.strays:
             self._forget_strays(flow_tuple.sent_at_s)
         limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
@@ -157,11 +240,12 @@ class AdaptiveFlowConsumer:
                 now_s,
                 flow_tuple.sent_at_s,
                 rtt_s,
-                wait_s,
-                service_s,
+                ack.wait_s,
+                ack.service_s,
                 records,
                 limited,
-                idle_total_s,
+                self.service,
+                ack.idle_total_s,
                 self.slots,
             )
         )
@@ -169,6 +253,23 @@ class AdaptiveFlowConsumer:
             self._signal(signal, before, now_s, rtt_s)
         elif self.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
             self._signal(Signal.IN_RANGE, before, now_s, rtt_s)
+
+    def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
+        wait_s, service_s = ack.wait_s, ack.service_s
+        if wait_s is None or service_s is None:
+            self.service.on_sample(now_s, rtt_s, 0.0, records, self._pool)
+            self.rtt.on_sample(now_s, rtt_s)
+            if not self.acked % _RTT_EVERY:
+                self.last_rtts_s.append(rtt_s)
+            return
+        if not self.acked % _RTT_EVERY:
+            self.last_rtts_s.append(rtt_s)
+            self.last_services_s.append(service_s)
+        unqueued_s = rtt_s - wait_s
+        path_s = unqueued_s - service_s
+        self.service.on_sample(now_s, service_s, path_s, records, self._pool)
+        # The timer of a bolt that is watched is armed anew by each ack: no tuple's wait counts.
+        self.rtt.on_sample(now_s, unqueued_s if self.watches_signs else rtt_s)
 
     def _forget_strays(self, acked_sent_at_s: float) -> None:
         """Drop the strays that the bolt must be rid of.
@@ -205,7 +306,10 @@ class AdaptiveFlowConsumer:
     def on_heartbeat(self, holds: int, now_s: float) -> None:
         """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
         self.sends_heartbeats = True
-        self.idle_reported = not holds
+        self.idle_said_at_s = -NEVER if holds else now_s
+        self.is_full = holds >= self.slots
+        if not self.is_full:
+            self.is_stalled = False
         gone = len(self.strays) - holds
         for tuple_id, since_s in list(self.strays.items())[: max(0, gone)]:
             # One given up just now may have been on its way when the heartbeat left.
@@ -215,14 +319,31 @@ class AdaptiveFlowConsumer:
     def on_heard(self, now_s: float) -> bool:
         """Anything came from the bolt; True if that ends a suspicion."""
         self.heard_at_s = now_s
-        ended = self.is_suspect
+        if not self.is_suspect:
+            return False
         self.is_suspect = self.is_down = False
-        return ended
+        self.armed_at_s = now_s
+        return True
 
     def suspect(self, now_s: float) -> None:
         """Nothing was heard for too long: it gets no more until it speaks."""
         self.is_suspect = True
         self.suspect_since_s = now_s
+
+    def has_lost(self, flow_tuple: FlowTuple) -> bool:
+        """Whether it said that it has nothing to do when this tuple must have been there.
+
+        A heartbeat that left before the tuple came arrives at most one round trip after it was
+        sent; while that is not known, some heartbeats later.
+        """
+        service = self.service
+        there_s = service.path_peak_s if service.samples else self._settings.timeout.silence_s
+        return self.idle_said_at_s >= flow_tuple.sent_at_s + there_s
+
+    def on_overdue(self, now_s: float) -> None:
+        """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""
+        self.is_stalled = self.is_full
+        self._enter(BoltState.SLOW, "overdue", now_s, None)
 
     def _signal(self, signal: Signal, before: int, now_s: float, rtt_s: float | None) -> None:
         after = int(self.policy.window)

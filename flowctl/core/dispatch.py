@@ -1,14 +1,21 @@
-"""Which bolt gets the next tuple (S20): in turn, those with a full window are skipped."""
+"""Which bolt gets the next tuple: the one that would be through with it first, or in turn (S20)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Set
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
+from flowctl.core.settings import CoreSettings
 
 _NOBODY: frozenset[str] = frozenset()
+# A bolt is worth asking again if its completion time fell or rose by more than rounding.
+_ROUNDING = 1 + 1e-9
+# The heap may hold this many dead entries for each live one before it is swept.
+_DEAD_PER_LIVE = 3
+_HEAP_MIN = 64  # below it sweeping saves nothing
 
 
 class Dispatcher(Protocol):
@@ -21,31 +28,114 @@ class Dispatcher(Protocol):
         """Return a bolt with room that is not in ``avoid``, or None."""
 
 
+def make_dispatcher(settings: CoreSettings) -> Dispatcher:
+    """Return the dispatcher that ``dispatch.choice`` names."""
+    choice = settings.dispatch.choice
+    if choice == "auto":
+        in_work = settings.window.policy == "just_full"
+        choice = "least_completion" if in_work else "round_robin"
+    if choice == "least_completion":
+        return LeastCompletion()
+    return RoundRobin(skips=choice == "round_robin")
+
+
 class RoundRobin:
     """A ring of the bolts that may have room.
 
     A bolt that is found full leaves the ring and comes back at its next ack, so a pick costs
-    O(1) amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more.
+    O(1) amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more.  Without
+    ``skips`` the ring waits for a bolt that is full: blind, as a baseline.
     """
 
-    __slots__ = ("_ring",)
+    __slots__ = ("_ring", "_skips")
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips: bool = True) -> None:
         self._ring: deque[AdaptiveFlowConsumer] = deque()
+        self._skips = skips
 
     def note_room(self, consumer: AdaptiveFlowConsumer) -> None:
-        if not consumer._is_queued:
-            consumer._is_queued = True
+        if consumer.queued_s == NOT_QUEUED:
+            consumer.queued_s = 0.0
             self._ring.append(consumer)
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
         ring = self._ring
         for _ in range(len(ring)):
-            consumer = ring.popleft()
+            consumer = ring[0]
             if not consumer.has_room:
-                consumer._is_queued = False
+                if not (self._skips or consumer.is_gone):
+                    return None
+                consumer.queued_s = NOT_QUEUED
+                ring.popleft()
                 continue
-            ring.append(consumer)
+            ring.rotate(-1)
             if consumer.bolt not in avoid:
                 return consumer
         return None
+
+
+class LeastCompletion:
+    """A heap of the bolts that may have room, by when a tuple sent now would be done.
+
+    That is :attr:`AdaptiveFlowConsumer.completion_s`: the work it holds, this tuple's service,
+    the path.  An ack makes it earlier and adds an entry; a sending makes it later, which is found
+    when the entry comes to the top: O(log N) each, amortised.  Among equals the one that was noted
+    first goes first.  With ``avoid``, O(len(avoid) log N).
+    """
+
+    __slots__ = ("_heap", "_live", "_order")
+
+    def __init__(self) -> None:
+        # An entry is live if it is its bolt's earliest: its time is the bolt's ``queued_s``.
+        self._heap: list[tuple[float, int, AdaptiveFlowConsumer]] = []
+        self._order = 0
+        self._live = 0
+
+    def note_room(self, consumer: AdaptiveFlowConsumer) -> None:
+        if not consumer.has_room:
+            return
+        at_s = consumer.completion_s
+        queued_s = consumer.queued_s
+        if at_s * _ROUNDING >= queued_s:
+            return
+        self._live += queued_s == NOT_QUEUED
+        consumer.queued_s = at_s
+        self._order += 1
+        heappush(self._heap, (at_s, self._order, consumer))
+        if len(self._heap) > _HEAP_MIN + (1 + _DEAD_PER_LIVE) * self._live:
+            self._sweep()
+
+    def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
+        avoided: list[tuple[float, int, AdaptiveFlowConsumer]] = []
+        found = self._first()
+        while found is not None and found.bolt in avoid:
+            avoided.append(heappop(self._heap))
+            found = self._first()
+        for entry in avoided:
+            heappush(self._heap, entry)
+        return found
+
+    def _first(self) -> AdaptiveFlowConsumer | None:
+        heap = self._heap
+        while heap:
+            queued_s, _, consumer = heap[0]
+            if queued_s != consumer.queued_s:
+                heappop(heap)  # dead: an earlier one was added, or it was taken out
+                continue
+            if not consumer.has_room:
+                heappop(heap)
+                self._live -= 1
+                consumer.queued_s = NOT_QUEUED
+                continue
+            at_s = consumer.completion_s
+            if at_s <= queued_s * _ROUNDING:
+                return consumer
+            self._order += 1
+            consumer.queued_s = at_s
+            heapreplace(heap, (at_s, self._order, consumer))
+        return None
+
+    def _sweep(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[0] == entry[2].queued_s]
+        heapify(self._heap)
+        self._live = len(self._heap)

@@ -5,7 +5,7 @@ A revoked tuple is processed once, wherever that is: taking it back costs a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from heapq import heapify, heappop, heappush, heapreplace
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -14,7 +14,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 class Thief:
     """Asks the bolts with most work left for their newest tuples, one for each idle bolt.
 
-    Does nothing until the first :meth:`hunt`, when there is nothing left to send.  Each question
+    Does nothing until :meth:`start`, when there is nothing left to send.  Each question
     costs O(log N) amortised: the heap holds a bolt's work as it was, and is refreshed lazily.
     Not thread-safe.
     """
@@ -33,8 +33,6 @@ class Thief:
 
     def hunt(self) -> None:
         """There is nothing that could be sent now: ask on behalf of those that are idle."""
-        if not self._is_started:
-            self._start()
         while len(self._asked) < len(self._idle):
             victim = self._next_victim()
             if victim is None:
@@ -42,9 +40,10 @@ class Thief:
             self._asked.add(victim.bolt)
             self._revoke(victim, [next(reversed(victim.flight))])
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """From now on it is noted who is idle; O(N), once."""
         self._is_started = True
-        self._victims = [(-work_left_s(c), c.bolt) for c in self._bolts.values()]
+        self._victims = [(-c.work_s() / c.slots, c.bolt) for c in self._bolts.values()]
         heapify(self._victims)
         self._idle = {c.bolt: None for c in self._bolts.values() if not c.flight and c.has_room}
 
@@ -55,13 +54,18 @@ class Thief:
             if victim is None or name in self._asked or len(victim.flight) <= victim.slots:
                 heappop(self._victims)
                 continue
-            left_s = work_left_s(victim)
+            left_s = victim.work_s() / victim.slots
             if left_s < -recorded_s:
                 heapreplace(self._victims, (-left_s, name))
                 continue
             heappop(self._victims)  # comes back when it gave something, or is given more
             return victim
         return None
+
+    @property
+    def idle(self) -> Iterable[str]:
+        """The bolts that have nothing to do, the longest idle first."""
+        return self._idle
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` has nothing to do."""
@@ -98,11 +102,4 @@ class Thief:
 
     def _push(self, victim: AdaptiveFlowConsumer) -> None:
         if len(victim.flight) > victim.slots:
-            heappush(self._victims, (-work_left_s(victim), victim.bolt))
-
-
-def work_left_s(consumer: AdaptiveFlowConsumer) -> float:
-    """Seconds until the bolt is through with what it holds, by its speed so far."""
-    per_record_s = consumer.rtt.service_per_record_s or 0.0
-    records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
-    return per_record_s * records / consumer.slots
+            heappush(self._victims, (-victim.work_s() / victim.slots, victim.bolt))

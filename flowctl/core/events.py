@@ -69,6 +69,23 @@ class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
     rto_s: float
 
 
+class TupleLost(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """The bolt is through with later tuples, or has nothing to do: this one never reached it."""
+
+    bolt: str
+    tuple_id: int
+    attempt: int
+
+
+class TupleHedged(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """An idle bolt also got a tuple that ``slow_bolt`` would be late with; the first ack counts."""
+
+    tuple_id: int
+    bolt: str
+    slow_bolt: str
+    attempt: int
+
+
 class TupleMoved(FlowEvent, frozen=True, gc=False, kw_only=True):
     """A tuple was sent again, to ``bolt``; it was last held by ``moved_from``."""
 

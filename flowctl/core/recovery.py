@@ -1,18 +1,21 @@
-"""What goes again, and when: faults and back-off, expiry, suspicion (S6, S7, S18, S48, S110).
+"""What goes again, and when: faults, loss, expiry, suspicion (S6, S7, S18, S48, S110).
 
-A bolt that is slow keeps what it has begun and gives back the rest; one that is silent is suspect
-and gets nothing until it speaks; one that stays silent is down, and all it held goes to others.
+A bolt is judged by its signs: a timer on its oldest tuple that each ack arms anew, heartbeats, and
+the order of its acks.  One that is slow keeps what it has begun, gives back the rest and gets
+nothing more until it acks; what it can't have is lost and goes again at once; one that is silent is
+suspect and gets nothing until it speaks; one that stays silent is down, and all it held goes to
+others.  A bolt without heartbeats, or ``timeout.rule = "clock"``: each tuple expires after its RTO.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from flowctl.core.alarms import Alarms
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleExpired, TupleFailed, TupleGaveUp
+from flowctl.core.events import FlowEvent, TupleExpired, TupleFailed, TupleGaveUp, TupleLost
 from flowctl.core.records import AckOutcome
 from flowctl.core.retry import RetryQueue, backoff_s
 from flowctl.core.settings import CoreSettings
@@ -86,11 +89,43 @@ class Recovery:
         self.gave_up = self.gave_up or event
         self._events.append(event)
 
+    # -- signs ---------------------------------------------------------------------------
+
+    def on_acked(self, consumer: AdaptiveFlowConsumer, acked: FlowTuple, now_s: float) -> None:
+        """``acked`` is about to leave the flight: what was sent before it on a FIFO is lost.
+
+        RACK's rule (RFC 8985) without its reordering window: a bolt with one slot acks in the
+        order in which tuples reach it.
+        """
+        overtaken: list[FlowTuple] = []
+        for flow_tuple in consumer.flight.values():
+            if flow_tuple is acked:
+                break
+            overtaken.append(flow_tuple)
+        self._lose(consumer, overtaken, now_s)
+
+    def on_spoke(
+        self, consumer: AdaptiveFlowConsumer, pending: Mapping[int, FlowTuple], now_s: float
+    ) -> None:
+        """A suspect bolt spoke: what it held and nobody else has got yet is its own again."""
+        restored: list[FlowTuple] = []
+        for tuple_id in consumer.strays:
+            flow_tuple = pending.get(tuple_id)
+            if flow_tuple is None or flow_tuple.held_by != consumer.bolt:
+                continue
+            if self.retries.discard(tuple_id):
+                flow_tuple.trust(consumer.bolt)
+                restored.append(flow_tuple)
+        if restored:
+            consumer.restore(restored, now_s)
+            consumer.moved_away -= len(restored)
+        self.watch(consumer)
+
     # -- time passes ---------------------------------------------------------------------
 
-    def watch(self, consumer: AdaptiveFlowConsumer, deadline_s: float) -> None:
-        """A tuple with ``deadline_s`` was sent to ``consumer``: see that its alarm is set."""
-        if deadline_s < consumer.alarm_s:
+    def watch(self, consumer: AdaptiveFlowConsumer) -> None:
+        """A tuple was sent to ``consumer``, or its RTO changed: see that its alarm is set."""
+        if consumer.armed_at_s + consumer.rtt.rto_s < consumer.alarm_s and consumer.flight:
             self._alarms.set(consumer, self.due_s(consumer))
 
     def next_s(self) -> float | None:
@@ -107,17 +142,22 @@ class Recovery:
             self._on_alarm(consumer, now_s)
 
     def due_s(self, consumer: AdaptiveFlowConsumer) -> float:
-        """When ``consumer`` has to be looked at: its next tuple's time-out, or its silence."""
-        if not consumer.flight:
+        """When ``consumer`` has to be looked at: its oldest tuple's time-out, or its silence."""
+        flight = consumer.flight
+        if not flight:
             return consumer.strays_due_s()
         timeout = self._settings.timeout
         if consumer.is_suspect:
             return consumer.suspect_since_s + timeout.suspect_s
-        # Not always the oldest's: a time-out may be put off, and new ones become shorter.
-        due_s = min(flow_tuple.deadline_s for flow_tuple in consumer.flight.values())
-        if consumer.sends_heartbeats:
-            due_s = min(due_s, consumer.heard_at_s + timeout.silence_max_s)
-        return due_s
+        if not consumer.watches_signs:
+            # Not always the oldest's: new ones become shorter.
+            return min(flow_tuple.deadline_s for flow_tuple in flight.values())
+        silence_s = timeout.silence_max_s
+        if consumer.is_stalled:
+            silence_s = min(silence_s, timeout.silence_s)
+        due_s = min(consumer.armed_at_s + consumer.rtt.rto_s, consumer.heard_at_s + silence_s)
+        # A bolt of several slots may go on acking and never be through with one tuple (S48).
+        return min(due_s, next(iter(flight.values())).sent_at_s + timeout.rto_max_s)
 
     def _on_alarm(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         if not consumer.flight:
@@ -125,66 +165,76 @@ class Recovery:
         elif consumer.is_suspect:  # still silent: down, all it held goes to others
             consumer.is_down = True
             self._expire(consumer, list(consumer.flight.values()), now_s)
+        elif not consumer.watches_signs:
+            overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
+            consumer.on_expired(overdue, now_s, silent=False)
+            self._expire(consumer, overdue, now_s)
         elif self._is_silent(consumer, now_s):
             head = next(iter(consumer.flight.values()))
             consumer.on_expired([head], now_s, silent=True)
             consumer.suspect(now_s)
             self._expire(consumer, [head], now_s)
         else:
-            overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
-            consumer.on_expired(overdue, now_s, silent=False)
-            if consumer.sends_heartbeats and not consumer.idle_reported:
-                overdue = self._take_back(consumer, overdue, now_s)
-            self._expire(consumer, overdue, now_s)
+            self._on_overdue(consumer, now_s)
         self._note_changed(consumer)
 
     def _is_silent(self, consumer: AdaptiveFlowConsumer, now_s: float) -> bool:
         timeout = self._settings.timeout
-        # The same sum as in _due_s: an alarm that finds nothing to do would ring for ever.
-        silence_s = min(timeout.silence_s, timeout.silence_max_s)
-        return consumer.sends_heartbeats and consumer.heard_at_s + silence_s <= now_s
+        # The same sum as in due_s: an alarm that finds nothing to do would ring for ever.
+        return consumer.heard_at_s + min(timeout.silence_s, timeout.silence_max_s) <= now_s
 
-    def _take_back(
-        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
-    ) -> list[FlowTuple]:
-        """Slow, not dead: ask for what it has not begun, wait on for what it has.
-
-        Returns those that were waited for long enough: they go to others although this bolt may
-        be at work on them.
-        """
+    def _on_overdue(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """Alive, and its oldest tuple has no ack: lost, or slow, or waited for long enough."""
+        flight = list(consumer.flight.values())
         wait_s = self._settings.timeout.rto_max_s
-        # Compared as the deadlines below are set, so that no rounding asks for ever.
-        hopeless = [t for t in overdue if t.sent_at_s + wait_s <= now_s]
-        asked = [t for t in overdue if t.sent_at_s + wait_s > now_s]
-        for flow_tuple in asked:
-            self._note_expired(consumer, flow_tuple, now_s)
-            flow_tuple.deadline_s = min(now_s + consumer.rtt.rto_s, flow_tuple.sent_at_s + wait_s)
-        if asked:
-            self._revoke(consumer, [t.tuple_id for t in asked])
-        return hopeless
+        hopeless = [t for t in flight if t.sent_at_s + wait_s <= now_s]
+        if hopeless:  # it may be at work on them
+            consumer.on_expired(hopeless, now_s, silent=False)
+            self._expire(consumer, hopeless, now_s)
+        lost = [t for t in flight if consumer.has_lost(t) and t not in hopeless]
+        self._lose(consumer, lost, now_s)
+        if consumer.armed_at_s + consumer.rtt.rto_s <= now_s:
+            if consumer.flight:
+                consumer.on_overdue(now_s)
+                self._revoke(consumer, list(consumer.flight))
+            consumer.armed_at_s = now_s
 
-    def _expire(
-        self, consumer: AdaptiveFlowConsumer, overdue: list[FlowTuple], now_s: float
+    def _lose(
+        self, consumer: AdaptiveFlowConsumer, lost: Sequence[FlowTuple], now_s: float
     ) -> None:
-        for flow_tuple in overdue:
-            self._note_expired(consumer, flow_tuple, now_s)
-            del consumer.flight[flow_tuple.tuple_id]
-            consumer.strays[flow_tuple.tuple_id] = now_s
+        for flow_tuple in lost:
+            self._counters.lost += 1
+            self._events.append(
+                TupleLost(
+                    at_s=now_s,
+                    bolt=consumer.bolt,
+                    tuple_id=flow_tuple.tuple_id,
+                    attempt=flow_tuple.attempt,
+                )
+            )
+            consumer.take_out(flow_tuple.tuple_id)
             self.send_elsewhere(flow_tuple, consumer, now_s)
 
-    def _note_expired(
-        self, consumer: AdaptiveFlowConsumer, flow_tuple: FlowTuple, now_s: float
+    def _expire(
+        self, consumer: AdaptiveFlowConsumer, overdue: Sequence[FlowTuple], now_s: float
     ) -> None:
-        self._counters.expired += 1
-        self._events.append(
-            TupleExpired(
-                at_s=now_s,
-                bolt=consumer.bolt,
-                tuple_id=flow_tuple.tuple_id,
-                attempt=flow_tuple.attempt,
-                rto_s=now_s - flow_tuple.sent_at_s,
+        for flow_tuple in overdue:
+            self._counters.expired += 1
+            self._events.append(
+                TupleExpired(
+                    at_s=now_s,
+                    bolt=consumer.bolt,
+                    tuple_id=flow_tuple.tuple_id,
+                    attempt=flow_tuple.attempt,
+                    rto_s=now_s - flow_tuple.sent_at_s,
+                )
             )
-        )
+            consumer.take_out(flow_tuple.tuple_id)
+            consumer.strays[flow_tuple.tuple_id] = now_s
+            self.send_elsewhere(flow_tuple, consumer, now_s)
+        if overdue and consumer.watches_signs:
+            # If it comes back to life, it need not begin them: others have them.
+            self._revoke(consumer, [flow_tuple.tuple_id for flow_tuple in overdue])
 
     def send_elsewhere(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float

@@ -1,4 +1,4 @@
-"""How long things take: ack round trips, the retransmission time-out, service per record."""
+"""The retransmission time-out: how long to wait for an ack."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ _RTTVAR_GAIN = 1 / 4
 _DEVIATIONS = 4
 # RFC 6298 5.5: back off by doubling; undone by the next sample.
 _BACKOFF = 2
-# Service per record: the last eight tuples or so decide, as for SRTT.
-_SERVICE_GAIN = 1 / 8
+# A time-out that was wrong doubles the factor K up to 16; K halves in 30 s (after Eifel's
+# response, RFC 4015: be more patient with a path that proved us wrong, for a while).
+_PATIENCE_MAX = 16.0
+_PATIENCE_HALF_LIFE_S = 30.0
 
 
 class RttEstimator:
-    """Smoothed RTT, its deviation and the RTO of one bolt, after RFC 6298.  All in seconds.
+    """The RTO of one bolt, after RFC 6298.  All in seconds.  Read ``rto_s``.
 
+    What is sampled is up to the caller: whole round trips, or, with a timer on the oldest tuple
+    that is armed anew by every ack, round trips less the wait at the bolt.
     Emissions carry their attempt, so every sample belongs to a known sending and Karn's rule
     (no sample from a retransmission that can't be told apart) is met by construction.
     """
@@ -24,10 +28,11 @@ class RttEstimator:
     __slots__ = (
         "_backed_off_until_s",
         "_backoff",
+        "_patience",
+        "_patient_since_s",
         "_settings",
-        "latest_rtt_s",
+        "rto_s",
         "rttvar_s",
-        "service_per_record_s",
         "srtt_s",
     )
 
@@ -35,27 +40,27 @@ class RttEstimator:
         self._settings = settings
         self._backoff = 1.0
         self._backed_off_until_s = float("-inf")
+        self._patience = 1.0
+        self._patient_since_s = 0.0
         self.srtt_s: float | None = None
         self.rttvar_s = 0.0
-        self.latest_rtt_s: float | None = None
-        self.service_per_record_s: float | None = None
+        # The time after which an emission without an ack expires.
+        self.rto_s = min(settings.rto_max_s, settings.rto_first_s)
 
-    def on_sample(self, rtt_s: float, service_s: float | None, records: int) -> None:
-        """Take the round trip of one ack; ``service_s`` is the bolt's own measure, if any."""
-        self.latest_rtt_s = rtt_s
+    def on_sample(self, now_s: float, rtt_s: float) -> None:
+        """Take the time that one ack took."""
         self._backoff = 1.0
-        self._backed_off_until_s = float("-inf")
         if self.srtt_s is None:
             self.srtt_s = rtt_s  # RFC 6298 2.2
             self.rttvar_s = rtt_s / 2
         else:  # 2.3
             self.rttvar_s += _RTTVAR_GAIN * (abs(self.srtt_s - rtt_s) - self.rttvar_s)
             self.srtt_s += _SRTT_GAIN * (rtt_s - self.srtt_s)
-        per_record_s = (rtt_s if service_s is None else service_s) / records
-        if self.service_per_record_s is None:
-            self.service_per_record_s = per_record_s
-        else:
-            self.service_per_record_s += _SERVICE_GAIN * (per_record_s - self.service_per_record_s)
+        self._backed_off_until_s = float("-inf")
+        if self._patience > 1.0 and now_s - self._patient_since_s >= _PATIENCE_HALF_LIFE_S:
+            self._patience /= 2
+            self._patient_since_s = now_s
+        self._update()
 
     def back_off(self, now_s: float) -> None:
         """A time-out fired: wait longer for the next one.
@@ -65,13 +70,21 @@ class RttEstimator:
         if now_s >= self._backed_off_until_s:
             self._backed_off_until_s = now_s + self.rto_s
             self._backoff *= _BACKOFF
+            self._update()
 
-    @property
-    def rto_s(self) -> float:
-        """The time after which an emission without an ack expires."""
+    def on_spurious(self, now_s: float) -> None:
+        """A time-out was wrong: its tuple was processed after all."""
+        self._patience = min(_PATIENCE_MAX, 2 * self._patience)
+        self._patient_since_s = now_s
+        self._update()
+
+    def _update(self) -> None:
+        # Comparisons, not min and max: this runs at each ack, and calls cost more than the rest.
         settings = self._settings
         if self.srtt_s is None:
-            rto_s = settings.rto_first_s
+            rto_s = settings.rto_first_s * self._patience
         else:
-            rto_s = max(settings.rto_min_s, self.srtt_s + _DEVIATIONS * self.rttvar_s)
-        return min(settings.rto_max_s, rto_s * self._backoff)
+            rto_s = (self.srtt_s + _DEVIATIONS * self.rttvar_s) * self._patience
+            rto_s = max(rto_s, settings.rto_min_s)
+        rto_s *= self._backoff
+        self.rto_s = rto_s if rto_s < settings.rto_max_s else settings.rto_max_s

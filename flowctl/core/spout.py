@@ -7,25 +7,25 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.dispatch import RoundRobin
-from flowctl.core.drain import Thief
-from flowctl.core.events import BoltAdded, BoltRemoved, FlowEvent, TupleGaveUp, TupleMoved
+from flowctl.core.emitter import Emitter
+from flowctl.core.ending import Ending
+from flowctl.core.events import (
+    BoltAdded,
+    BoltRemoved,
+    FlowEvent,
+    TupleGaveUp,
+)
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
 from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
-
-# Ready retries looked at before new tuples get their turn: one whose other bolts are all full
-# must not hold up the rest, and looking at each on every poll would cost O(retries).
-_RETRIES_LOOKED_AT = 4
-_NOBODY: frozenset[str] = frozenset()
 
 
 class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
@@ -51,17 +51,9 @@ class SpoutCore:
         # What a bolt had done before it went: (acked, records acked, moved away).
         self._former: dict[str, tuple[int, int, int]] = {}
         self.intake = Intake(self.settings.buffer, checkpoint, self._events)
-        self._dispatcher = RoundRobin()
         self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
-        self._last_id = 0
-        self._input_ended = False
-        # The last time that nothing could be sent, there was something to send: windows were the
-        # limit, not the producer (RFC 7661: a window that is not used must not grow).  At the
-        # start nobody knows.
-        self._is_limited = True
         # Bolts that nobody should wait for: suspect, or full of tuples given up on.
         self._out: set[str] = set()
-        self._thief = Thief(self.bolts, self._revoke)
         self._recovery = Recovery(
             self.settings,
             self.counters,
@@ -69,11 +61,30 @@ class SpoutCore:
             revoke=self._revoke,
             note_changed=self._note_room,
         )
+        self._ending = Ending(self.settings, self.bolts, self._pending, self.counters, self._revoke)
+        self._emitter = Emitter(
+            self.settings,
+            self.counters,
+            self._events,
+            intake=self.intake,
+            recovery=self._recovery,
+            ending=self._ending,
+            bolts=self.bolts,
+            pending=self._pending,
+            out=self._out,
+            note_changed=self._note_room,
+        )
 
     # -- bolts come and go ---------------------------------------------------------------
 
-    def add_bolt(self, bolt: str, *, slots: int, epoch: int, now_s: float) -> None:
-        """A bolt came, or came back with a new epoch: what it held before goes to others."""
+    def add_bolt(
+        self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
+    ) -> None:
+        """A bolt came, or came back with a new epoch: what it held before goes to others.
+
+        ``in_order``: each slot takes tuples in the order of sending and messages come back in the
+        order in which they left, so with one slot the ack of a later tuple proves an earlier lost.
+        """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
         consumer = AdaptiveFlowConsumer(
@@ -83,7 +94,9 @@ class SpoutCore:
             now_s=now_s,
             settings=self.settings,
             events=self._events,
+            pool=self._emitter.pool,
             learned=self._windows.get(bolt),
+            in_order=in_order,
         )
         former = self._former.get(bolt, (0, 0, 0))
         consumer.acked, consumer.records_acked, consumer.moved_away = former
@@ -101,13 +114,14 @@ class SpoutCore:
         if consumer is None:
             return
         consumer.is_gone = True
+        consumer.has_room = False
         self._out.discard(bolt)
-        self._thief.forget(bolt)
+        self._ending.forget(bolt)
         self._windows[bolt] = consumer.policy.window
         self._former[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
-        held = list(consumer.flight.values())
-        consumer.flight.clear()
+        held = consumer.take_all()
         consumer.strays.clear()
+        consumer.service.leave(self._emitter.pool)
         self.counters.bolts_lost += lost
         self._events.append(
             BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)
@@ -134,101 +148,14 @@ class SpoutCore:
         so a reader that merely stops must not call this, or the records between are lost.
         """
         del now_s
-        self._input_ended = True
+        self._emitter.input_ended = True
         self.intake.end()
 
     # -- tuples go out -------------------------------------------------------------------
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        if self._recovery.retries:
-            emission = self._emit_retry(now_s)
-            if emission is not None:
-                return emission
-        if not self.intake.buffer:
-            self._is_limited = False
-            if self._input_ended:
-                self._thief.hunt()
-            return None
-        consumer = self._dispatcher.pick()
-        if consumer is None:
-            self._is_limited = True
-            return None
-        cut = self.intake.buffer.cut(self._records_max(consumer), self.settings.tuple.bytes_max)
-        self._last_id += 1
-        flow_tuple = FlowTuple(self._last_id, cut)
-        self._pending[flow_tuple.tuple_id] = flow_tuple
-        counters = self.counters
-        counters.records_pending_now += len(cut.records)
-        counters.records_pending_max = max(
-            counters.records_pending_max, counters.records_pending_now
-        )
-        return self._send(flow_tuple, consumer, now_s)
-
-    def _records_max(self, consumer: AdaptiveFlowConsumer) -> int:
-        records_max = consumer.records_max()
-        if self._input_ended:
-            # Guided self-scheduling (Polychronopoulos & Kuck 1987): a share of what is left, so
-            # that the last tuples are small and the bolts finish together.
-            share = self.intake.buffer.records // (2 * max(1, len(self.bolts)))
-            records_max = max(1, min(records_max, share))
-        return records_max
-
-    def _emit_retry(self, now_s: float) -> Emission | None:
-        blocked: list[FlowTuple] = []
-        emission = None
-        for flow_tuple in self._recovery.retries.take_ready():
-            avoid = self._avoided(flow_tuple)
-            consumer = self._thief.pick_idle(avoid) or self._dispatcher.pick(avoid)
-            if consumer is not None:
-                moved_from = flow_tuple.held_by or ""
-                emission = self._send(flow_tuple, consumer, now_s)
-                self.counters.moved += 1
-                self._events.append(
-                    TupleMoved(
-                        at_s=now_s,
-                        tuple_id=flow_tuple.tuple_id,
-                        bolt=consumer.bolt,
-                        moved_from=moved_from,
-                        attempt=flow_tuple.attempt,
-                    )
-                )
-                break
-            blocked.append(flow_tuple)
-            if len(blocked) >= _RETRIES_LOOKED_AT:
-                break
-        for flow_tuple in blocked:
-            self._recovery.retries.put_back(flow_tuple)
-        return emission
-
-    def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to; none once every bolt in use has had it (ruling 1.9-G)."""
-        avoid = flow_tuple.avoid
-        if not avoid:
-            return _NOBODY
-        usable = len(self.bolts) - len(self._out)
-        avoided = sum(1 for bolt in avoid if bolt in self.bolts and bolt not in self._out)
-        return avoid if usable > avoided else _NOBODY
-
-    def _send(
-        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
-    ) -> Emission:
-        self.counters.emitted += 1
-        flow_tuple.is_limited = self._is_limited
-        consumer.on_sent(flow_tuple, now_s)
-        if self._input_ended:
-            self._thief.note_given(consumer)
-        self._recovery.watch(consumer, flow_tuple.deadline_s)
-        cut = flow_tuple.cut
-        return Emission(
-            flow_tuple.tuple_id,
-            consumer.bolt,
-            flow_tuple.attempt,
-            cut.partition,
-            cut.records,
-            self.intake.ledgers[cut.partition].cumulative,
-            cut.size_bytes,
-        )
+        return self._emitter.poll(now_s)
 
     def poll_order(self) -> RevokeOrder | None:
         """Return the next thing to ask of a bolt, or None."""
@@ -244,17 +171,21 @@ class SpoutCore:
         consumer = self._speaker(ack.bolt, ack.epoch, now_s)
         if consumer is None:
             return self._count_unknown()
+        consumer.is_stalled = False
         flow_tuple = self._pending.get(ack.tuple_id)
         if flow_tuple is None:
             known = consumer.strays.pop(ack.tuple_id, None) is not None
             self._note_room(consumer)
-            if not known and ack.tuple_id > self._last_id:
+            if not known and ack.tuple_id > self._emitter.last_id:
                 return self._count_unknown()
             self.counters.duplicate += 1
             return AckOutcome.DUPLICATE
         # An earlier sending's ack says nothing of this one's round trip (Karn).
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
-            consumer.on_ack(flow_tuple, now_s, ack.wait_s, ack.service_s, ack.idle_total_s)
+            if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
+                self._recovery.on_acked(consumer, flow_tuple, now_s)
+            consumer.on_ack(flow_tuple, ack, now_s)
+            self._recovery.watch(consumer)
             outcome = AckOutcome.ACKED
         else:
             self._take_late(flow_tuple, consumer, now_s)
@@ -269,10 +200,12 @@ class SpoutCore:
         """An expired sending was processed after all: drop the replay, wherever it is."""
         self.counters.late += 1
         consumer.strays.pop(flow_tuple.tuple_id, None)
+        if not flow_tuple.is_hedged:
+            consumer.rtt.on_spurious(now_s)
         if self._recovery.retries.discard(flow_tuple.tuple_id):
             return
         holder = self.bolts.get(flow_tuple.held_by or "")
-        if holder is not None and holder.flight.pop(flow_tuple.tuple_id, None) is not None:
+        if holder is not None and holder.take_out(flow_tuple.tuple_id) is not None:
             holder.strays[flow_tuple.tuple_id] = now_s
             self._note_room(holder)
             self._revoke(holder, [flow_tuple.tuple_id])
@@ -296,7 +229,8 @@ class SpoutCore:
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
-        flow_tuple = consumer.flight.pop(tuple_id, None)
+        consumer.is_stalled = False
+        flow_tuple = consumer.take_out(tuple_id)
         if flow_tuple is None:
             consumer.strays.pop(tuple_id, None)
         self._note_room(consumer)
@@ -313,12 +247,14 @@ class SpoutCore:
         for tuple_id in tuple_ids:
             given = True
             consumer.strays.pop(tuple_id, None)
-            flow_tuple = consumer.flight.pop(tuple_id, None)
+            flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
                 self.counters.revoked += 1
                 self._recovery.send_elsewhere(flow_tuple, consumer, now_s)
+        if not consumer.held:
+            consumer.is_stalled = False  # it had begun nothing
         self._note_room(consumer)
-        self._thief.on_answer(consumer, given=given)
+        self._ending.on_answer(consumer, given=given)
 
     def on_heartbeat(
         self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
@@ -336,14 +272,17 @@ class SpoutCore:
         if consumer is None or consumer.epoch != epoch:
             return None
         if consumer.on_heard(now_s):
+            self._recovery.on_spoke(consumer, self._pending, now_s)
             self._note_room(consumer)
         return consumer
 
     def _note_room(self, consumer: AdaptiveFlowConsumer) -> None:
         """Something about ``consumer`` changed: it may have room now, be idle, or be out."""
-        self._dispatcher.note_room(consumer)
+        consumer.refresh()
+        if consumer.has_room:
+            self._emitter.dispatcher.note_room(consumer)
         if not consumer.flight:
-            self._thief.note_idle(consumer)
+            self._ending.note_idle(consumer)
         if consumer.strays or self._out:
             if consumer.is_out:
                 self._out.add(consumer.bolt)
@@ -358,7 +297,11 @@ class SpoutCore:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        return self._recovery.next_s()
+        due_s = self._recovery.next_s()
+        hedge_s = self._ending.next_s()
+        if due_s is None or hedge_s is None:
+            return hedge_s if due_s is None else due_s
+        return min(due_s, hedge_s)
 
     def on_deadline(self, *, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent, make retries ready."""

@@ -20,8 +20,10 @@ class FlowTuple:
         "avoid",
         "cut",
         "deadline_s",
+        "due_s",
         "faults",
         "held_by",
+        "is_hedged",
         "is_limited",
         "sent_at_s",
         "tuple_id",
@@ -37,6 +39,8 @@ class FlowTuple:
         self.is_limited = True  # it was not sent earlier because windows were full
         self.sent_at_s = 0.0
         self.deadline_s = 0.0
+        self.due_s = 0.0  # when its ack is expected; kept only at the end of the input
+        self.is_hedged = False  # another bolt was given it as well
 
     @property
     def first(self) -> Position:
@@ -51,3 +55,8 @@ class FlowTuple:
         if self.avoid is None:
             self.avoid = set()
         self.avoid.add(bolt)
+
+    def trust(self, bolt: str) -> None:
+        """``bolt`` is at work on it after all."""
+        if self.avoid is not None:
+            self.avoid.discard(bolt)

@@ -22,6 +22,8 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.StateChanged: "state_changed",
     ev.TupleExpired: "tuple_expired",
     ev.TupleMoved: "tuple_moved",
+    ev.TupleLost: "tuple_lost",
+    ev.TupleHedged: "tuple_hedged",
     ev.TupleFailed: "tuple_failed",
     ev.TupleGaveUp: "tuple_gave_up",
     ev.IntakePaused: "intake_paused",
@@ -80,6 +82,11 @@ def sentence(event: ev.FlowEvent) -> str:
         case ev.TupleExpired():
             waited = numbers.duration(event.rto_s)
             return f"{event.bolt}  tuple {event.tuple_id} expired: no ack within {waited}"
+        case ev.TupleLost():
+            return f"{event.bolt}  tuple {event.tuple_id} never arrived"
+        case ev.TupleHedged():
+            slow = event.slow_bolt
+            return f"{event.bolt}  idle: runs tuple {event.tuple_id} too, {slow} is late with it"
         case ev.TupleMoved():
             return f"{event.moved_from}  tuple {event.tuple_id} sent again to {event.bolt}"
         case ev.BoltRemoved():

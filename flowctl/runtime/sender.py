@@ -144,7 +144,7 @@ class Sender(threading.Thread):
             for frame in item.frames:
                 self._take_frame(item.bolt, item.epoch, frame, now_s)
         elif isinstance(item, Joined):
-            core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s)
+            core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
         elif isinstance(item, Left):
             consumer = core.bolts.get(item.bolt)
             if consumer is not None and consumer.epoch == item.epoch:

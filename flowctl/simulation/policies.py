@@ -1,7 +1,9 @@
 """Policies by name: what the settings of a run are.
 
 A name is one of ``window.policy``, with ``:N`` for ``window.initial`` (``fixed:16``); or one of
-the baselines below.
+the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as what
+they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out; without
+signs of loss and copies at the end.
 """
 
 from __future__ import annotations
@@ -17,13 +19,21 @@ from flowctl.simulation.workload import TUPLE_BYTES
 
 DEFAULT: Final = WindowSettings().policy
 AIAD_TUNED: Final = "aiad_tuned"
-# The baselines of the specification: a fixed time-out.
+# What plain Spark does: each bolt's part is fixed from the start, however slow it is.
+STATIC: Final = "static"
+# Storm: so many tuples under way for each bolt, all bolts together, given out blindly in turn.
+STORM_MAX_PENDING: Final = "storm_max_pending"
+_OWN: Final = ("just_full", "rtt_only")
+# The fixed time-outs of the specification's baselines.
 _BASELINE_RTO_S = 5.0
+_STORM_RTO_S = 30.0
+_STORM_PENDING = 4  # tuples a bolt: enough for a local bolt, as little as leaves none idle
+_UNBOUNDED = 1_000_000_000  # no window at all
 
 
 def known() -> tuple[str, ...]:
     """All names that take no number."""
-    return (*get_args(PolicyName), AIAD_TUNED)
+    return (*get_args(PolicyName), AIAD_TUNED, STATIC, STORM_MAX_PENDING)
 
 
 def check(policy: str) -> None:
@@ -43,9 +53,36 @@ def settings_of(
     changes: dict[str, Any] = {"window.policy": name}
     if name == AIAD_TUNED:
         changes = _tuned(scenario)
-    if number:
+    elif name in (STATIC, STORM_MAX_PENDING):
+        pending = int(number or _STORM_PENDING) if name == STORM_MAX_PENDING else None
+        changes = _blind(scenario, pending)
+    elif number:
         changes["window.initial"] = number
+    if name not in _OWN:
+        changes = {**_by_the_clock(_BASELINE_RTO_S), **changes}
     return Settings().with_overrides({**changes, **(overrides or {})})
+
+
+def _by_the_clock(rto_s: float) -> dict[str, Any]:
+    return {
+        "timeout.rule": "clock",
+        "timeout.rto_first_s": rto_s,
+        "timeout.rto_min_s": rto_s,
+        "timeout.rto_max_s": rto_s,
+        "hedge.enabled": False,
+    }
+
+
+def _blind(scenario: Scenario, pending: int | None) -> dict[str, Any]:
+    """No windows; each bolt in turn, whether or not it has anything to do."""
+    return {
+        **_by_the_clock(_STORM_RTO_S),
+        "window.policy": "fixed",
+        "window.initial": _UNBOUNDED,
+        "window.max": _UNBOUNDED,
+        "dispatch.choice": "in_turn",
+        "dispatch.in_flight_max": pending and pending * scenario.bolts,
+    }
 
 
 def _tuned(scenario: Scenario) -> dict[str, Any]:
@@ -58,9 +95,6 @@ def _tuned(scenario: Scenario) -> dict[str, Any]:
         "window.threshold_s": 2 * no_load_s,
         "window.initial": 4,
         "window.max": 100,
-        "timeout.rto_first_s": _BASELINE_RTO_S,
-        "timeout.rto_min_s": _BASELINE_RTO_S,
-        "timeout.rto_max_s": _BASELINE_RTO_S,
     }
 
 

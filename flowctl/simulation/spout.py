@@ -74,7 +74,7 @@ class SimSpout:
 
     def _add(self, bolt: SimBolt, epoch: int, at_s: float) -> None:
         slots = self._world.scenario.slots
-        self.core.add_bolt(bolt.name, slots=slots, epoch=epoch, now_s=at_s)
+        self.core.add_bolt(bolt.name, slots=slots, epoch=epoch, now_s=at_s, in_order=True)
 
     def _arrive(self, at_s: float, block: int, _: Any) -> None:
         first, count = self.workload.block(block)

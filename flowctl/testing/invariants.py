@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
@@ -53,8 +53,14 @@ def _check_counters(core: SpoutCore) -> None:
     records = sum(len(flow_tuple.cut.records) for flow_tuple in pending)
     _require(counters.records_pending_now == records, "records_pending_now is off")
     _require(counters.records_pending_max >= records, "records_pending_max is off")
-    _require(counters.acked + len(pending) == core._last_id, "a tuple is neither acked nor pending")
-    _require(counters.emitted == core._last_id + counters.moved, "emitted is off")
+    _require(
+        counters.acked + len(pending) == core._emitter.last_id,
+        "a tuple is neither acked nor pending",
+    )
+    _require(
+        counters.emitted == core._emitter.last_id + counters.moved + counters.hedged,
+        "emitted is off",
+    )
     _require(counters.late <= counters.acked, "more late acks than acks")
 
 
@@ -90,8 +96,14 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     _require(1 <= consumer.window <= core.settings.window.max, f"{name}: window out of bounds")
     _require(not consumer.is_gone, f"{name} is gone and still listed")
     _require(
-        not consumer.has_room or consumer._is_queued, f"{name} has room and is never asked (S20)"
+        not consumer.has_room or consumer.queued_s != NOT_QUEUED,
+        f"{name} has room and is never asked (S20)",
     )
+    had_room = consumer.has_room
+    consumer.refresh()
+    _require(had_room is consumer.has_room, f"{name}: a change was not taken into account")
+    records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
+    _require(consumer.records_held == records, f"{name}: records_held is off")
     _require((name in core._out) is consumer.is_out, f"{name}: out or not?")
     _require(not consumer.is_down or consumer.is_suspect, f"{name} is down and trusted")
 

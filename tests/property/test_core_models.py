@@ -13,6 +13,7 @@ from flowctl.core.ledger import PartitionLedger
 from flowctl.core.positions import encode, show
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import Position, Record
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.window import AckSample, make_policy
 from flowctl.errors import JobError
@@ -169,7 +170,9 @@ def test_aiad_moves_by_a_step_at_most_and_shrinks_once_a_round(
             policy.on_expired(now_s, sent_at_s)
         else:
             rtt_s = 1.0 if what == "over" else 0.1
-            policy.on_ack(AckSample(now_s, sent_at_s, rtt_s, None, None, 1, limited))
+            policy.on_ack(
+                AckSample(now_s, sent_at_s, rtt_s, None, None, 1, limited, ServiceModel())
+            )
         moved = policy.window - before
         assert 1 <= policy.window <= 12
         assert -step <= moved <= step
@@ -188,5 +191,9 @@ def test_an_unused_window_does_not_grow(
     policy = make_policy(WindowSettings(growth="ack", initial=initial, max=12, threshold_s=0.5))
     for what, by_s, _, _ in steps:
         before = policy.window
-        policy.on_ack(AckSample(by_s, 0.0, 1.0 if what == "over" else 0.1, None, None, 1, False))
+        policy.on_ack(
+            AckSample(
+                by_s, 0.0, 1.0 if what == "over" else 0.1, None, None, 1, False, ServiceModel()
+            )
+        )
         assert policy.window <= before

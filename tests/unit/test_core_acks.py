@@ -69,7 +69,7 @@ def test_the_ack_of_an_earlier_sending_to_the_same_bolt_is_no_sample_for_the_lat
     assert (second.bolt, second.attempt) == ("a", 2)
     driver.clock.advance(0.001)
     assert driver.ack(first) is AckOutcome.LATE
-    assert driver.core.bolts["a"].rtt.latest_rtt_s is None  # not 1 ms (Karn)
+    assert driver.core.bolts["a"].rtt.srtt_s is None  # not 1 ms (Karn)
     assert driver.ack(second) is AckOutcome.DUPLICATE
     assert driver.core.bolts["a"].held == 0
 
@@ -239,7 +239,7 @@ def test_what_a_dead_bolt_held_goes_to_others_and_only_the_head_is_to_blame() ->
     assert (removed.moved, removed.reason) == (3, "EOF")
     assert [e.tuple_id for e in driver.events(TupleFailed)] == held[:1]
     assert driver.core.counters.bolts_lost == 1
-    driver.core.bolts["b"].policy.window = 9.0
+    driver.widen("b", 9)
     assert [e.tuple_id for e in driver.emit()] == held[1:]  # at once
     driver.wait_for_deadline()
     assert [e.tuple_id for e in driver.emit()] == held[:1]  # after a back-off

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -22,6 +22,8 @@ class Bolt:
         self.slots = slots
         self.now_s = 0.0
         self.idle_total_s = 0.0
+        self.service = ServiceModel()
+        self.pool = ServicePool()
 
     def ack(
         self,
@@ -35,6 +37,7 @@ class Bolt:
         rtt_s = wait_s + service_s + path_s
         sent_at_s, self.now_s = self.now_s, self.now_s + rtt_s
         self.idle_total_s += idle_s
+        self.service.on_sample(self.now_s, service_s, path_s, 100, self.pool)
         return self.policy.on_ack(
             AckSample(
                 self.now_s,
@@ -44,6 +47,7 @@ class Bolt:
                 service_s,
                 100,
                 limited,
+                self.service,
                 self.idle_total_s,
                 self.slots,
             )
@@ -118,7 +122,7 @@ def test_bounds_and_bolts_that_tell_nothing() -> None:
     bolt.ack(path_s=10.0)
     assert bolt.policy.window == 8
     dumb = just_full(initial=3)
-    dumb.on_ack(AckSample(1.0, 0.5, 0.5, None, None, 100, True))
+    dumb.on_ack(AckSample(1.0, 0.5, 0.5, None, None, 100, True, ServiceModel()))
     assert dumb.window == 3
 
 
@@ -135,12 +139,12 @@ def test_an_expiry_takes_no_work_away() -> None:
 
 
 def test_a_shortest_path_is_forgotten_and_a_longest_fades() -> None:
-    model = ServiceModel()
-    model.on_sample(0.0, SERVICE_S, 0.001)
-    model.on_sample(0.1, SERVICE_S, 0.101)
+    model, pool = ServiceModel(), ServicePool()
+    model.on_sample(0.0, SERVICE_S, 0.001, 100, pool)
+    model.on_sample(0.1, SERVICE_S, 0.101, 100, pool)
     assert (model.path_s, model.path_peak_s) == (0.001, 0.101)
-    model.on_sample(0.2, SERVICE_S, 0.001)
+    model.on_sample(0.2, SERVICE_S, 0.001, 100, pool)
     assert model.path_peak_s == pytest.approx(0.001 + 0.98 * 0.1)
     for now_s in (11.0, 22.0, 33.0):
-        model.on_sample(now_s, SERVICE_S, 0.05)
+        model.on_sample(now_s, SERVICE_S, 0.05, 100, pool)
     assert model.path_s == 0.05

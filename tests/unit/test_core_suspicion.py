@@ -45,7 +45,8 @@ def test_a_silent_bolt_is_suspect_then_down_and_gets_nothing_until_it_speaks() -
     driver.beat("a")
     assert (a.is_suspect, a.is_down) == (False, False)
     assert a.state is BoltState.BUSY  # until its next ack in range
-    assert driver.ack(on_a[0]) in (AckOutcome.LATE, AckOutcome.DUPLICATE)
+    # Nobody else has got it yet, so it is waited for here again: no work is done twice.
+    assert driver.ack(on_a[0]) is AckOutcome.ACKED
     assert "a" in {e.bolt for e in driver.emit()}
 
 
@@ -79,7 +80,7 @@ def test_a_bolt_that_is_alive_and_busy_is_asked_to_give_back_and_nothing_is_doub
     for emission_id in list(driver.core.bolts["b"].flight):
         driver.ack(sent(driver, "b", emission_id))
     wait_beating(driver, 3.0, a={"busy": 1, "queued": 1}, b={})
-    assert driver.core.bolts["a"].state is BoltState.BUSY
+    assert driver.core.bolts["a"].state is BoltState.SLOW
     assert [(o.bolt, o.tuple_ids) for o in driver.orders()] == [("a", on_a)]
     assert driver.emit() == []  # b is idle, but a may be at work on them
     driver.give_back("a", on_a[1])
@@ -150,10 +151,8 @@ def test_a_lost_tuple_does_not_block_a_bolt_that_says_it_is_idle() -> None:
     driver.offer(1)
     driver.emit()
     wait_beating(driver, 3.0, a={})
-    driver.beat("a")
-    assert driver.core.bolts["a"].held == 1  # it may have been on its way
-    wait_beating(driver, 1.0, a={})
     assert driver.core.bolts["a"].held == 0
+    assert driver.core.counters.lost == 1
     assert len(driver.emit()) == 1
 
 
@@ -163,7 +162,9 @@ def test_what_a_bolt_says_it_holds_keeps_its_room() -> None:
     driver.emit()
     wait_beating(driver, 10.0, a={"busy": 1})  # one is lost, it hangs in the other
     assert len(driver.core.bolts["a"].strays) == 1
-    assert len(driver.emit()) == 1
+    assert driver.emit() == []  # it hangs: what it got now would only wait there
+    driver.beat("a")
+    assert len(driver.emit()) == 2
 
 
 @pytest.mark.req("S48")
@@ -228,4 +229,4 @@ def test_a_shorter_time_out_of_a_newer_tuple_is_heard() -> None:
     driver.ack(second)
     driver.offer(1)
     driver.emit()
-    assert driver.core.next_deadline_s() == pytest.approx(1.1)  # not the first one's 30 s
+    assert driver.core.next_deadline_s() == pytest.approx(0.4)  # not the first one's 30 s

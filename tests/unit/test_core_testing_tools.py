@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from flowctl.core.buffer import Cut
+from flowctl.core.consumer import NOT_QUEUED
 from flowctl.core.records import Emission, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.core.tuples import FlowTuple
@@ -43,7 +44,7 @@ def _forget_the_alarm(core: SpoutCore) -> None:
 
 
 def _forget_the_ring(core: SpoutCore) -> None:
-    core.bolts["b"]._is_queued = False
+    core.bolts["b"].queued_s = NOT_QUEUED
 
 
 def _miscount(core: SpoutCore) -> None:

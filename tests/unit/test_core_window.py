@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from flowctl.core.records import Emission
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -24,7 +25,7 @@ def aiad(growth: Literal["round", "ack"] = "ack", **values: float) -> WindowPoli
 def sample(
     rtt_s: float, *, now_s: float = 10.0, wait_s: float | None = None, limited: bool = True
 ) -> AckSample:
-    return AckSample(now_s, now_s - rtt_s, rtt_s, wait_s, None, 1, limited)
+    return AckSample(now_s, now_s - rtt_s, rtt_s, wait_s, None, 1, limited, ServiceModel())
 
 
 @pytest.mark.req("S4")
@@ -91,13 +92,18 @@ def test_a_window_that_nobody_fills_does_not_grow() -> None:
 
 def test_per_round_the_majority_decides_and_acks_of_the_round_before_say_nothing() -> None:
     policy = aiad("round", initial=5)
-    policy.on_ack(AckSample(1.0, 0.5, 0.5, None, None, 1, True))
+    policy.on_ack(AckSample(1.0, 0.5, 0.5, None, None, 1, True, ServiceModel()))
     assert policy.window == 6
     # Sent before the change at 1.0: no verdict yet, but over the threshold.
     for now_s in (1.6, 1.7, 1.8):
-        assert policy.on_ack(AckSample(now_s, 0.5, now_s - 0.5, None, None, 1, True)) is None
+        assert (
+            policy.on_ack(AckSample(now_s, 0.5, now_s - 0.5, None, None, 1, True, ServiceModel()))
+            is None
+        )
     # Sent after it, and itself in range: three of four were over.
-    assert policy.on_ack(AckSample(2.0, 1.5, 0.5, None, None, 1, True)) is Signal.OVER
+    assert (
+        policy.on_ack(AckSample(2.0, 1.5, 0.5, None, None, 1, True, ServiceModel())) is Signal.OVER
+    )
     assert policy.window == 5
 
 

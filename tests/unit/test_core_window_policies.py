@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -20,7 +21,7 @@ def make(name: PolicyName, initial: int, *, most: int = 256) -> WindowPolicy:
 
 
 def ack(now_s: float, rtt_s: float, *, limited: bool = True) -> AckSample:
-    return AckSample(now_s, now_s - rtt_s, rtt_s, None, None, 1, limited)
+    return AckSample(now_s, now_s - rtt_s, rtt_s, None, None, 1, limited, ServiceModel())
 
 
 class Rounds:
@@ -51,7 +52,9 @@ class Rounds:
 
     def _take(self, rtt_s: float, limited: bool) -> Signal | None:
         sent_at_s, self.now_s = self.now_s, self.now_s + rtt_s
-        return self.policy.on_ack(AckSample(self.now_s, sent_at_s, rtt_s, None, None, 1, limited))
+        return self.policy.on_ack(
+            AckSample(self.now_s, sent_at_s, rtt_s, None, None, 1, limited, ServiceModel())
+        )
 
 
 # -- aimd ---------------------------------------------------------------------------------

@@ -204,6 +204,10 @@ def range_of(kind: msgspec.inspect.Type) -> str:
             return f"{low} … {high}"
         case msgspec.inspect.IntType(ge=int(low)):
             return f"≥ {low}"
+        case msgspec.inspect.BoolType():
+            return "`true` or `false`"
+        case msgspec.inspect.FloatType(ge=float() | int() as low, le=float() | int() as high):
+            return f"{low:g} … {high:g}"
         case msgspec.inspect.FloatType(gt=float() | int() as low):
             return f"> {low:g}"
     raise AssertionError(f"no rule for {kind}")
@@ -216,13 +220,18 @@ def test_every_setting_is_told_with_its_present_default_and_range() -> None:
         if len(cells) == 4
     }
     wanted = {
-        name: (f"`{'none' if default is None else default}`", range_of(kind))
+        name: (f"`{_as_text(default)}`", range_of(kind))
         for name, kind, default in settings_fields()
     }
     assert told.keys() == wanted.keys()
     for name, values in wanted.items():
         # A Literal's values come in msgspec's order, which is not the page's.
         assert _sorted(told[name]) == _sorted(values), name
+
+
+def _as_text(default: object) -> str:
+    """As ``--set`` takes it."""
+    return str(default).lower() if default is None or isinstance(default, bool) else str(default)
 
 
 def _sorted(values: tuple[str, str]) -> tuple[str, list[str]]:

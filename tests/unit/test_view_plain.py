@@ -137,6 +137,8 @@ def test_every_event_has_a_stable_name() -> None:
         "WindowChanged": "window_changed",
         "StateChanged": "state_changed",
         "TupleExpired": "tuple_expired",
+        "TupleHedged": "tuple_hedged",
+        "TupleLost": "tuple_lost",
         "TupleMoved": "tuple_moved",
         "TupleFailed": "tuple_failed",
         "TupleGaveUp": "tuple_gave_up",

@@ -42,6 +42,8 @@ class AiadWindow:
         "window",
     )
 
+    work_max_s: float | None = None  # counts in tuples
+
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._settings = settings
         self.window = float(min(settings.max, max(_WINDOW_MIN, learned or settings.initial)))

@@ -42,6 +42,8 @@ class ArcWindow:
         "window",
     )
 
+    work_max_s: float | None = None  # counts in tuples
+
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
         self.window = float(int(min(self._max, max(_WINDOW_MIN, learned or settings.initial))))

@@ -12,6 +12,8 @@ class FixedWindow:
 
     __slots__ = ("window",)
 
+    work_max_s: float | None = None  # counts in tuples
+
     threshold_s: float | None = None
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:

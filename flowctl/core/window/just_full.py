@@ -6,6 +6,7 @@ idle before.  So nothing has to be inferred from round trips, and no baseline ca
     H = C (S + Lh) + m          work that keeps C slots busy over the path, plus a margin
     window = H / S + 1
 
+A bolt has room while it holds less than H seconds of work; the window in tuples is for the eye.
 ``S`` is the service time of a tuple, ``Lh`` the longest path of late, ``C`` the slots.  The margin
 grows by the idle time that was seen while the window was full, and shrinks when every tuple of
 two rounds had to wait longer than a tuple takes.
@@ -45,7 +46,6 @@ class JustFullWindow:
         "_last_idle_s",
         "_margin_s",
         "_max",
-        "_model",
         "_round_acks",
         "_round_start_s",
         "_rounds",
@@ -54,6 +54,7 @@ class JustFullWindow:
         "_wait_min_s",
         "threshold_s",
         "window",
+        "work_max_s",
     )  # fmt: skip
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
@@ -62,7 +63,7 @@ class JustFullWindow:
         self.window = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
         self.threshold_s: float | None = None
         self._slots = 1
-        self._model = ServiceModel()
+        self.work_max_s: float | None = None  # until the first ack the window counts
         self._margin_s = 0.0
         self._last_idle_s: float | None = None
         self._ignore_idle_until_s = float("-inf")
@@ -87,14 +88,15 @@ class JustFullWindow:
         if sample.wait_s is None or sample.service_s is None:
             return Signal.IN_RANGE
         self._slots = sample.slots
-        path_s = sample.ack_rtt_s - sample.wait_s - sample.service_s
-        self._model.on_sample(sample.now_s, sample.service_s, path_s)
         self._count(sample)
         signal = None
         if sample.sent_at_s >= self._round_start_s and self._round_acks >= _ROUND_ACKS_MIN:
-            signal = self._decide(sample.now_s)
+            signal = self._decide(sample.now_s, sample.service)
             self._begin_round(sample.now_s)
-        self._set_window()
+        work_s = self.work_max_s = self._work_s(sample.service)
+        service_s = sample.service.mean_s
+        if service_s > 0:
+            self.window = max(_WINDOW_MIN, min(self._max, work_s / service_s + 1))
         return signal
 
     def _count(self, sample: AckSample) -> None:
@@ -108,36 +110,30 @@ class JustFullWindow:
                 self._idle_s += max(0.0, sample.idle_total_s - self._last_idle_s)
             self._last_idle_s = sample.idle_total_s
 
-    def _decide(self, now_s: float) -> Signal:
+    def _decide(self, now_s: float, model: ServiceModel) -> Signal:
         self._rounds += 1
         idle_s = self._idle_s if now_s >= self._ignore_idle_until_s else 0.0
         if idle_s > _IDLE_SHARE * (idle_s + self._busy_s):
             self._margin_s += idle_s * self._slots
             # What was sent before this change can't show it yet.
-            self._ignore_idle_until_s = now_s + self._model.path_peak_s
+            self._ignore_idle_until_s = now_s + model.path_peak_s
             self._begin_watch()
             return Signal.IN_RANGE
         if self._shrink_acks < _SHRINK_ACKS or self._rounds < _SHRINK_ROUNDS:
             return Signal.IN_RANGE
-        service_s, wait_s = self._model.mean_service_s, self._wait_min_s
+        service_s, wait_s = model.mean_s, self._wait_min_s
         self._begin_watch()
         if wait_s <= service_s:
             return Signal.IN_RANGE
-        work_s = self._work_s()
-        excess_s = (wait_s - service_s) * work_s / (self._model.path_s + service_s + wait_s)
+        work_s = self._work_s(model)
+        excess_s = (wait_s - service_s) * work_s / (model.path_s + service_s + wait_s)
         least_s = _WORK_MIN * service_s
         self._margin_s -= min(_SHRINK_GAIN * excess_s, max(0.0, work_s - least_s))
         return Signal.OVER
 
-    def _work_s(self) -> float:
-        model = self._model
-        bridge_s = self._slots * (model.mean_service_s + model.path_peak_s)
-        return max(_WORK_MIN * model.mean_service_s, bridge_s + self._margin_s)
-
-    def _set_window(self) -> None:
-        service_s = self._model.mean_service_s
-        if service_s > 0:
-            self.window = max(_WINDOW_MIN, min(self._max, self._work_s() / service_s + 1))
+    def _work_s(self, model: ServiceModel) -> float:
+        bridge_s = self._slots * (model.mean_s + model.path_peak_s)
+        return max(_WORK_MIN * model.mean_s, bridge_s + self._margin_s)
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
         """A time-out says nothing of how much work fits: the bolt is BUSY until it speaks."""

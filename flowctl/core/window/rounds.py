@@ -24,6 +24,8 @@ class RoundSampled(abc.ABC):
 
     __slots__ = ("_acks", "_limited", "_max", "_round_start_s", "_shrunk_at_s", "_sum_s", "window")
 
+    work_max_s: float | None = None  # counts in tuples
+
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
         self.window = self._bounded(float(learned or settings.initial))

@@ -1,0 +1,84 @@
+"""The end of the input: small shares first, then what was not begun is taken back, then copies.
+
+One face for :mod:`flowctl.core.finish`, :mod:`flowctl.core.drain` and :mod:`flowctl.core.hedge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.counters import Counters
+from flowctl.core.drain import Thief
+from flowctl.core.finish import Finish
+from flowctl.core.hedge import Hedger
+from flowctl.core.service import ServicePool
+from flowctl.core.settings import CoreSettings
+from flowctl.core.tuples import FlowTuple
+
+
+class Ending:
+    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe."""
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        bolts: Mapping[str, AdaptiveFlowConsumer],
+        pending: Mapping[int, FlowTuple],
+        counters: Counters,
+        revoke: Callable[[AdaptiveFlowConsumer, list[int]], None],
+    ) -> None:
+        self._counters = counters
+        self._is_last_out = False  # nothing is left that was never sent
+        self._finish = Finish(bolts)
+        self._thief = Thief(bolts, revoke)
+        self._hedger = Hedger(settings.hedge, bolts, pending)
+
+    def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
+        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.
+
+        None when the others would have to wait for it.  If it alone is at work there are no others.
+        """
+        pending = self._counters.records_pending_now
+        if pending and self._finish.is_late(consumer, left, pending):
+            return 0
+        return self._finish.records_for(consumer, records, left)
+
+    def pick_copy(
+        self, pool: ServicePool, now_s: float
+    ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
+        """Nothing is left to send: ask for what was not begun; return a tuple to run twice."""
+        if not self._is_last_out:
+            self._is_last_out = True
+            self._thief.start()
+            tuples = self._counters.emitted
+            self._hedger.start(now_s, tuples=tuples, work_s=tuples * pool.mean_s)
+        self._thief.hunt()
+        return self._hedger.pick(self._thief.idle, now_s)
+
+    def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
+        """Return an idle bolt that is not in ``avoid``, for a tuple that goes again."""
+        return self._thief.pick_idle(avoid)
+
+    def next_s(self) -> float | None:
+        """When :meth:`pick_copy` should be asked although nothing has happened, or None."""
+        return self._hedger.next_s()
+
+    def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
+        """``consumer`` was sent ``flow_tuple``."""
+        if self._is_last_out:
+            self._thief.note_given(consumer)
+            self._hedger.note_sent(flow_tuple, consumer)
+
+    def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
+        """``consumer`` has nothing to do."""
+        if self._is_last_out:
+            self._thief.note_idle(consumer)
+
+    def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:
+        """``consumer`` gave back what it could."""
+        self._thief.on_answer(consumer, given=given)
+
+    def forget(self, bolt: str) -> None:
+        """``bolt`` went."""
+        self._thief.forget(bolt)

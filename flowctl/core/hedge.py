@@ -1,0 +1,143 @@
+"""At the end of the input an idle bolt runs what another has begun and would be late with.
+
+After Dean & Barroso, The Tail at Scale (2013): hedged requests.  Unlike taking back what was not
+begun it costs work twice, so it comes last, within budgets, and can be switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import islice
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.settings import HedgeSettings
+from flowctl.core.tuples import FlowTuple
+
+# The idle bolt must be done in half of the time that the other still needs: a copy that is only a
+# little sooner is not worth its work.
+_GAIN = 2.0
+# A time that was asked for must count as reached when it comes: far above the rounding of clocks.
+_ROUNDING_S = 1e-6
+# Idle bolts looked at for one tuple, the longest idle first: all would be O(N) for each of N.
+_IDLE_LOOKED_AT = 64
+
+
+class Hedger:
+    """Finds the tuple that will be last, and an idle bolt that would be sooner.
+
+    A tuple whose time is over is expected to take as long again as it is late already, for nothing
+    is known of it any more.  O(log n) a question.  Part of ``SpoutCore``, not thread-safe.
+    """
+
+    def __init__(
+        self,
+        settings: HedgeSettings,
+        bolts: Mapping[str, AdaptiveFlowConsumer],
+        pending: Mapping[int, FlowTuple],
+    ) -> None:
+        self._settings = settings
+        self._bolts = bolts
+        self._pending = pending
+        self._is_started = False
+        self._latest: list[tuple[float, int]] = []  # (-due_s, tuple id)
+        self._earliest: list[tuple[float, int]] = []  # (due_s, tuple id)
+        self._left = 0  # tuples that may still be hedged
+        self._work_left_s = 0.0  # and seconds of work
+        self._again_s: float | None = None
+
+    def start(self, now_s: float, *, tuples: int, work_s: float) -> None:
+        """Nothing is left to send; ``tuples`` and ``work_s`` is what there was in all.  O(n)."""
+        self._is_started = True
+        share = self._settings.share_max
+        self._left = max(len(self._bolts), int(share * tuples))
+        self._work_left_s = share * work_s
+        for consumer in self._bolts.values():
+            service = consumer.service
+            done_s = consumer.armed_at_s + service.path_s
+            for flow_tuple in consumer.flight.values():
+                done_s += service.of(len(flow_tuple.cut.records)) / consumer.slots
+                self._expect(flow_tuple, max(now_s, done_s))
+
+    def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
+        """``consumer`` was just sent ``flow_tuple``."""
+        if self._is_started:
+            ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
+            self._expect(flow_tuple, flow_tuple.sent_at_s + ready_s)
+
+    def _expect(self, flow_tuple: FlowTuple, due_s: float) -> None:
+        flow_tuple.due_s = due_s
+        if not flow_tuple.is_hedged:
+            heappush(self._latest, (-due_s, flow_tuple.tuple_id))
+            heappush(self._earliest, (due_s, flow_tuple.tuple_id))
+
+    def next_s(self) -> float | None:
+        """When to ask again although nothing has happened, or None."""
+        return self._again_s
+
+    def pick(
+        self, idle: Iterable[str], now_s: float
+    ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
+        """Return a tuple and the idle bolt that shall have it as well, or None."""
+        self._again_s = None
+        if not (self._settings.enabled and self._is_started and self._left > 0):
+            return None
+        flow_tuple = self._worst(now_s)
+        if flow_tuple is None:
+            return None
+        found = self._soonest(flow_tuple, idle)
+        if found is None:
+            return None
+        consumer, needs_s = found
+        if _GAIN * needs_s > _remaining_s(flow_tuple, now_s) + _ROUNDING_S:
+            overdue = self._top(self._earliest, 1.0)
+            if overdue is not None:
+                self._again_s = overdue.due_s + _GAIN * needs_s
+            return None
+        if needs_s > self._work_left_s:
+            return None
+        self._left -= 1
+        self._work_left_s -= needs_s
+        flow_tuple.is_hedged = True
+        return flow_tuple, consumer
+
+    def _worst(self, now_s: float) -> FlowTuple | None:
+        latest = self._top(self._latest, -1.0)
+        earliest = self._top(self._earliest, 1.0)
+        if latest is None or earliest is None:
+            return None
+        return max(latest, earliest, key=lambda t: _remaining_s(t, now_s))
+
+    def _top(self, heap: list[tuple[float, int]], sign: float) -> FlowTuple | None:
+        """The first tuple of ``heap`` that is still in flight where it was expected."""
+        while heap:
+            at_s, tuple_id = heap[0]
+            flow_tuple = self._pending.get(tuple_id)
+            if flow_tuple is not None and not flow_tuple.is_hedged:
+                holder = self._bolts.get(flow_tuple.held_by or "")
+                held = holder is not None and tuple_id in holder.flight
+                if held and flow_tuple.due_s == sign * at_s:
+                    return flow_tuple
+            heappop(heap)
+        return None
+
+    def _soonest(
+        self, flow_tuple: FlowTuple, idle: Iterable[str]
+    ) -> tuple[AdaptiveFlowConsumer, float] | None:
+        best: tuple[AdaptiveFlowConsumer, float] | None = None
+        records = len(flow_tuple.cut.records)
+        for bolt in islice(idle, _IDLE_LOOKED_AT):
+            consumer = self._bolts[bolt]
+            service = consumer.service
+            if not (service.samples and consumer.has_room):
+                continue
+            if flow_tuple.avoid and bolt in flow_tuple.avoid:
+                continue
+            needs_s = service.of(records) + service.path_s
+            if best is None or needs_s < best[1]:
+                best = (consumer, needs_s)
+        return best
+
+
+def _remaining_s(flow_tuple: FlowTuple, now_s: float) -> float:
+    return abs(flow_tuple.due_s - now_s)

@@ -1,0 +1,52 @@
+"""How many records ride in one tuple: enough that its fixed cost is small, and no more.
+
+From a bolt's service time S(n) = a + b n::
+
+    n = min( a' (1 - e) / (e b),  (T - a) / b,  remaining x share / 2 )
+
+``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
+of the time that the fixed cost may take, T the longest that a tuple should take.
+"""
+
+from __future__ import annotations
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.settings import TupleSettings
+
+# The fixed cost may take 3 % of the time: the rest of the law is held to 2 to 5 %.
+_FIXED_SHARE = 0.03
+_RECORDS_PER_FIXED = (1 - _FIXED_SHARE) / _FIXED_SHARE
+# What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
+# bolts each waits for N of them.
+_DRIVER_S = 60e-6
+# Sizes of the first tuples: they tell a from b before anything rests on it.
+_FIRST = (25, 100, 400)
+_FIRST_SAMPLES = 2
+# A size is at most this many times the largest so far: one wrong guess must not cost a minute.
+_GROWTH = 4
+# Sizes vary by so much about the best one, evenly (steps of the golden ratio): without that the
+# two costs could not be told apart.
+_DITHER = 0.15
+_GOLDEN = 0.6180339887498949
+
+
+def records_for(consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int) -> int:
+    """Return how many records the next tuple for ``consumer`` should have at most.
+
+    ``bolts``: how many there are.  At least 1; never over ``settings.records_max``.
+    """
+    service, most = consumer.service, settings.records_max
+    if service.samples < _FIRST_SAMPLES:
+        return min(most, _FIRST[min(consumer.sent, len(_FIRST) - 1)])
+    if service.record_s <= 0:
+        return most
+    cheap_s = _RECORDS_PER_FIXED * fixed_s(consumer, bolts)
+    records = min(cheap_s, settings.service_max_s - service.tuple_s) / service.record_s
+    records = min(records, _GROWTH * service.records_most)
+    dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
+    return max(1, min(most, int(records * dither)))
+
+
+def fixed_s(consumer: AdaptiveFlowConsumer, bolts: int) -> float:
+    """What a tuple costs beside its records: at the bolt, and at the driver for each bolt."""
+    return consumer.service.tuple_s + _DRIVER_S * bolts

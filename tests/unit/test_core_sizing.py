@@ -1,0 +1,107 @@
+"""How many records ride in a tuple: found from the service times (S1)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flowctl.core.records import Emission
+from flowctl.core.service import ServiceModel, ServicePool
+from tests.core_driver import Driver
+
+FIXED_S, RECORD_S = 0.005, 0.00002  # the batch scenario: 5 ms a tuple and 20 us a record
+
+
+def serve(driver: Driver, emission: Emission, service_s: float) -> None:
+    driver.clock.advance(service_s)
+    driver.ack(emission, wait_s=0.0, service_s=service_s, idle_total_s=0.0)
+
+
+def run(driver: Driver, tuples: int, fixed_s: float, record_s: float) -> list[int]:
+    """One tuple at a time; return their sizes."""
+    sizes = []
+    for _ in range(tuples):
+        driver.offer(20_000)
+        (emission,) = driver.emit(1)
+        sizes.append(len(emission.records))
+        serve(driver, emission, fixed_s + record_s * len(emission.records))
+    return sizes
+
+
+def one_bolt(**values: float) -> Driver:
+    return Driver(
+        "a", tuple_records_max=20_000, buffer_records_max=40_000, window_initial=1, **values
+    )
+
+
+@pytest.mark.req("S1")
+def test_the_first_tuples_are_small_and_differ_then_the_fixed_cost_is_three_percent() -> None:
+    sizes = run(one_bolt(), 40, FIXED_S, RECORD_S)
+    assert sizes[:2] == [25, 100]
+    assert all(later <= 4 * 1.16 * max(sizes[:n]) for n, later in enumerate(sizes) if n > 2)
+    # a' = 5 ms and 60 us at the driver; 32 times that, in records, give or take the dither.
+    best = 0.97 / 0.03 * (FIXED_S + 60e-6) / RECORD_S
+    settled = sizes[10:]
+    assert all(0.84 * best <= size <= 1.16 * best for size in settled)
+    assert sum(settled) / len(settled) == pytest.approx(best, rel=0.03)
+    assert len(set(settled)) > 20  # dithered, or a and b would blur
+
+
+def test_a_slow_bolt_gets_smaller_tuples() -> None:
+    """None takes longer than tuple.service_max_s."""
+    sizes = run(one_bolt(tuple_service_max_s=0.25), 30, 0.1, 0.01)
+    assert all(size <= 1.16 * 0.15 / 0.01 for size in sizes[5:])
+    assert max(sizes[5:]) >= 0.15 / 0.01
+
+
+def test_where_a_tuple_costs_nothing_beside_its_records_one_is_enough() -> None:
+    sizes = run(one_bolt(), 30, 0.0, 0.01)
+    assert set(sizes[5:]) == {1}
+
+
+def test_the_two_costs_are_told_apart_at_any_speed_in_spite_of_noise() -> None:
+    """Twelve bolts, speeds 8:1, 10 % noise, sizes within 15 %: r = 5 ms / 20 us is 250 records."""
+    rng = random.Random(7)
+    pool = ServicePool()
+    models = [ServiceModel() for _ in range(12)]
+    for turn in range(400):
+        for index, model in enumerate(models):
+            speed = (2.0, 1.0, 0.25)[index % 3]
+            records = (25, 100, 400)[turn] if turn < 3 else int(2_000 * rng.uniform(0.85, 1.15))
+            service_s = (FIXED_S + RECORD_S * records) / speed * rng.lognormvariate(0.0, 0.1)
+            model.on_sample(turn * 0.1, service_s, 0.002, records, pool)
+    assert pool.fixed_records == pytest.approx(250, rel=0.5)
+    slow, fast = models[2], models[0]
+    assert slow.of(1_000) == pytest.approx(8 * fast.of(1_000), rel=0.15)
+
+
+def test_while_sizes_do_not_vary_all_cost_is_the_records() -> None:
+    pool, model = ServicePool(), ServiceModel()
+    for turn in range(50):
+        model.on_sample(turn * 0.1, 0.01, 0.002, 100, pool)
+    assert (pool.fixed_records, model.tuple_s) == (0.0, 0.0)
+    assert model.record_s == pytest.approx(0.0001)
+
+
+def test_a_bolt_that_goes_takes_its_line_along() -> None:
+    pool, stays, goes = ServicePool(), ServiceModel(), ServiceModel()
+    for turn, records in enumerate((25, 100, 400, 800)):
+        stays.on_sample(turn, 0.001 + 1e-5 * records, 0.0, records, pool)
+    alone = pool.fixed_records
+    assert alone == pytest.approx(100, rel=0.01)
+    for turn, records in enumerate((25, 100, 400, 800)):
+        goes.on_sample(turn, 1.0 + 1e-5 * records, 0.0, records, pool)
+    assert pool.fixed_records > 2 * alone
+    goes.leave(pool)
+    assert pool.fixed_records == pytest.approx(alone)
+
+
+def test_a_bolt_that_tells_nothing_gets_sizes_by_its_round_trips() -> None:
+    driver = one_bolt()
+    for _ in range(20):
+        driver.offer(20_000)
+        (emission,) = driver.emit(1)
+        driver.clock.advance(FIXED_S + RECORD_S * len(emission.records))
+        driver.ack(emission)
+    assert 2_000 < len(emission.records) < 12_000
