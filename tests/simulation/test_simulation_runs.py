@@ -14,6 +14,7 @@ from flowctl.core.events import (
     BoltState,
     StateChanged,
     TupleExpired,
+    TupleHedged,
     TupleLost,
 )
 from flowctl.core.records import Ack
