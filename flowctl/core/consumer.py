@@ -228,9 +228,9 @@ class AdaptiveFlowConsumer:
         self.records_held -= records
         self.acked += 1
         self.records_acked += records
-        self.armed_at_s = now_s
         rtt_s = now_s - flow_tuple.sent_at_s
         self._learn(ack, now_s, rtt_s, records)
+        self.armed_at_s = now_s
         if self.strays:
             self._forget_strays(flow_tuple.sent_at_s)
         limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
@@ -257,7 +257,9 @@ class AdaptiveFlowConsumer:
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
         if wait_s is None or service_s is None:
-            self.service.on_sample(now_s, rtt_s, 0.0, records, self._pool)
+            # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
+            busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
+            self.service.on_sample(now_s, busy_s, 0.0, records, self._pool)
             self.rtt.on_sample(now_s, rtt_s)
             if not self.acked % _RTT_EVERY:
                 self.last_rtts_s.append(rtt_s)

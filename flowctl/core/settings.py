@@ -11,7 +11,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Ratio = Annotated[float, msgspec.Meta(gt=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-PolicyName = Literal["just_full", "aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
+PolicyName = Literal["just_full", "rtt_only", "aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

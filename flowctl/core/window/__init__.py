@@ -13,6 +13,7 @@ from flowctl.core.window.fixed import FixedWindow
 from flowctl.core.window.gradient2 import Gradient2Window
 from flowctl.core.window.just_full import JustFullWindow
 from flowctl.core.window.policy import AckSample, WindowPolicy
+from flowctl.core.window.rtt_only import RttOnlyWindow
 from flowctl.core.window.vegas import VegasWindow
 
 __all__ = ["AckSample", "WindowPolicy", "make_policy"]
@@ -24,6 +25,7 @@ _POLICIES: Final[Mapping[PolicyName, Callable[..., WindowPolicy]]] = {
     "fixed": FixedWindow,
     "gradient2": Gradient2Window,
     "just_full": JustFullWindow,
+    "rtt_only": RttOnlyWindow,
     "vegas": VegasWindow,
 }
 

@@ -18,6 +18,7 @@ from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window.policy import AckSample
+from flowctl.core.window.rtt_only import RttOnlyWindow
 
 _WINDOW_MIN = 1.0
 # Idle below this share of the time is noise of clocks and schedulers.
@@ -33,13 +34,14 @@ _WORK_MIN = 0.5
 
 
 class JustFullWindow:
-    """One bolt's window from its telemetry; without telemetry it stays as it began.
+    """One bolt's window from its telemetry; without telemetry, as in ``rtt_only``.
 
     What an earlier run had learned is left aside: one ack teaches it anew, and a window from
     calls that had nothing to do would flood a bolt whose calls are slow now.
     """
 
     __slots__ = (
+        "_bare",
         "_busy_s",
         "_idle_s",
         "_ignore_idle_until_s",
@@ -49,6 +51,7 @@ class JustFullWindow:
         "_round_acks",
         "_round_start_s",
         "_rounds",
+        "_settings",
         "_shrink_acks",
         "_slots",
         "_wait_min_s",
@@ -59,6 +62,8 @@ class JustFullWindow:
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
+        self._settings = settings
+        self._bare: RttOnlyWindow | None = None  # made by the first ack without telemetry
         del learned
         self.window = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
         self.threshold_s: float | None = None
@@ -86,7 +91,7 @@ class JustFullWindow:
     def on_ack(self, sample: AckSample) -> Signal | None:
         """Take the telemetry; at the end of a round decide once."""
         if sample.wait_s is None or sample.service_s is None:
-            return Signal.IN_RANGE
+            return self._infer(sample)
         self._slots = sample.slots
         self._count(sample)
         signal = None
@@ -97,6 +102,13 @@ class JustFullWindow:
         service_s = sample.service.mean_s
         if service_s > 0:
             self.window = max(_WINDOW_MIN, min(self._max, work_s / service_s + 1))
+        return signal
+
+    def _infer(self, sample: AckSample) -> Signal | None:
+        """A bolt that tells nothing: what round trips alone show."""
+        self._bare = self._bare or RttOnlyWindow(self._settings)
+        signal = self._bare.on_ack(sample)
+        self.window = self._bare.window
         return signal
 
     def _count(self, sample: AckSample) -> None:
@@ -137,4 +149,6 @@ class JustFullWindow:
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
         """A time-out says nothing of how much work fits: the bolt is BUSY until it speaks."""
-        del now_s, sent_at_s
+        if self._bare is not None:
+            self._bare.on_expired(now_s, sent_at_s)
+            self.window = self._bare.window
