@@ -147,8 +147,9 @@ class RttOnlyWindow:
         self._records += _RECORDS_GAIN * (records - self._records)
         self._acks += 1
         self._acked += records
-        if records >= self._records:  # a small tuple's RTT is not what a mean one takes
-            self._base_s = min(self._base_s, sample.ack_rtt_s)
+        # A small tuple's RTT is not what a mean one takes.
+        if records >= self._records and sample.ack_rtt_s < self._base_s:
+            self._base_s = sample.ack_rtt_s
         if not self._rates:
             return
         # The draft's BBRUpdateACKAggregation; but the ack that it begins with does not count:
@@ -226,8 +227,10 @@ class RttOnlyWindow:
     def _is_dip_due(self, sample: AckSample) -> bool:
         """Whether the base is too old and was not seen again; if it was, or after a dip,
         forget it."""
-        life_s = max(_BASE_LIFE_S, _BASE_LIFE_RTTS * self._path_s)
-        if sample.now_s - self._base_since_s < life_s or self._base_s == float("inf"):
+        age_s = sample.now_s - self._base_since_s
+        if age_s < _BASE_LIFE_S or age_s < _BASE_LIFE_RTTS * self._path_s:
+            return False
+        if self._base_s == float("inf"):  # only small tuples of late
             return False
         if sample.was_limited and not self._is_dipping and self._base_s > _NEAR * self._path_s:
             self._is_dipping = True
