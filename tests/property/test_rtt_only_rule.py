@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.window import AckSample, make_policy
 
@@ -35,7 +36,9 @@ def test_it_keeps_its_bounds_and_shrinks_once_a_round(
         now_s += by_s
         sent_at_s, before = now_s - age_s, policy.window
         if is_ack:
-            policy.on_ack(AckSample(now_s, sent_at_s, age_s, None, None, records, limited))
+            policy.on_ack(
+                AckSample(now_s, sent_at_s, age_s, None, None, records, limited, ServiceModel())
+            )
         else:
             policy.on_expired(now_s, sent_at_s)
         assert 1 <= policy.window <= MAX
@@ -51,7 +54,9 @@ def test_unused_it_never_exceeds_what_it_was(name: PolicyName, initial: int, ste
     for is_ack, by_s, age_s, records, _ in steps:
         now_s += by_s
         if is_ack:
-            policy.on_ack(AckSample(now_s, now_s - age_s, age_s, None, None, records, False))
+            policy.on_ack(
+                AckSample(now_s, now_s - age_s, age_s, None, None, records, False, ServiceModel())
+            )
         else:
             policy.on_expired(now_s, now_s - age_s)
         assert policy.window <= initial
@@ -64,5 +69,7 @@ def test_a_window_at_most_doubles_from_one_decision_to_the_next(initial: int, st
     for _, by_s, age_s, records, limited in steps:
         now_s += by_s
         before = int(policy.window)
-        policy.on_ack(AckSample(now_s, now_s - age_s, age_s, None, None, records, limited))
+        policy.on_ack(
+            AckSample(now_s, now_s - age_s, age_s, None, None, records, limited, ServiceModel())
+        )
         assert int(policy.window) <= 2 * before + 1

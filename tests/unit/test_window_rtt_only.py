@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -51,7 +52,9 @@ class Bolt:
             self.now_s, self.held = at_s, self.held - 1
             self.records += records
             rtt_s = at_s - sent_at_s
-            self.policy.on_ack(AckSample(at_s, sent_at_s, rtt_s, None, None, records, limited))
+            self.policy.on_ack(
+                AckSample(at_s, sent_at_s, rtt_s, None, None, records, limited, ServiceModel())
+            )
             self.seen.append((at_s, self.policy.window))
 
     def _send(self) -> None:
@@ -187,10 +190,13 @@ def test_a_time_out_leaves_one_tuple_until_the_bolt_speaks(name: PolicyName) -> 
     assert bolt.policy.window == 1
     bolt.policy.on_expired(4.1, 3.995)  # under way with it
     assert bolt.policy.window == 1
-    bolt.policy.on_ack(AckSample(4.2, 3.95, 0.25, None, None, 100, True))
+    bolt.policy.on_ack(AckSample(4.2, 3.95, 0.25, None, None, 100, True, ServiceModel()))
     assert bolt.policy.window == before
     # What was sent before it spoke says nothing of the window that it has again.
-    assert bolt.policy.on_ack(AckSample(4.25, 4.1, 0.15, None, None, 100, True)) is None
+    assert (
+        bolt.policy.on_ack(AckSample(4.25, 4.1, 0.15, None, None, 100, True, ServiceModel()))
+        is None
+    )
     bolt.policy.on_expired(4.3, 3.999)  # still of the same lot
     assert bolt.policy.window == before
     bolt.policy.on_expired(5.3, 4.25)
@@ -221,12 +227,18 @@ def test_a_path_that_holds_less_than_before_is_told_as_slow() -> None:
     signals = []
     for n in range(40):  # a bolt that takes a tenth as many tuples
         sent_at_s = 4.0 + n
-        signals.append(policy.on_ack(AckSample(sent_at_s + 1, sent_at_s, 1.0, None, None, 9, True)))
+        signals.append(
+            policy.on_ack(
+                AckSample(sent_at_s + 1, sent_at_s, 1.0, None, None, 9, True, ServiceModel())
+            )
+        )
     assert Signal.OVER in signals
 
 
 def test_with_telemetry_just_full_does_not_ask_it() -> None:
     policy = rtt_only("just_full")
-    policy.on_ack(AckSample(0.012, 0.0, 0.012, None, None, 100, True))
-    policy.on_ack(AckSample(0.024, 0.012, 0.012, 0.0, 0.010, 100, True, 0.0, 1))
+    policy.on_ack(AckSample(0.012, 0.0, 0.012, None, None, 100, True, ServiceModel()))
+    service = ServiceModel()
+    service.on_sample(0.024, 0.010, 0.002, 100, ServicePool())
+    policy.on_ack(AckSample(0.024, 0.012, 0.012, 0.0, 0.010, 100, True, service, 0.0, 1))
     assert policy.window == pytest.approx(2.2)

@@ -92,6 +92,8 @@ class RttOnlyWindow:
         "window",
     )  # fmt: skip
 
+    work_max_s: float | None = None  # counts in tuples
+
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         del learned
         self._max = float(settings.max)
