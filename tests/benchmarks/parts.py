@@ -1,9 +1,13 @@
-"""Parts that benchmarks share: a source in memory, a stopwatch for a run."""
+"""Parts that benchmarks share: a source in memory, a stopwatch for a run, a Spark session."""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from flowctl.core.events import BoltAdded, FlowEvent
 from flowctl.core.records import Checkpoint, Record
@@ -73,3 +77,31 @@ class Stopwatch:
         last = next(s for s in self.samples if s[1] == self.samples[-1][1])
         passed_s = last[0] - first[0]
         return (last[1] - first[1]) / passed_s, (last[2] - first[2]) / passed_s
+
+
+def machine() -> str:
+    """What the figures were taken on."""
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
+        f" Python {platform.python_version()}"
+    )
+
+
+def local_session() -> Any:
+    """A local Spark with a slot per bolt, its workers warm."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from pyspark_flowctl.java import ensure_java
+
+    ensure_java()
+    spark = (
+        SparkSession.builder.master("local[12,8]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.parallelize(range(48), 48).foreach(lambda _: __import__("time").sleep(0.2))
+    return spark

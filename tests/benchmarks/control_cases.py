@@ -1,0 +1,130 @@
+"""The control law's scenarios as they are run on real Spark: their length, gate, differences.
+
+The length is about 5 s of work, so that all of them take a few minutes; tuples stay as long as
+they are.  The simulator runs the very same, shortened scenario beside it.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from flowctl.simulation.catalogue import CATALOGUE
+from flowctl.simulation.scenario import Scenario
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario.  ``gate_e``: the median of the runs' E must reach it.
+
+    ``recovered_most_s``: tuples of a bolt that died are all sent again within this time.
+    ``growth_most``: windows that nobody uses grow by at most so many tuples.
+    ``differs`` says what is not as in the full, simulated scenario beside its length.
+    """
+
+    scenario: Scenario
+    gate_e: float
+    recovered_most_s: float | None = None
+    growth_most: int | None = None
+    differs: str = ""
+
+
+def shortened(scenario: Scenario, factor: float) -> Scenario:
+    """``scenario`` with ``factor`` times the tuples, all that happens as much sooner."""
+    changes: dict[str, object] = {
+        "tuples": round(scenario.tuples * factor),
+        "slow": tuple(
+            replace(s, from_s=s.from_s * factor, until_s=s.until_s * factor) for s in scenario.slow
+        ),
+        "deaths": tuple(
+            replace(d, at_s=d.at_s * factor, back_at_s=d.back_at_s and d.back_at_s * factor)
+            for d in scenario.deaths
+        ),
+    }
+    if scenario.drift:
+        changes["drift"] = replace(scenario.drift, over_s=scenario.drift.over_s * factor)
+    if scenario.sink:
+        changes["sink"] = replace(scenario.sink, later_s=scenario.sink.later_s * factor)
+    return replace(scenario, **changes)
+
+
+_QUARTER = 0.25  # of 20 s of work: 5 s
+# Pauses, freezes and bursts keep their lengths, which stand against time-outs that are fixed: only
+# the input is shorter.
+_UNCHANGED = "; events at full length"
+
+
+def _case(
+    known_as: str,
+    gate_e: float,
+    factor: float = _QUARTER,
+    *,
+    differs: str = "",
+    recovered_most_s: float | None = None,
+    growth_most: int | None = None,
+    **changes: object,
+) -> Case:
+    scenario = shortened(CATALOGUE[known_as], factor)
+    return Case(
+        scenario=replace(scenario, **changes) if changes else scenario,
+        gate_e=gate_e,
+        recovered_most_s=recovered_most_s,
+        growth_most=growth_most,
+        differs=differs,
+    )
+
+
+_PROXY = "a TCP proxy delays bytes, not messages"
+_BATCH_SHARE = 10  # so many times fewer records, each so much dearer: two cores must carry them
+_BATCH = CATALOGUE["batch"]
+
+CASES: Final = MappingProxyType(
+    {
+        case.scenario.name: case
+        for case in (
+            _case("homog", 0.97),
+            _case("highbdp", 0.95, differs=_PROXY),
+            _case("multi4", 0.95),
+            _case("jitter", 0.95, differs=_PROXY),
+            _case("hetero", 0.97),
+            _case("sizes", 0.95),
+            _case("drift", 0.96),
+            _case("step", 0.97),
+            _case("heavy", 0.94),
+            # SIGSTOP and SIGCONT to the worker's process.
+            _case("gc", 0.95, 1 / 3, differs="real SIGSTOP" + _UNCHANGED),
+            _case("flap", 0.95, 0.5, differs="real SIGSTOP" + _UNCHANGED),
+            # SIGKILL; the end of the connection is seen at once, Spark starts the task again, and
+            # the new worker stays away until its bolt is due.
+            _case(
+                "crash_seen",
+                0.93,
+                0.5,
+                name="crash",
+                recovered_most_s=2.0,
+                differs="real SIGKILL: the connection's end is seen at once (as crash_seen)",
+            ),
+            _case("lossy", 0.95, differs="a TCP proxy takes tuples out of the stream"),
+            _case("delack", 0.93, differs="a TCP proxy holds acks, and heartbeats with them"),
+            _case("sink", 0.95, differs="the sink is a server process"),
+            _case("sinkknee", 0.93, differs="the sink is a server process"),
+            # E: no gate of its own on Spark; the simulated one stands in.
+            _case("applim", 0.95, 0.36, growth_most=0, differs="R99 is not measured" + _UNCHANGED),
+            _case("drain", 0.90, 1.0, differs="at full length: 0.5 s"),
+            _case(
+                "batch",
+                0.95,
+                record_s=_BATCH.record_s * _BATCH_SHARE,
+                sizes=(_BATCH.sizes[0] // _BATCH_SHARE,),
+                differs="a tenth of the records at ten times the cost",
+            ),
+        )
+    }
+)
+
+# What can't be had here, and why.
+LEFT_OUT: Final = MappingProxyType(
+    {"two, three": "the bolts of a SparkBolts belong to one spout; there is no way to share them"}
+)
