@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 SIM_ARGS ?=
+BENCH_ARGS ?=
 CHAOS_ARGS ?=
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -19,7 +20,7 @@ SOURCES := flowctl adapters tests .ci
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench sim chaos format format-check lint types layers pins dist clean
+.PHONY: help demo test check bench bench-control sim chaos format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -34,6 +35,9 @@ check: format-check lint types layers test ## everything that CI asks for
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks
+
+bench-control: $(FOR_TEST) ## the simulator's scenarios on real Spark (BENCH_ARGS="gc --runs 1")
+	@$(BIN)/python -m tests.benchmarks control $(BENCH_ARGS)
 
 sim: $(FOR_DEMO) ## the simulator's scenarios (SIM_ARGS="homog --policy aiad", "--list")
 	@$(BIN)/flowctl simulate $(SIM_ARGS)

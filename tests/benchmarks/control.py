@@ -114,6 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     print(machine())
     began_s = time.monotonic()
     spark = local_session()
+    spark.sparkContext.setLogLevel("OFF")  # or each worker that is killed prints a page
     print(_HEADER)
     cases = [CASES[name] for name in asked.scenarios or CASES]
     rows = run_cases(cases, runs=max(1, asked.runs), seed=asked.seed, spark=spark)

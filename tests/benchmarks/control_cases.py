@@ -51,6 +51,7 @@ def shortened(scenario: Scenario, factor: float) -> Scenario:
 
 
 _QUARTER = 0.25  # of 20 s of work: 5 s
+_HALF = 0.5  # where the start or the end takes long: a round trip, a pause that is seen out
 # Pauses, freezes and bursts keep their lengths, which stand against time-outs that are fixed: only
 # the input is shorter.
 _UNCHANGED = "; events at full length"
@@ -85,7 +86,7 @@ CASES: Final = MappingProxyType(
         case.scenario.name: case
         for case in (
             _case("homog", 0.97),
-            _case("highbdp", 0.95, differs=_PROXY),
+            _case("highbdp", 0.95, _HALF, differs=_PROXY),
             _case("multi4", 0.95),
             _case("jitter", 0.95, differs=_PROXY),
             _case("hetero", 0.97),
@@ -94,23 +95,26 @@ CASES: Final = MappingProxyType(
             _case("step", 0.97),
             _case("heavy", 0.94),
             # SIGSTOP and SIGCONT to the worker's process.
-            _case("gc", 0.95, 1 / 3, differs="real SIGSTOP" + _UNCHANGED),
-            _case("flap", 0.95, 0.5, differs="real SIGSTOP" + _UNCHANGED),
+            _case("gc", 0.95, _HALF, differs="real SIGSTOP" + _UNCHANGED),
+            _case("flap", 0.95, _HALF, differs="real SIGSTOP" + _UNCHANGED),
             # SIGKILL; the end of the connection is seen at once, Spark starts the task again, and
             # the new worker stays away until its bolt is due.
             _case(
                 "crash_seen",
                 0.93,
-                0.5,
+                _HALF,
                 name="crash",
                 recovered_most_s=2.0,
                 differs="real SIGKILL: the connection's end is seen at once (as crash_seen)",
             ),
             _case("lossy", 0.95, differs="a TCP proxy takes tuples out of the stream"),
-            _case("delack", 0.93, differs="a TCP proxy holds acks, and heartbeats with them"),
+            _case(
+                "delack", 0.93, _HALF, differs="a TCP proxy holds acks, and heartbeats with them"
+            ),
             _case("sink", 0.95, differs="the sink is a server process"),
             _case("sinkknee", 0.93, differs="the sink is a server process"),
             # E: no gate of its own on Spark; the simulated one stands in.
+            # 0.36: three bursts.
             _case("applim", 0.95, 0.36, growth_most=0, differs="R99 is not measured" + _UNCHANGED),
             _case("drain", 0.90, 1.0, differs="at full length: 0.5 s"),
             _case(

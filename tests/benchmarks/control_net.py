@@ -72,7 +72,7 @@ class BehindNetwork:
             self._network.close()
 
 
-class _Losses:
+class Losses:
     """Which tuples get lost on the way to one bolt; its name is in the first frame it sends."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -182,7 +182,7 @@ class _Network:
     def _join(self, bolt: socket.socket) -> None:
         scenario, seed = self._spec.scenario, self._spec.seed
         spout = socket.create_connection(("127.0.0.1", self._spec.port))
-        losses = _Losses(scenario, seed)
+        losses = Losses(scenario, seed)
 
         def noted(data: bytes) -> bytes:
             losses.note(data)

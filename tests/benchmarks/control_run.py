@@ -52,12 +52,21 @@ class RealOutcome(msgspec.Struct, frozen=True, kw_only=True):
     growth_idle: int
 
 
-class _Watch(Stopwatch):
-    """Looks at a run; calls ``on_all_acked`` as soon as all ``records`` are acked."""
+class _BrokenOffError(Exception):
+    """The run takes far longer than any policy that works needs."""
 
-    def __init__(self, bolts: int, on_all_acked: Callable[[], None]) -> None:
+
+class _Watch(Stopwatch):
+    """Looks at a run; calls ``on_all_acked`` as soon as all ``records`` are acked.
+
+    Raises :class:`_BrokenOffError` into the run when it takes longer than ``limit_s``, which
+    the start of Spark's workers is a part of.
+    """
+
+    def __init__(self, bolts: int, limit_s: float, on_all_acked: Callable[[], None]) -> None:
         super().__init__()
         self.records = 0
+        self._until_s = time.monotonic() + limit_s
         self.ended_s: float | None = None
         self.snapshots: list[Snapshot] = []
         self.events: list[FlowEvent] = []
@@ -76,6 +85,8 @@ class _Watch(Stopwatch):
         if snapshot.records_acked == self.records:
             self.ended_s = time.monotonic()
             self._on_all_acked()
+        elif time.monotonic() > self._until_s:
+            raise _BrokenOffError
         else:
             self.snapshots.append(snapshot)
 
@@ -110,7 +121,7 @@ def _run(
         (place / "over").touch()
         faults.end()
 
-    watch = _Watch(scenario.bolts, all_acked)
+    watch = _Watch(scenario.bolts, scenario.limit_s, all_acked)
     producer = TraceProducer(scenario, seed, place, watch.is_ready)
     watch.records = producer.records
     worker = TraceWorker(scenario, seed, str(place), sink_port)
@@ -127,6 +138,9 @@ def _run(
     faults.start()
     try:
         spout.run(view=watch)
+    except _BrokenOffError:
+        if producer.start_s is None:
+            raise
     finally:
         all_acked()  # also after an error: nobody stays frozen
     bound_s = Oracle(scenario, seed, machines, [Workload(scenario, seed, 0)]).bound_s
@@ -137,8 +151,9 @@ def _outcome(
     scenario: Scenario, began_s: float | None, watch: _Watch, bound_s: float
 ) -> RealOutcome:
     assert began_s is not None
-    assert watch.ended_s is not None
-    makespan_s = watch.ended_s - began_s
+    ended_s = watch.ended_s if watch.ended_s is not None else watch.samples[-1][0]
+    # Broken off: as if the rest went on as slowly, as in the simulator.
+    makespan_s = (ended_s - began_s) * watch.records / max(1, watch.samples[-1][2])
     bolts = [
         bolt
         for (at_s, _, _), snapshot in zip(watch.samples, watch.snapshots, strict=False)
@@ -147,7 +162,7 @@ def _outcome(
         if bolt.up
     ]
     ratios = [
-        bolt.ack_rtt_p50_s / (bolt.service_p50_s + scenario.no_load_net_s)
+        bolt.ack_rtt_p50_s / (_alone_s(scenario, bolt.service_p50_s) + scenario.no_load_net_s)
         for bolt in bolts
         if bolt.ack_rtt_p50_s is not None and bolt.service_p50_s is not None
     ]
@@ -162,6 +177,13 @@ def _outcome(
         recovered_s=_recovered_s(scenario, began_s, watch.events),
         growth_idle=_growth_idle(scenario, began_s, watch.events),
     )
+
+
+def _alone_s(scenario: Scenario, service_s: float) -> float:
+    """The time at the bolt, had nobody been before it: a shared sink's queue is in the service."""
+    if scenario.sink is None:
+        return service_s
+    return scenario.tuple_mean_s + scenario.records_mean * scenario.sink.record_s
 
 
 def _recovered_s(scenario: Scenario, began_s: float, events: list[FlowEvent]) -> float:
