@@ -1,7 +1,7 @@
 """The control law's scenarios as they are run on real Spark: their length, gate, differences.
 
-The length is about 5 s of work, so that all of them take a few minutes; tuples stay as long as
-they are.  The simulator runs the very same, shortened scenario beside it.
+The length is 5 to 10 s of work, so that three runs of all take some ten minutes; tuples stay as
+long as they are.  The simulator runs the very same, shortened scenario beside it.
 """
 
 from __future__ import annotations
@@ -113,8 +113,7 @@ CASES: Final = MappingProxyType(
             ),
             _case("sink", 0.95, differs="the sink is a server process"),
             _case("sinkknee", 0.93, differs="the sink is a server process"),
-            # E: no gate of its own on Spark; the simulated one stands in.
-            # 0.36: three bursts.
+            # Its gates are growth and R99; for E the catalogue's stands in.  0.36: three bursts.
             _case("applim", 0.95, 0.36, growth_most=0, differs="R99 is not measured" + _UNCHANGED),
             _case("drain", 0.90, 1.0, differs="at full length: 0.5 s"),
             _case(

@@ -30,7 +30,10 @@ def signals_of(machines: Sequence[Machine]) -> list[tuple[float, int, signal.Sig
 
 
 class Faults:
-    """One thread.  Bolts tell their process ids in files in ``place``, as ``b1.pid``."""
+    """One thread.  Bolts tell their process ids in files in ``place``, as ``b1.pid``.
+
+    Each bolt must be a process of its own, as on Spark: threads share their signals.
+    """
 
     def __init__(self, machines: Sequence[Machine], place: Path) -> None:
         self._plan = signals_of(machines)

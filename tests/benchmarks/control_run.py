@@ -105,7 +105,7 @@ def run_real(scenario: Scenario, seed: int, make_bolts: MakeBolts) -> RealOutcom
         if scenario.sink is not None:
             sink = Child("tests.benchmarks.control_sink", SinkSpec(scenario.sink, folder))
         try:
-            return _run(scenario, seed, make_bolts, place, sink and sink.port)
+            return _run(scenario, seed, make_bolts, place, sink.port if sink else None)
         finally:
             if sink is not None:
                 sink.close()
