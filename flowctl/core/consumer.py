@@ -260,7 +260,7 @@ class AdaptiveFlowConsumer:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
             self.service.on_sample(now_s, busy_s, 0.0, records, self._pool)
-            self.rtt.on_sample(now_s, rtt_s)
+            self.rtt.on_sample(now_s, rtt_s, is_checked=False)
             if not self.acked % _RTT_EVERY:
                 self.last_rtts_s.append(rtt_s)
             return
@@ -268,10 +268,12 @@ class AdaptiveFlowConsumer:
             self.last_rtts_s.append(rtt_s)
             self.last_services_s.append(service_s)
         unqueued_s = rtt_s - wait_s
+        self.service.is_told = True
         path_s = unqueued_s - service_s
         self.service.on_sample(now_s, service_s, path_s, records, self._pool)
         # The timer of a bolt that is watched is armed anew by each ack: no tuple's wait counts.
-        self.rtt.on_sample(now_s, unqueued_s if self.watches_signs else rtt_s)
+        checked = self._by_signs and self.sends_heartbeats
+        self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
     def _forget_strays(self, acked_sent_at_s: float) -> None:
         """Drop the strays that the bolt must be rid of.

@@ -10,6 +10,8 @@ _RTTVAR_GAIN = 1 / 4
 _DEVIATIONS = 4
 # RFC 6298 5.5: back off by doubling; undone by the next sample.
 _BACKOFF = 2
+# RFC 6298 2.4. A time-out that no heartbeat is asked about costs a second processing when wrong.
+_UNCHECKED_MIN_S = 1.0
 # A time-out that was wrong doubles the factor K up to 16; K halves in 30 s (after Eifel's
 # response, RFC 4015: be more patient with a path that proved us wrong, for a while).
 _PATIENCE_MAX = 16.0
@@ -28,9 +30,11 @@ class RttEstimator:
     __slots__ = (
         "_backed_off_until_s",
         "_backoff",
+        "_least_s",
         "_patience",
         "_patient_since_s",
         "_settings",
+        "_unchecked_min_s",
         "rto_s",
         "rttvar_s",
         "srtt_s",
@@ -42,14 +46,17 @@ class RttEstimator:
         self._backed_off_until_s = float("-inf")
         self._patience = 1.0
         self._patient_since_s = 0.0
+        self._unchecked_min_s = max(settings.rto_min_s, _UNCHECKED_MIN_S)
+        self._least_s = settings.rto_min_s
         self.srtt_s: float | None = None
         self.rttvar_s = 0.0
         # The time after which an emission without an ack expires.
         self.rto_s = min(settings.rto_max_s, settings.rto_first_s)
 
-    def on_sample(self, now_s: float, rtt_s: float) -> None:
-        """Take the time that one ack took."""
+    def on_sample(self, now_s: float, rtt_s: float, *, is_checked: bool = True) -> None:
+        """Take the time that one ack took; ``is_checked``: a time-out is held against signs."""
         self._backoff = 1.0
+        self._least_s = self._settings.rto_min_s if is_checked else self._unchecked_min_s
         if self.srtt_s is None:
             self.srtt_s = rtt_s  # RFC 6298 2.2
             self.rttvar_s = rtt_s / 2
@@ -85,6 +92,6 @@ class RttEstimator:
             rto_s = settings.rto_first_s * self._patience
         else:
             rto_s = (self.srtt_s + _DEVIATIONS * self.rttvar_s) * self._patience
-            rto_s = max(rto_s, settings.rto_min_s)
+            rto_s = max(rto_s, self._least_s)
         rto_s *= self._backoff
         self.rto_s = rto_s if rto_s < settings.rto_max_s else settings.rto_max_s

@@ -83,6 +83,7 @@ class ServiceModel:
         "_xx",
         "_xy",
         "_y",
+        "is_told",
         "mean_records",
         "mean_s",
         "path_peak_s",
@@ -95,6 +96,7 @@ class ServiceModel:
 
     def __init__(self) -> None:
         self.samples = 0
+        self.is_told = False
         self.records_most = 0
         self.mean_s = self.mean_records = self.tuple_s = self.record_s = 0.0
         self.path_s = self.path_peak_s = 0.0

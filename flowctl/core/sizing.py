@@ -40,8 +40,10 @@ def records_for(consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: 
         return min(most, _FIRST[min(consumer.sent, len(_FIRST) - 1)])
     if service.record_s <= 0:
         return most
-    cheap_s = _RECORDS_PER_FIXED * fixed_s(consumer, bolts)
-    records = min(cheap_s, settings.service_max_s - service.tuple_s) / service.record_s
+    work_s = settings.service_max_s - service.tuple_s
+    if service.is_told:  # else round trips would have to tell the two costs apart
+        work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
+    records = work_s / service.record_s
     records = min(records, _GROWTH * service.records_most)
     dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
     return max(1, min(most, int(records * dither)))

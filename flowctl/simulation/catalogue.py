@@ -228,7 +228,7 @@ _VARIANTS = (
         telemetry=False,
         one_way_s=0.05,
         converge=Converge(changes_s=(0.0,), window_s=_ONE_LONG_RTT_S, unit_s=_ONE_LONG_RTT_S),
-        gates=(_e(0.97), _most("q", 2.5), _most("R99", 2.5), _most("converged", 8.0)),
+        gates=(_e(0.97), _most("q", 2.5), _most("R99", 3.0), _most("converged", 8.0)),
     ),
     Scenario(
         name="hetero_bare",

@@ -160,7 +160,9 @@ def test_aiad_moves_by_a_step_at_most_and_shrinks_once_a_round(
     initial: int,
     steps: list[tuple[str, float, float, bool]],
 ) -> None:
-    settings = WindowSettings(growth=growth, step=step, initial=initial, max=12, threshold_s=0.5)
+    settings = WindowSettings(
+        policy="aiad", growth=growth, step=step, initial=initial, max=12, threshold_s=0.5
+    )
     policy = make_policy(settings)
     now_s, shrunk_at_s = 0.0, -math.inf
     for what, by_s, age_s, limited in steps:
@@ -188,7 +190,10 @@ def test_an_unused_window_does_not_grow(
     initial: int, steps: list[tuple[str, float, float, bool]]
 ) -> None:
     assume(steps)
-    policy = make_policy(WindowSettings(growth="ack", initial=initial, max=12, threshold_s=0.5))
+    settings = WindowSettings(
+        policy="aiad", growth="ack", initial=initial, max=12, threshold_s=0.5
+    )
+    policy = make_policy(settings)
     for what, by_s, _, _ in steps:
         before = policy.window
         policy.on_ack(

@@ -104,4 +104,4 @@ def test_a_bolt_that_tells_nothing_gets_sizes_by_its_round_trips() -> None:
         (emission,) = driver.emit(1)
         driver.clock.advance(FIXED_S + RECORD_S * len(emission.records))
         driver.ack(emission)
-    assert 2_000 < len(emission.records) < 12_000
+    assert 10_000 < len(emission.records) < 16_000  # what service_max_s allows
