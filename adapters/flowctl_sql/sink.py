@@ -16,7 +16,7 @@ from flowctl_sql._dialect import (
     checked_table,
     dialect_of,
 )
-from flowctl_sql._rows import Row, prepare
+from flowctl_sql._rows import Prepared, Row, prepare
 from flowctl_sql._session import Session, WriteResult
 
 # SQLite lets one process write at a time and is not fair; see docs/adr/0004 for what was measured.
@@ -89,11 +89,16 @@ class SqlSink:
         """Write the rows of ``batch``, without those of records that are written already.
 
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for
-        several.  On return rows and span are committed.  On an error nothing is: raises
+        several.  The time it takes counts as ``batch.in_sink()``.  On return rows and span are
+        committed.  On an error nothing is: raises
         :class:`JobError` for rows of a wrong shape, :class:`FencedError` when a newer driver has
         written, and what the database's driver raises.
         """
         prepared = prepare(rows, batch, self._columns)
+        with batch.in_sink():
+            return self._write(prepared, batch)
+
+    def _write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         session = self._session()
         if session.repeats(batch, prepared):
             raise JobError(

@@ -165,6 +165,7 @@ class FlowControlBolt:
             started_at_s - work.received_at_s,
             service_s,
             work.idle_total_s,
+            batch.sink_s,
         )
 
     def _batch(self, frame: TupleFrame, welcome: Welcome) -> Batch:
@@ -177,7 +178,7 @@ class FlowControlBolt:
             welcome.job_epoch,
             frame.acked_through,
         )
-        return Batch(records, span, bolt=self._bolt, attempt=frame.attempt)
+        return Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
 
     def _summary(self, link: Link, welcome: Welcome) -> BoltSummary:
         return BoltSummary(

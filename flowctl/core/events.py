@@ -45,6 +45,14 @@ class WindowChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
 
 
+class SinkCapChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """The most tuples in flight at all bolts together, for a shared sink's sake; None: no cap."""
+
+    before: int | None
+    after: int | None
+    reason: str
+
+
 class StateChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
     """``ack_rtt_s`` and ``threshold_s`` are those of the ack that decided, where one did."""
 

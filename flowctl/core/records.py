@@ -7,7 +7,8 @@ All types here are immutable values, safe to share between threads.  They are
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -55,13 +56,30 @@ class Batch(Sequence[Record]):
 
     Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out
     last (None before the first and after the end): when ``process`` raises, it names the
-    record that was being worked on.
+    record that was being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far
+    [s]; None: none was.
+
+    ``clock`` gives monotonic seconds; whoever runs ``process`` brings it.  Without it nothing is
+    measured, as in tests with a batch made by hand.
     """
 
-    __slots__ = ("_records", "attempt", "bolt", "reading_index", "span")
+    __slots__ = (
+        "_clock", "_in_sink", "_records", "attempt", "bolt", "reading_index", "sink_s", "span",
+    )  # fmt: skip
 
-    def __init__(self, records: Sequence[Record], span: Span, *, bolt: str, attempt: int) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        span: Span,
+        *,
+        bolt: str,
+        attempt: int,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._records = records
+        self._clock = clock
+        self._in_sink = False
+        self.sink_s: float | None = None
         self.span = span
         self.bolt = bolt
         self.attempt = attempt
@@ -83,6 +101,24 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return self._records[index]
 
+    @contextmanager
+    def in_sink(self) -> Iterator[None]:
+        """Around the calls that wait for a sink which other bolts use too, such as a database.
+
+        The spout learns from it when the sink, not the bolts, is the bottleneck, and sends less
+        at once.  May be used several times a batch; one within another counts once.
+        """
+        if self._clock is None or self._in_sink:
+            yield
+            return
+        self._in_sink = True
+        begun_at_s = self._clock()
+        try:
+            yield
+        finally:
+            self._in_sink = False
+            self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
     """One sending of one tuple to one bolt; what ``SpoutCore.poll_emit`` returns.
@@ -103,7 +139,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A bolt has processed a tuple.  Durations only: no clocks need to agree.
 
     ``wait_s`` queued at the bolt, ``service_s`` in ``process``, ``idle_total_s`` the bolt's
-    cumulative idle time when this tuple began, ``slots`` how many it works on at once.
+    cumulative idle time when this tuple began, ``sink_s`` the part of the service in which a
+    sink was waited for (None: ``process`` does not tell).
     A bolt without telemetry leaves the durations None.
     """
 
@@ -114,6 +151,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     wait_s: float | None = None
     service_s: float | None = None
     idle_total_s: float | None = None
+    sink_s: float | None = None
 
 
 class AckOutcome(enum.Enum):

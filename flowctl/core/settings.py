@@ -113,6 +113,13 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     uncommitted_max: Count = 1_000_000
 
 
+class DispatchSettings(_Section, frozen=True, kw_only=True):
+    """How much is sent at all, to whichever bolt."""
+
+    # Does nothing until process tells the time it waits for a sink, and then only under load.
+    sink_guard: bool = True
+
+
 class CoreSettings(_Section, frozen=True, kw_only=True):
     """All settings of the core."""
 
@@ -123,3 +130,4 @@ class CoreSettings(_Section, frozen=True, kw_only=True):
     timeout: TimeoutSettings = TimeoutSettings()
     retry: RetrySettings = RetrySettings()
     buffer: BufferSettings = BufferSettings()
+    dispatch: DispatchSettings = DispatchSettings()

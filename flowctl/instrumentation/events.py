@@ -19,6 +19,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.BoltAdded: "bolt_added",
     ev.BoltRemoved: "bolt_removed",
     ev.WindowChanged: "window_changed",
+    ev.SinkCapChanged: "sink_cap_changed",
     ev.StateChanged: "state_changed",
     ev.TupleExpired: "tuple_expired",
     ev.TupleMoved: "tuple_moved",
@@ -79,6 +80,8 @@ def sentence(event: ev.FlowEvent) -> str:
     match event:
         case ev.StateChanged():
             return f"{event.bolt}  {_why(event)}  {event.before.value} → {event.after.value}"
+        case ev.SinkCapChanged():
+            return f"shared sink  {event.reason}  {_cap(event.before)} → {_cap(event.after)}"
         case ev.TupleExpired():
             waited = numbers.duration(event.rto_s)
             return f"{event.bolt}  tuple {event.tuple_id} expired: no ack within {waited}"
@@ -96,6 +99,10 @@ def sentence(event: ev.FlowEvent) -> str:
             return f"{event.bolt}  back" if event.epoch > 1 else ""
         case _:
             return _failure(event)
+
+
+def _cap(cap: int | None) -> str:
+    return "no cap" if cap is None else f"{numbers.counted(cap, 'tuple')} in flight"
 
 
 def _failure(event: ev.FlowEvent) -> str:

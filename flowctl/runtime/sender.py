@@ -163,6 +163,7 @@ class Sender(threading.Thread):
                     wait_s=frame.wait_s,
                     service_s=frame.service_s,
                     idle_total_s=frame.idle_total_s,
+                    sink_s=frame.sink_s,
                 ),
                 now_s=now_s,
             )

@@ -11,8 +11,6 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from flowctl.core.records import Ack
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
@@ -154,9 +152,10 @@ class SimBolt:
             wait_s=sending.began_at_s - sending.received_at_s,
             service_s=at_s - sending.began_at_s,
             idle_total_s=sending.idle_total_s,
+            sink_s=at_s - sending.entered_sink_at_s if self._world.sink else None,
         )
         if not self._telemetry:
-            ack = msgspec.structs.replace(ack, wait_s=None, service_s=None, idle_total_s=None)
+            ack = Ack(bolt=ack.bolt, epoch=ack.epoch, tuple_id=ack.tuple_id, attempt=ack.attempt)
         if self._flush_s:
             self._hold(at_s, sending, ack)
         else:

@@ -59,6 +59,7 @@ class AckFrame(_Frame, frozen=True, array_like=True, gc=False, tag=4):
     wait_s: float
     service_s: float
     idle_total_s: float
+    sink_s: float | None = None  # last, so that peers without it understand each other
 
 
 class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):

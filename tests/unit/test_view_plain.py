@@ -135,6 +135,7 @@ def test_every_event_has_a_stable_name() -> None:
         "BoltAdded": "bolt_added",
         "BoltRemoved": "bolt_removed",
         "WindowChanged": "window_changed",
+        "SinkCapChanged": "sink_cap_changed",
         "StateChanged": "state_changed",
         "TupleExpired": "tuple_expired",
         "TupleHedged": "tuple_hedged",

@@ -36,6 +36,7 @@ TO_BOLT = [
 TO_SPOUT = [
     Hello(1, "b1", 2, 3, "host"),
     AckFrame(7, 1, 0.1, 0.2, 0.3),
+    AckFrame(7, 1, 0.1, 0.2, 0.3, 0.05),
     FailFrame(7, 1, "ValueError: x", "trace", 3, False),
     FailFrame(7, 1, "x", "", None, True),
     Heartbeat(1, 2, -1, 0.5),
@@ -61,8 +62,22 @@ def test_what_is_written_is_read(kind, frames):
 def test_bytes_are_the_same_on_every_run():
     # Version 1 as it went out; a change that an older peer could misread needs a new version.
     assert _bytes_of([AckFrame(7, 1, 0.5, 0.25, 1.0)]).hex() == (
-        "0000001f96040701cb3fe0000000000000cb3fd0000000000000cb3ff0000000000000"
+        "0000002097040701cb3fe0000000000000cb3fd0000000000000cb3ff0000000000000c0"
     )
+
+
+def test_peers_with_and_without_sink_times_understand_each_other():
+    class OldAck(msgspec.Struct, frozen=True, array_like=True, tag=4):
+        tuple_id: int
+        attempt: int
+        wait_s: float
+        service_s: float
+        idle_total_s: float
+
+    old, new = OldAck(7, 1, 0.5, 0.25, 1.0), AckFrame(7, 1, 0.5, 0.25, 1.0, 0.125)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=OldAck) == old
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=AckFrame)
+    assert (read.idle_total_s, read.sink_s) == (1.0, None)
 
 
 def test_taking_leaves_an_empty_outbox():

@@ -1,0 +1,201 @@
+"""What the shared sink guard measures: goodput over an epoch, and the least time in the sink."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+# An epoch lasts at least this long: some round trips of a quick sink, few enough to be quick;
+_EPOCH_S = 0.25
+# has at least so many stretches as below, whatever the time;
+_BLOCKS_MIN = 4
+# and goes on until its goodput is known to a part of what a cap may lose, but not for ever: what
+# is more uneven than that is decided on what was seen.
+_ERROR_SHARE = 0.007
+_EPOCH_MAX_S = 4.0
+# Goodput of stretches of so many acks, or round trips if that is more, tells how uneven it is.
+# Two of them, as tuples that travel together would seem uneven in one.
+_BLOCK_ACKS, _BLOCK_ROUNDS = 16, 2
+_BLOCKS_TELLING = 3  # enough to see that a try is hopeless
+# One call may find nothing to write, or a cache: four together don't.
+_GROUP = 4
+# The least sink time is forgotten after this, as the sink may have changed, but not before some
+# epochs are over, where calls take seconds.
+_LIFE_S = 30.0
+_LIFE_CALLS = 1024
+
+
+class Least:
+    """The least sink time per record [s] of groups of calls.
+
+    Of the last 15 to 30 s, or 512 to 1,024 calls if those take longer.
+    """
+
+    __slots__ = ("_before", "_calls", "_groups", "_now", "_records", "_since_s", "_sink_s")
+
+    def __init__(self) -> None:
+        self._now = self._before = inf
+        self._since_s = -inf
+        self._groups = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._calls = self._records = 0
+        self._sink_s = 0.0
+
+    def add(self, now_s: float, sink_s: float, records: int) -> None:
+        """Take one call."""
+        self._calls += 1
+        self._sink_s += sink_s
+        self._records += records
+        if self._calls < _GROUP:
+            return
+        self._groups += 1
+        if now_s - self._since_s > _LIFE_S / 2 and self._groups > _LIFE_CALLS / 2 / _GROUP:
+            self._since_s, self._groups = now_s, 0
+            self._before, self._now = self._now, inf
+        self._now = min(self._now, self._sink_s / self._records)
+        self._begin()
+
+    @property
+    def value(self) -> float:
+        """The least; infinite before the first group is complete."""
+        return min(self._now, self._before)
+
+
+class Epoch:
+    """Sums over the acks of a stretch.
+
+    After a change it begins with the first ack of a tuple that was sent after it; that ack is
+    its zero of time and not counted, so a rate has no error of rounding.
+    """
+
+    __slots__ = (
+        "_begun_at_s", "_block_acks", "_block_at_s", "_block_records", "_blocks", "_bound",
+        "_changed_at_s", "_last_at_s", "_own_s", "_sink_records", "_sink_s", "_squares", "_sums",
+        "acks", "in_flight", "records",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.begin(-inf)
+
+    def begin(self, changed_at_s: float) -> None:
+        """Begin anew with what is sent from now on."""
+        self._changed_at_s = changed_at_s
+        self._clear(inf)
+
+    def restart(self, now_s: float) -> None:
+        """Begin anew at the ack that was just taken; nothing had changed."""
+        self._clear(now_s)
+
+    def _clear(self, begun_at_s: float) -> None:
+        self._begun_at_s = self._last_at_s = self._block_at_s = begun_at_s
+        self._blocks = self._block_acks = self._block_records = 0
+        self._sums = self._squares = 0.0  # of the blocks' times per record
+        self.acks = self.records = self.in_flight = 0
+        self._bound = self._sink_records = 0
+        self._sink_s = self._own_s = 0.0
+
+    def add(
+        self,
+        now_s: float,
+        records: int,
+        *,
+        sent_at_s: float,
+        sink_s: float | None,
+        wait_s: float | None,
+        in_flight: int,
+        is_bound: bool,
+    ) -> None:
+        """Take one ack."""
+        if self._begun_at_s == inf:
+            if sent_at_s >= self._changed_at_s:
+                self._begun_at_s = self._last_at_s = self._block_at_s = now_s
+            return
+        self._last_at_s = now_s
+        self.acks += 1
+        self.records += records
+        self._bound += is_bound
+        self.in_flight = max(self.in_flight, in_flight)
+        self._own_s += now_s - sent_at_s - (wait_s or 0.0)
+        if sink_s is not None:
+            self._sink_s += sink_s
+            self._sink_records += records
+            self._own_s -= sink_s
+        self._block_acks += 1
+        self._block_records += records
+        if self._block_acks >= _BLOCK_ACKS and self._block_acks >= _BLOCK_ROUNDS * self.in_flight:
+            self._end_block(now_s)
+
+    def _end_block(self, now_s: float) -> None:
+        per_record_s = (now_s - self._block_at_s) / self._block_records
+        self._blocks += 1
+        self._sums += per_record_s
+        self._squares += per_record_s * per_record_s
+        self._block_at_s = now_s
+        self._block_acks = self._block_records = 0
+
+    @property
+    def error(self) -> float:
+        """The standard error of :attr:`goodput`, as a share of it; 1 while unknown."""
+        blocks = self._blocks
+        if blocks < 2 or not self._sums:
+            return 1.0
+        mean = self._sums / blocks
+        variance = max(0.0, self._squares / blocks - mean * mean) / (blocks - 1)
+        return sqrt(variance) / mean
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it says enough to see a change."""
+        return (
+            self._block_acks == 0
+            and self._blocks >= _BLOCKS_MIN
+            and self._last_at_s - self._begun_at_s >= _EPOCH_S
+        )
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it says enough to choose a cap by it; asked when it is over."""
+        long_enough = self._last_at_s - self._begun_at_s >= _EPOCH_MAX_S
+        return long_enough or self.error <= _ERROR_SHARE
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether it says something of a large loss, just now."""
+        return self._block_acks == 0 and self._blocks >= _BLOCKS_TELLING
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether cap or windows, not the source, decided mostly how much was in flight."""
+        return 2 * self._bound > self.acks
+
+    @property
+    def per_tuple(self) -> float:
+        """Records of the mean tuple."""
+        return self.records / self.acks
+
+    @property
+    def spent_s(self) -> float:
+        """How long it is."""
+        return self._last_at_s - self._begun_at_s
+
+    @property
+    def goodput(self) -> float:
+        """Records a second."""
+        spent_s = self.spent_s
+        return self.records / spent_s if spent_s > 0 else 0.0
+
+    @property
+    def sink(self) -> float:
+        """Mean time in the sink per record [s]; 0 if no call told it."""
+        return self._sink_s / self._sink_records if self._sink_records else 0.0
+
+    def needed(self, least: float) -> float:
+        """The tuples in flight that give this goodput if each takes ``least`` a record there.
+
+        Little's law: rate times what a tuple takes, waiting at a bolt left out.
+        """
+        spent_s = self._last_at_s - self._begun_at_s
+        if spent_s <= 0:
+            return inf
+        return (self._own_s + self._sink_records * least) / spent_s
