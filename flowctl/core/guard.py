@@ -23,13 +23,16 @@ _KEPT_SHARE = 0.985
 # A larger cap is kept if it gains twice what a smaller one may lose, so that they don't chase
 # each other.
 _GAIN_SHARE = 1.03
+# A cap at which the goodput stays below this share of the best was kept by luck.
+_STARVED_SHARE = 0.975
 _DOWN, _UP = 0.8, 1.25
 _DOWN_MOST = 0.5  # the first guess may be wrong: never more than halve
 _GUESS_ROOM = 1.25  # over the tuples that keep a sink busy if nobody ever met there
 # Neighbours this close need no further step between them.
 _CLOSE = 0.1
-# A try ends as soon as its goodput is so many standard errors off the mark.
-_CLEAR_ERRORS = 3.0
+# A try ends as soon as its goodput is so many standard errors off the mark; below it sooner, as
+# a try that fails costs goodput and one given up too early only a larger cap.
+_ABOVE_ERRORS, _BELOW_ERRORS = 3.0, 1.5
 # More tuples that give this part of what they would give without any sink: it is none.
 _FREE_SHARE = 0.5
 # What is kept in the end is a little more than the least that does: a sink that runs dry now and
@@ -138,8 +141,8 @@ class SinkGuard:
         epoch = self._epoch
         mark = self._mark
         if mark and epoch.is_telling:
-            off = epoch.goodput - mark
-            if abs(off) > _CLEAR_ERRORS * epoch.error * mark and (off < 0 or epoch.is_over):
+            off, error = epoch.goodput - mark, epoch.error * mark
+            if off < -_BELOW_ERRORS * error or (epoch.is_over and off > _ABOVE_ERRORS * error):
                 return True
         return epoch.is_over and (not self._must_be_certain or epoch.is_certain)
 
@@ -283,8 +286,12 @@ class SinkGuard:
         self._probed = self._good
         self._best += _FORGET * (self._held - self._best)
         self._best = max(self._best, self._held)
-        self._looks_up = not self._looks_up or self._held < _KEPT_SHARE * self._best
         self._failed_below = 0
+        if self._held < _STARVED_SHARE * self._best:
+            self._good = max(self._good + 1, int(_UP * self._good))
+            self._hold(now_s, "goodput was better")
+            return
+        self._looks_up = not self._looks_up
         if self._looks_up:
             self._go_up(now_s, "probe")
         else:
