@@ -82,6 +82,27 @@ def test_acks_tell_wait_service_and_idle_time():
     assert third.wait_s < second.wait_s
 
 
+def test_acks_tell_the_time_in_a_sink_if_process_does():
+    def process(batch) -> None:
+        if batch[0].value:
+            with batch.in_sink(), batch.in_sink():  # one within another counts once
+                time.sleep(batch[0].value)
+            with batch.in_sink():
+                time.sleep(batch[0].value)
+
+    with spout() as s:
+        bolt = ThreadBolt(s.endpoint, "b1", process)
+        s.until(lambda: s.joined("b1"))
+        s.send("b1", tuple_of(1, 0), tuple_of(2, 0.02))
+        s.until(lambda: len(s.acks("b1")) == 2)
+        s.end("b1")
+        bolt.wait()
+        without, told = s.frames("b1", AckFrame)
+    assert without.sink_s is None
+    assert told.sink_s is not None
+    assert 2 * 0.02 <= told.sink_s <= told.service_s
+
+
 @pytest.mark.req("S8")
 def test_what_is_raised_fails_and_names_the_record():
     def process(batch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from flowctl.core.events import FlowEvent, SinkCapChanged
 from flowctl.core.guard import SinkGuard
 from flowctl.core.guard_epoch import Epoch, Least
+from flowctl.core.records import Batch, Record, Span
 from tests.core_driver import Driver
 
 BOLTS = 24  # tuples in flight without a cap
@@ -193,6 +194,13 @@ def test_an_epoch_begins_with_what_was_sent_after_the_change() -> None:
     assert epoch.goodput == pytest.approx(10 / 0.2)
     assert epoch.sink == pytest.approx(0.01)
     assert epoch.needed(0.0) == pytest.approx(2 * 0.15 / 0.2)
+
+
+def test_a_batch_measures_only_with_a_clock() -> None:
+    batch = Batch([Record(1, "x")], Span("job", "p", 1, 1, 1), bolt="b1", attempt=1)
+    with batch.in_sink():
+        pass
+    assert batch.sink_s is None
 
 
 # -- in the core -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def _sink(**options: Any) -> SqlSink:
 def _write(sink: SqlSink, *numbers: int, **options: Any) -> WriteResult:
     batch = _batch(numbers, **options)
     return sink.write(_rows(batch), batch=batch)
+
+
+def test_a_write_tells_its_time_in_the_sink() -> None:
+    ticks = count(0.0, 0.5)
+    span = Span("job", "p", 1, 1, 1)
+    batch = Batch([Record(1, "x")], span, bolt="b1", attempt=1, clock=lambda: next(ticks))
+    sink = _sink()
+    sink.write(_rows(batch), batch=batch)
+    assert batch.sink_s == 0.5
+    with pytest.raises(JobError):  # a failed write took its time too
+        sink.write([(1, "other")], batch=batch)
+    assert batch.sink_s == 1.0
 
 
 def _query(statement: str, database: str = "t.db") -> list[Any]:
