@@ -207,18 +207,25 @@ def test_a_batch_measures_only_with_a_clock() -> None:
 
 
 def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
-    driver = Driver("a", "b", window_initial=4)
+    driver = Driver("a", "b", window_initial=1)
     driver.offer(100)
-    assert driver.core._guard is not None
-    driver.core._guard.cap = 3
-    emissions = driver.emit()
-    assert len(emissions) == 3
+    guard = driver.core._guard
+    assert guard is not None
+    guard.cap = 0  # at the very start nobody knows what the limit is
+    assert driver.emit() == []
+    guard.cap = 1
     for _ in range(30):
+        (emission,) = driver.emit()  # it fills its bolt's window, but the cap is the limit
         driver.wait(0.01)
-        driver.ack(emissions.pop(0), wait_s=0.0, service_s=0.01, sink_s=0.005)
-        emissions += driver.emit()
-        assert len(emissions) == 3
-    assert (driver.window("a"), driver.window("b")) == (4, 4)
+        driver.ack(emission, wait_s=0.0, service_s=0.01, sink_s=0.005)
+    assert (driver.window("a"), driver.window("b")) == (1, 1)
+    guard.cap = inf
+    for _ in range(30):
+        emissions = driver.emit()
+        driver.wait(0.01)
+        for emission in emissions:
+            driver.ack(emission, wait_s=0.0, service_s=0.01, sink_s=0.005)
+    assert driver.window("a") > 1  # without a cap it would
 
 
 def test_the_setting_turns_it_off() -> None:
