@@ -23,8 +23,10 @@ _KEPT_SHARE = 0.985
 # A larger cap is kept if it gains twice what a smaller one may lose, so that they don't chase
 # each other.
 _GAIN_SHARE = 1.03
-# A cap at which the goodput stays below this share of the best was kept by luck.
+# A cap at which the goodput stays below this share of the best may have been kept by luck: then
+# a larger one is kept for less.
 _STARVED_SHARE = 0.975
+_LITTLE_GAIN_SHARE = 1.005
 _DOWN, _UP = 0.8, 1.25
 _DOWN_MOST = 0.5  # the first guess may be wrong: never more than halve
 _GUESS_ROOM = 1.25  # over the tuples that keep a sink busy if nobody ever met there
@@ -278,21 +280,20 @@ class SinkGuard:
         guess = _GUESS_ROOM * self._epoch.needed(self._least.value)
         return max(1, int(max(_DOWN_MOST * good, min(_DOWN * good, guess))))
 
-    def _go_up(self, now_s: float, reason: str) -> None:
+    def _go_up(self, now_s: float, reason: str, *, gain: float = _GAIN_SHARE) -> None:
         self._set_cap(max(self._good + 1, int(_UP * self._good)), now_s, reason)
-        self._enter(self._on_more, now_s, mark=_GAIN_SHARE * self._held)
+        self._enter(self._on_more, now_s, mark=gain * self._held)
 
     def _probe(self, now_s: float) -> None:
         self._probed = self._good
         self._best += _FORGET * (self._held - self._best)
         self._best = max(self._best, self._held)
         self._failed_below = 0
-        if self._held < _STARVED_SHARE * self._best:
-            self._good = max(self._good + 1, int(_UP * self._good))
-            self._hold(now_s, "goodput was better")
-            return
-        self._looks_up = not self._looks_up
-        if self._looks_up:
+        is_starved = self._held < _STARVED_SHARE * self._best
+        self._looks_up = is_starved or not self._looks_up
+        if is_starved:
+            self._go_up(now_s, "goodput was better", gain=_LITTLE_GAIN_SHARE)
+        elif self._looks_up:
             self._go_up(now_s, "probe")
         else:
             self._go_down(now_s, "probe")
