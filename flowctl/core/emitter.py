@@ -10,6 +10,7 @@ from flowctl.core.counters import Counters
 from flowctl.core.dispatch import make_dispatcher
 from flowctl.core.ending import Ending
 from flowctl.core.events import FlowEvent, TupleHedged, TupleMoved
+from flowctl.core.guard import SinkGuard
 from flowctl.core.intake import Intake
 from flowctl.core.records import Emission
 from flowctl.core.recovery import Recovery
@@ -41,6 +42,7 @@ class Emitter:
         intake: Intake,
         recovery: Recovery,
         ending: Ending,
+        guard: SinkGuard | None,
         bolts: Mapping[str, AdaptiveFlowConsumer],
         pending: dict[int, FlowTuple],
         out: Set[str],
@@ -57,6 +59,7 @@ class Emitter:
         self._intake = intake
         self._recovery = recovery
         self._ending = ending
+        self._guard = guard
         self._bolts = bolts
         self._pending = pending
         self._out = out
@@ -68,19 +71,29 @@ class Emitter:
 
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        if self._recovery.retries:
+        guard = self._guard
+        is_held = guard is not None and guard.in_use and not guard.has_room(self.in_flight)
+        if self._recovery.retries and not is_held:
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
         if not self._intake.buffer:
             self._is_limited = False
             return self._emit_copy(now_s) if self.input_ended else None
+        if is_held:
+            self._is_limited = False  # by no bolt's window: none of them must grow from it
+            return None
         most = self._in_flight_max
         consumer = self.dispatcher.pick() if most is None or len(self._pending) < most else None
         if consumer is None:
             self._is_limited = True
             return None
         return self._emit_new(consumer, now_s)
+
+    @property
+    def in_flight(self) -> int:
+        """Tuples at bolts, as far as they are waited for."""
+        return len(self._pending) - len(self._recovery.retries)
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
         settings, buffer, counters = self._settings, self._intake.buffer, self._counters

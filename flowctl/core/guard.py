@@ -68,16 +68,34 @@ class SinkGuard:
     """Part of ``SpoutCore``; not thread-safe.  O(1) per ack; ``cap`` is infinite while off."""
 
     __slots__ = (
-        "_before", "_best", "_deviation", "_epoch", "_events", "_failed_below", "_good",
-        "_good_sink", "_held", "_in_use", "_is_bound", "_least", "_looks_up", "_mark",
-        "_must_be_certain", "_on_epoch", "_pause", "_probe_at_s", "_probed", "_seen_at_s",
-        "_unused", "cap",
+        "_before",
+        "_best",
+        "_deviation",
+        "_epoch",
+        "_events",
+        "_failed_below",
+        "_good",
+        "_good_sink",
+        "_held",
+        "_is_bound",
+        "_least",
+        "_looks_up",
+        "_mark",
+        "_must_be_certain",
+        "_on_epoch",
+        "_pause",
+        "_probe_at_s",
+        "_probed",
+        "_seen_at_s",
+        "_unused",
+        "cap",
+        "in_use",
     )  # fmt: skip
 
     def __init__(self, events: deque[FlowEvent]) -> None:
         self.cap: float = inf
         self._events = events
-        self._in_use = False  # any ack told its sink time
+        self.in_use = False  # any ack told its sink time
         self._least = Least()
         self._epoch = Epoch()
         self._on_epoch: Callable[[float], None] = self._watch
@@ -115,9 +133,9 @@ class SinkGuard:
     ) -> None:
         """A tuple is done; ``in_flight`` counts it still, ``was_limited``: windows were full."""
         if sink_s is not None:
-            self._in_use = True
+            self.in_use = True
             self._least.add(now_s, sink_s, records)
-        elif not self._in_use:
+        elif not self.in_use:
             return
         if now_s != self._seen_at_s:  # of acks that come together only the first sees all
             self._seen_at_s = now_s

@@ -64,11 +64,13 @@ class ServicePool:
 class ServiceModel:
     """The service time of a tuple of n records, S(n) = a + b n, and the path's times.
 
-        The path is all of an RTT that is neither wait nor service: network, both ends' queues of
-        frames.  Seconds throughout.  Read the attributes; only :meth:`on_sample` writes them:
-    XX ``path_s`` the shortest path of the last ten to twenty seconds and
-        ``path_peak_s`` the longest of late: what has to be bridged so that the bolt never runs dry.
-        Not thread-safe.
+    The path is all of an RTT that is neither wait nor service: network, both ends' queues of
+    frames.  Seconds throughout.  Read the attributes; only :meth:`on_sample` writes them:
+    ``samples`` acks so far; ``is_told``: the bolt tells its times, else they are guessed;
+    ``records_most`` the most records of any tuple; ``mean_s`` and ``mean_records`` of a tuple of
+    late; ``tuple_s`` (a) and ``record_s`` (b); ``path_s`` the shortest path of the last ten to
+    twenty seconds and ``path_peak_s`` the longest of late: what has to be bridged so that the
+    bolt never runs dry.  Not thread-safe.
     """
 
     __slots__ = (

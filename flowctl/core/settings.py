@@ -80,6 +80,8 @@ class DispatchSettings(_Section, frozen=True, kw_only=True):
     choice: Literal["auto", "least_completion", "round_robin", "in_turn"] = "auto"
     # Tuples in flight at all bolts together (S37); None: only the windows count.
     in_flight_max: Count | None = None
+    # Does nothing until process tells the time it waits for a sink, and then only under load.
+    sink_guard: bool = True
 
 
 class HedgeSettings(_Section, frozen=True, kw_only=True):
@@ -113,13 +115,6 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     uncommitted_max: Count = 1_000_000
 
 
-class DispatchSettings(_Section, frozen=True, kw_only=True):
-    """How much is sent at all, to whichever bolt."""
-
-    # Does nothing until process tells the time it waits for a sink, and then only under load.
-    sink_guard: bool = True
-
-
 class CoreSettings(_Section, frozen=True, kw_only=True):
     """All settings of the core."""
 
@@ -130,4 +125,3 @@ class CoreSettings(_Section, frozen=True, kw_only=True):
     timeout: TimeoutSettings = TimeoutSettings()
     retry: RetrySettings = RetrySettings()
     buffer: BufferSettings = BufferSettings()
-    dispatch: DispatchSettings = DispatchSettings()

@@ -21,6 +21,7 @@ from flowctl.core.events import (
     FlowEvent,
     TupleGaveUp,
 )
+from flowctl.core.guard import SinkGuard
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
 from flowctl.core.recovery import Recovery
@@ -62,6 +63,7 @@ class SpoutCore:
             note_changed=self._note_room,
         )
         self._ending = Ending(self.settings, self.bolts, self._pending, self.counters, self._revoke)
+        self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
         self._emitter = Emitter(
             self.settings,
             self.counters,
@@ -69,6 +71,7 @@ class SpoutCore:
             intake=self.intake,
             recovery=self._recovery,
             ending=self._ending,
+            guard=self._guard,
             bolts=self.bolts,
             pending=self._pending,
             out=self._out,
@@ -184,6 +187,17 @@ class SpoutCore:
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
                 self._recovery.on_acked(consumer, flow_tuple, now_s)
+            guard = self._guard
+            if guard is not None and (ack.sink_s is not None or guard.in_use):
+                guard.on_ack(
+                    now_s,
+                    sent_at_s=flow_tuple.sent_at_s,
+                    records=len(flow_tuple.cut.records),
+                    sink_s=ack.sink_s,
+                    wait_s=ack.wait_s,
+                    in_flight=self._emitter.in_flight,
+                    was_limited=flow_tuple.is_limited,
+                )
             consumer.on_ack(flow_tuple, ack, now_s)
             self._recovery.watch(consumer)
             outcome = AckOutcome.ACKED

@@ -190,9 +190,7 @@ def test_an_unused_window_does_not_grow(
     initial: int, steps: list[tuple[str, float, float, bool]]
 ) -> None:
     assume(steps)
-    settings = WindowSettings(
-        policy="aiad", growth="ack", initial=initial, max=12, threshold_s=0.5
-    )
+    settings = WindowSettings(policy="aiad", growth="ack", initial=initial, max=12, threshold_s=0.5)
     policy = make_policy(settings)
     for what, by_s, _, _ in steps:
         before = policy.window

@@ -229,4 +229,4 @@ def test_a_shorter_time_out_of_a_newer_tuple_is_heard() -> None:
     driver.ack(second)
     driver.offer(1)
     driver.emit()
-    assert driver.core.next_deadline_s() == pytest.approx(0.4)  # not the first one's 30 s
+    assert driver.core.next_deadline_s() == pytest.approx(1.1)  # not the first one's 30 s

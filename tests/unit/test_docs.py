@@ -198,8 +198,6 @@ def range_of(kind: msgspec.inspect.Type) -> str:
             return "`none`"
         case msgspec.inspect.LiteralType(values=values):
             return ", ".join(f"`{value}`" for value in values)
-        case msgspec.inspect.BoolType():
-            return "`True`, `False`"
         case msgspec.inspect.StrType():
             return "a name or address"
         case msgspec.inspect.IntType(ge=int(low), le=int(high)):

@@ -211,7 +211,7 @@ def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
     driver.offer(100)
     guard = driver.core._guard
     assert guard is not None
-    guard.cap = 0  # at the very start nobody knows what the limit is
+    guard.in_use, guard.cap = True, 0  # at the very start nobody knows what the limit is
     assert driver.emit() == []
     guard.cap = 1
     for _ in range(30):
