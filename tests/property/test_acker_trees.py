@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal, TypeAlias
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
@@ -234,6 +234,7 @@ def drain(world: World, choices: Random) -> None:
 
 @pytest.mark.req("S64", "S65", "S66", "S76", "S77", "S78", "S79", "S80", "S125")
 @given(SEEDS, COUNTS, st.integers(1, 3), st.integers(0, 1))
+@example(37, 150, 1, 0)  # where edges are forgotten in a prolonged tree
 def test_verdicts_are_those_of_a_ledger_that_remembers_every_tuple(
     seed: int, count: int, ackers: int, more_buckets: int
 ) -> None:
@@ -244,6 +245,8 @@ def test_verdicts_are_those_of_a_ledger_that_remembers_every_tuple(
 
 @pytest.mark.req("S70", "S48")
 @given(SEEDS, COUNTS, st.booleans())
+@example(1056, 150, True)  # where edges are forgotten in a prolonged tree
+@example(1273, 150, False)
 def test_each_tracked_message_ends_once_and_acked_only_if_all_of_it_was(
     seed: int, count: int, in_step: bool
 ) -> None:
