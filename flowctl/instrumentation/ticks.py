@@ -1,0 +1,120 @@
+"""Ticks: when a task is to look after itself, and what it then says about itself (S61)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from flowctl.errors import ConfigError
+
+
+class Metric(Protocol):
+    """A figure of a task."""
+
+    def get_value_and_reset(self) -> Any:
+        """Return the figure since the last call; None: nothing to say."""
+
+
+class TaskInfo(msgspec.Struct, frozen=True, gc=False):
+    """Whose figures they are.  ``timestamp_unix_s`` is the end of the interval."""
+
+    host: str
+    port: int
+    component: str
+    task_id: int
+    timestamp_unix_s: int
+    interval_s: float
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One figure."""
+
+    name: str
+    value: Any
+
+
+class TickSchedule:
+    """When the recurring ticks of some intervals are due.  Pure: time comes in.
+
+    Ticks that were missed while a task was busy come as one: the next figure is of a longer
+    time, not followed by empty ones.
+    """
+
+    def __init__(self, intervals_s: Iterable[float], *, now_s: float) -> None:
+        intervals = sorted(set(intervals_s))
+        if intervals and intervals[0] <= 0:
+            raise ConfigError("interval_s", f"{intervals[0]} is not above 0.", remedy="Say when.")
+        self._due_at_s = {interval_s: now_s + interval_s for interval_s in intervals}
+
+    def next_deadline_s(self) -> float | None:
+        """When the next tick is due; None: never."""
+        return min(self._due_at_s.values(), default=None)
+
+    def due(self, now_s: float) -> list[float]:
+        """Return the intervals [s] whose tick is due, each once, shortest first."""
+        due = [interval_s for interval_s, at_s in self._due_at_s.items() if at_s <= now_s]
+        for interval_s in due:
+            missed = int((now_s - self._due_at_s[interval_s]) // interval_s)
+            self._due_at_s[interval_s] += (missed + 1) * interval_s
+        return due
+
+
+class MetricRegistry:
+    """Metrics by interval, task and name.  Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[float, dict[int, dict[str, Metric]]] = {}
+
+    @property
+    def intervals_s(self) -> Sequence[float]:
+        """The intervals that need a tick."""
+        return sorted(self._metrics)
+
+    def register(self, name: str, metric: Metric, *, task_id: int, interval_s: float) -> None:
+        """Have ``metric`` read every ``interval_s``; a name once a task and interval."""
+        named = self._metrics.setdefault(interval_s, {}).setdefault(task_id, {})
+        if name in named:
+            raise ConfigError(
+                "name", f"task {task_id} has a metric {name!r} already.", remedy="Use another."
+            )
+        named[name] = metric
+
+    def points(self, *, task_id: int, interval_s: float) -> list[Point]:
+        """Read and reset the metrics of one tick; those with nothing to say are left out."""
+        named = self._metrics.get(interval_s, {}).get(task_id, {})
+        read = ((name, metric.get_value_and_reset()) for name, metric in named.items())
+        return [Point(name, value) for name, value in read if value is not None]
+
+
+class MetricsSender:
+    """Answers a task's metrics ticks: sends its points to the metrics stream, if it has any.
+
+    ``clock_unix_s`` is the time of day; ``send`` gets the task's info and its points.
+    """
+
+    def __init__(
+        self,
+        registry: MetricRegistry,
+        *,
+        host: str,
+        port: int,
+        component: str,
+        clock_unix_s: Callable[[], float],
+        send: Callable[[TaskInfo, list[Point]], None],
+    ) -> None:
+        self._registry = registry
+        self._host = host
+        self._port = port
+        self._component = component
+        self._clock_unix_s = clock_unix_s
+        self._send = send
+
+    def on_tick(self, task_id: int, interval_s: float) -> None:
+        """A metrics tick of ``interval_s`` came for ``task_id``."""
+        points = self._registry.points(task_id=task_id, interval_s=interval_s)
+        if points:
+            at_s = int(self._clock_unix_s())
+            info = TaskInfo(self._host, self._port, self._component, task_id, at_s, interval_s)
+            self._send(info, points)
