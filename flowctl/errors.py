@@ -59,6 +59,10 @@ class ConfigError(JobError):
         super().__init__(f"{field}: {problem}", remedy=remedy)
 
 
+class UnknownNameError(ConfigError, ValueError):
+    """A name is none of those known; also a ``ValueError``, as from Python's own enums."""
+
+
 class SourceError(JobError):
     """The source can't be read as asked: no such file, bad bytes, a record too large."""
 
