@@ -1,0 +1,96 @@
+"""Stretches of waiting: told once when they start and once when they end, never in between.
+
+No clock in here: time comes in as an argument.  One loop's thread uses them; totals may be read
+from any.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.logging import get_logger
+
+# A loop whose windows are full waits for milliseconds many times a second: that is detail.  What
+# lasts longer than this a person may want to know of.
+_LONG_S: Final = 1.0
+# As long as the least RTO: from here on tuples expire because nobody takes their acks.
+SLOW_CALL_S: Final = 1.0
+
+
+class Stretch:
+    """One reason to wait.  ``skipped_s`` is the time waited so far, over all stretches [s].
+
+    ``started`` and ``ended`` are the names of the two log events; the second has the length of
+    the stretch and the number of waits in it.
+    """
+
+    __slots__ = ("_ended", "_logger", "_since_s", "_started", "_taken_s", "_waits", "skipped_s")
+
+    def __init__(self, started: str, ended: str, *, logger: EventLogger | None = None) -> None:
+        self._started = started
+        self._ended = ended
+        self._logger = logger or get_logger()
+        self._since_s: float | None = None
+        self._waits = 0
+        self._taken_s = 0.0
+        self.skipped_s = 0.0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether one has started and not ended."""
+        return self._since_s is not None
+
+    def begin(self, now_s: float) -> None:
+        """A reason to wait; tells it if there was none before."""
+        if self._since_s is None:
+            self._since_s = now_s
+            self._waits = 0
+            self._logger.log(logging.DEBUG, self._started)
+
+    def waited(self, time_s: float) -> None:
+        """One wait is over, which took ``time_s``."""
+        self._waits += 1
+        self.skipped_s += time_s
+
+    def end(self, now_s: float) -> None:
+        """No reason to wait any more; tells the length of the stretch, if one was under way."""
+        if self._since_s is None:
+            return
+        length_s = now_s - self._since_s
+        self._since_s = None
+        level = logging.INFO if length_s >= _LONG_S else logging.DEBUG
+        self._logger.log(level, self._ended, length_s=length_s, waits=self._waits)
+
+    def get_value_and_reset(self) -> float | None:
+        """Time waited since the last call [s], as a metric; None: none."""
+        skipped_s = self.skipped_s - self._taken_s
+        self._taken_s = self.skipped_s
+        return skipped_s or None
+
+
+class SlowCalls:
+    """Tells when the user's code held up a loop, once per stretch of slow calls (S54).
+
+    A spout's acks are taken by the thread that calls ``next_tuple``: while it blocks, nothing is
+    acked.
+    """
+
+    __slots__ = ("_is_slow", "_limit_s", "_logger", "count")
+
+    def __init__(self, *, limit_s: float = SLOW_CALL_S, logger: EventLogger | None = None) -> None:
+        self._limit_s = limit_s
+        self._logger = logger or get_logger()
+        self._is_slow = False
+        self.count = 0
+
+    def took(self, call: str, time_s: float) -> None:
+        """``call`` took ``time_s``."""
+        if time_s < self._limit_s:
+            self._is_slow = False
+            return
+        self.count += 1
+        if not self._is_slow:
+            self._is_slow = True
+            self._logger.log(logging.WARNING, "call_blocks_loop", call=call, took_s=time_s)
