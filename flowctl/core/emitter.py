@@ -97,7 +97,7 @@ class Emitter:
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
         settings, buffer, counters = self._settings, self._intake.buffer, self._counters
-        records_max = records_for(consumer, settings, len(self._bolts))
+        records_max = records_for(consumer, settings, len(self._bolts), self.pool)
         if self.input_ended:
             records_max = self._ending.size_of_next(consumer, records_max, buffer.records)
             if not records_max:

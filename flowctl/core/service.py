@@ -15,6 +15,8 @@ _SPLIT_DECAY = 0.99
 # Sizes that spread less than this about their mean tell nothing of it: at 5 % and a noise of 10 %,
 # a thousand tuples give a fixed cost that is 3 % of the whole only to about as much again.
 _SPREAD_MIN = 0.05
+# Of the time of a tuple of mean size, the part of the records that is still told from none.
+_RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
 _TELL_EVERY = 8
 # The mean of all bolts moves by 1/64 of the difference per ack: five tuples of each of twelve.
@@ -26,17 +28,18 @@ class ServicePool:
 
     ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first.
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
-    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied.
+    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``).
 
     r comes from the slope of s / n over 1 / n, least squares within each bolt, each relative to
     its own mean: relative, because the noise of service times is.  Not thread-safe.
     """
 
-    __slots__ = ("_w", "_x", "_xx", "_xy", "fixed_records", "mean_s")
+    __slots__ = ("_w", "_x", "_xx", "_xy", "fixed_records", "is_split", "mean_s")
 
     def __init__(self) -> None:
         self.mean_s = 0.0
         self.fixed_records = 0.0
+        self.is_split = False
         self._w = self._x = self._xx = self._xy = 0.0  # sums over the bolts
 
     def on_sample(self, service_s: float) -> None:
@@ -56,9 +59,10 @@ class ServicePool:
         if self._xx / self._w <= (_SPREAD_MIN * mean_x) ** 2:
             return
         slope = max(0.0, self._xy / self._xx)
-        per_record = 1.0 - slope * mean_x
-        if per_record > 0:  # else the noise has it that records cost nothing
-            self.fixed_records = slope / per_record
+        # Where records seem to cost nothing, or less, they cost this little.
+        per_record = max(_RECORDS_SHARE_MIN, 1.0 - slope * mean_x)
+        self.fixed_records = slope / per_record
+        self.is_split = True
 
 
 class ServiceModel:

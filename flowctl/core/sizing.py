@@ -11,6 +11,7 @@ of the time that the fixed cost may take, T the longest that a tuple should take
 from __future__ import annotations
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.service import ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time: the rest of the law is held to 2 to 5 %.
@@ -30,10 +31,12 @@ _DITHER = 0.15
 _GOLDEN = 0.6180339887498949
 
 
-def records_for(consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int) -> int:
+def records_for(
+    consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int, pool: ServicePool
+) -> int:
     """Return how many records the next tuple for ``consumer`` should have at most.
 
-    ``bolts``: how many there are.  At least 1; never over ``settings.records_max``.
+    ``bolts``: how many there are, ``pool`` what they have in common.  At least 1; never over ``settings.records_max``.
     """
     service, most = consumer.service, settings.records_max
     if service.samples < _FIRST_SAMPLES:
@@ -41,7 +44,7 @@ def records_for(consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: 
     if service.record_s <= 0:
         return most
     work_s = settings.service_max_s - service.tuple_s
-    if service.is_told:  # else round trips would have to tell the two costs apart
+    if service.is_told and pool.is_split:  # else the two costs are not known apart
         work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
     records = work_s / service.record_s
     records = min(records, _GROWTH * service.records_most)

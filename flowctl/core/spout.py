@@ -213,6 +213,8 @@ class SpoutCore:
     ) -> None:
         """An expired sending was processed after all: drop the replay, wherever it is."""
         self.counters.late += 1
+        consumer.acked += 1
+        consumer.records_acked += len(flow_tuple.cut.records)
         consumer.strays.pop(flow_tuple.tuple_id, None)
         if not flow_tuple.is_hedged:
             consumer.rtt.on_spurious(now_s)

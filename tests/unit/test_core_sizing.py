@@ -55,6 +55,14 @@ def test_a_slow_bolt_gets_smaller_tuples() -> None:
     assert max(sizes[5:]) >= 0.15 / 0.01
 
 
+def test_where_records_cost_nothing_tuples_are_as_large_as_may_be() -> None:
+    """And what a bolt holds is judged by what it takes, not by its records."""
+    driver = one_bolt(tuple_service_max_s=0.5)
+    assert run(driver, 12, 0.1, 0.0)[-1] == 20_000
+    service = driver.core.bolts["a"].service
+    assert service.of(1) > 0.03
+
+
 def test_where_a_tuple_costs_nothing_beside_its_records_one_is_enough() -> None:
     sizes = run(one_bolt(), 30, 0.0, 0.01)
     assert set(sizes[5:]) == {1}
