@@ -9,6 +9,7 @@ one argument, and give it to Spark as ``JAVA_HOME``: Spark's launcher runs ``$JA
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -17,7 +18,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -27,6 +29,10 @@ JAVA_MIN: Final = 17  # what Spark 4 asks for
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
 _ASK: Final = ["-XshowSettings:properties", "-version"]  # says where its home is, and its version
 _SAID: Final = re.compile(r"^\s+(java\.(?:home|version)) = (.+?)\s*$", re.MULTILINE)
+# "Text file busy": another thread was just starting a program while we wrote this one, and its
+# child has our file open until it is that program. That takes milliseconds.
+_BUSY_TRIES: Final = 50
+_BUSY_PAUSE_S: Final = 0.02
 _PROBE_S: Final = 60.0  # takes .2 s; a cold disk on a loaded machine takes seconds
 _REMEDY: Final = "pip install 'flowctl-spark[java]', or install Java 17 or 21."
 _SHIM: Final = """\
@@ -120,8 +126,20 @@ def _probe(java: Path) -> _Probe | None:
     """
     for complete, arguments in ((True, [_VECTOR, *_ASK]), (False, _ASK)):
         try:
-            done = subprocess.run(
-                [java, *arguments],
+            done = _run([java, *arguments])
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        said = dict(_SAID.findall(done.stderr + done.stdout))
+        if done.returncode == 0 and said.keys() == {"java.home", "java.version"}:
+            return _Probe(Path(said["java.home"]), said["java.version"], complete)
+    return None
+
+
+def _run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    for tries_left in range(_BUSY_TRIES - 1, -1, -1):
+        try:
+            return subprocess.run(
+                command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -129,12 +147,11 @@ def _probe(java: Path) -> _Probe | None:
                 timeout=_PROBE_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        said = dict(_SAID.findall(done.stderr + done.stdout))
-        if done.returncode == 0 and said.keys() == {"java.home", "java.version"}:
-            return _Probe(Path(said["java.home"]), said["java.version"], complete)
-    return None
+        except OSError as error:
+            if error.errno != errno.ETXTBSY or not tries_left:
+                raise
+            time.sleep(_BUSY_PAUSE_S)
+    raise AssertionError("not reached")
 
 
 def _problem(found: _Probe | None) -> str:

@@ -30,13 +30,17 @@ class Dispatcher(Protocol):
 
 def make_dispatcher(settings: CoreSettings) -> Dispatcher:
     """Return the dispatcher that ``dispatch.choice`` names."""
+    if is_by_completion(settings):
+        return LeastCompletion()
+    return RoundRobin(skips=settings.dispatch.choice != "in_turn")
+
+
+def is_by_completion(settings: CoreSettings) -> bool:
+    """Whether the bolt that would be done first comes first."""
     choice = settings.dispatch.choice
     if choice == "auto":
-        in_work = settings.window.policy == "just_full"
-        choice = "least_completion" if in_work else "round_robin"
-    if choice == "least_completion":
-        return LeastCompletion()
-    return RoundRobin(skips=choice == "round_robin")
+        return settings.window.policy == "just_full"
+    return choice == "least_completion"
 
 
 class RoundRobin:

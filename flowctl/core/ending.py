@@ -18,7 +18,11 @@ from flowctl.core.tuples import FlowTuple
 
 
 class Ending:
-    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe."""
+    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe.
+
+    ``holds_back``: bolts are asked in the order of their completion, so that if one would be too
+    late, so would all others that have room.
+    """
 
     def __init__(
         self,
@@ -27,7 +31,10 @@ class Ending:
         pending: Mapping[int, FlowTuple],
         counters: Counters,
         revoke: Callable[[AdaptiveFlowConsumer, list[int]], None],
+        *,
+        holds_back: bool,
     ) -> None:
+        self._holds_back = holds_back
         self._counters = counters
         self._is_last_out = False  # nothing is left that was never sent
         self._finish = Finish(bolts)
@@ -37,12 +44,12 @@ class Ending:
     def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
         """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.
 
-        None when the others would have to wait for it.  If it alone is at work there are no others.
+        None now: the others would have to wait for it.  If nobody is at work there are no others.
         """
         pending = self._counters.records_pending_now
-        if pending and self._finish.is_late(consumer, left, pending):
+        if pending and self._holds_back and self._finish.is_late(consumer, left, pending):
             return 0
-        return self._finish.records_for(consumer, records, left)
+        return self._finish.records_for(consumer, records, left, pending)
 
     def pick_copy(
         self, pool: ServicePool, now_s: float

@@ -13,8 +13,6 @@ _SHARE_PART = 0.5
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
-# Looked at only when this few tuples per bolt are left; before that nobody can be too late.
-_TUPLES_PER_BOLT = 4
 
 
 class Finish:
@@ -31,8 +29,13 @@ class Finish:
         self._records_per_s = 0.0  # of all bolts that are heard of
         self._fastest_s = 0.0  # the shortest time that any of them needs for a tuple
 
-    def records_for(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
-        """Cut ``records`` down to the bolt's share of the ``left`` that nobody has yet."""
+    def records_for(
+        self, consumer: AdaptiveFlowConsumer, records: int, left: int, pending: int
+    ) -> int:
+        """Cut ``records`` down to a part of what the bolt should still do until the end.
+
+        ``left`` records are not sent, ``pending`` are sent and not acked.
+        """
         self._refresh()
         share = 1.0 / max(1, len(self._bolts))  # of a bolt that has not answered yet
         own = speed(consumer)
@@ -41,21 +44,22 @@ class Finish:
         # As much for the records as for the tuple: smaller ones would cost more than they spread.
         per_record_s = consumer.service.record_s
         fewest = fixed_s(consumer, len(self._bolts)) / per_record_s if per_record_s else 1
-        return max(1, min(records, int(max(fewest, _SHARE_PART * share * left))))
+        own = share * (left + pending) - consumer.records_held
+        return max(1, min(records, int(max(fewest, _SHARE_PART * own))))
 
     def is_late(self, consumer: AdaptiveFlowConsumer, left: int, pending: int) -> bool:
         """Whether the others would have to wait for ``consumer``, were it given a tuple.
 
-        ``left`` records are not sent, ``pending`` are sent and not acked.
+        ``left`` and ``pending`` as above.
         """
         service = consumer.service
-        if not service.samples or left > _TUPLES_PER_BOLT * len(self._bolts) * service.mean_records:
+        if not service.samples:
             return False
         self._refresh()
         if not self._records_per_s:
             return False
         rest_s = (left + pending) / self._records_per_s + self._fastest_s
-        records = self.records_for(consumer, round(service.mean_records), left)
+        records = self.records_for(consumer, round(service.mean_records), left, pending)
         at_s = consumer.work_s() / consumer.slots + service.of(records) + service.path_s
         return at_s > _LATE_RATIO * rest_s
 

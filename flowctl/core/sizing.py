@@ -36,7 +36,8 @@ def records_for(
 ) -> int:
     """Return how many records the next tuple for ``consumer`` should have at most.
 
-    ``bolts``: how many there are, ``pool`` what they have in common.  At least 1; never over ``settings.records_max``.
+    ``bolts``: how many there are, ``pool`` what they have in common.  At least 1; never over
+    ``settings.records_max``.
     """
     service, most = consumer.service, settings.records_max
     if service.samples < _FIRST_SAMPLES:

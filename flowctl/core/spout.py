@@ -13,6 +13,7 @@ import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
+from flowctl.core.dispatch import is_by_completion
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
 from flowctl.core.events import (
@@ -62,7 +63,14 @@ class SpoutCore:
             revoke=self._revoke,
             note_changed=self._note_room,
         )
-        self._ending = Ending(self.settings, self.bolts, self._pending, self.counters, self._revoke)
+        self._ending = Ending(
+            self.settings,
+            self.bolts,
+            self._pending,
+            self.counters,
+            self._revoke,
+            holds_back=is_by_completion(self.settings),
+        )
         self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
         self._emitter = Emitter(
             self.settings,

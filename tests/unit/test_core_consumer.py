@@ -89,7 +89,7 @@ def test_at_the_end_tuples_are_a_share_of_what_is_left() -> None:
     driver = Driver("a", "b", tuple_records_max=100, window_initial=20)
     driver.offer(100)
     driver.end()
-    assert [len(e.records) for e in driver.emit(5)] == [25, 18, 14, 10, 8]
+    assert [len(e.records) for e in driver.emit(5)] == [25, 25, 12, 12, 6]
 
 
 @pytest.mark.req("S9")
