@@ -91,6 +91,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bolts_lost: int  # connections that ended before the run did
     checkpoint_saves: int
     max_in_flight_records: int  # the most that was emitted and not acked at one moment
+    tuples_lost: int = 0  # proved lost on the way
+    tuples_hedged: int = 0  # given to a second bolt at the end of the input
 
 
 class View(Protocol):

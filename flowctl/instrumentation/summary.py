@@ -50,6 +50,10 @@ def _tuples(report: Report) -> str:
         f"{count(report.tuples_failed)} failed",
         f"acks {count(report.acks_late)} late, {count(report.acks_duplicate)} doubled",
     ]
+    if report.tuples_lost:
+        facts.append(f"{count(report.tuples_lost)} lost on the way")
+    if report.tuples_hedged:
+        facts.append(f"{count(report.tuples_hedged)} run twice at the end")
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)

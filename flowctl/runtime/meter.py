@@ -146,6 +146,8 @@ class Meter:
             tuples_expired=counters.expired,
             tuples_moved=counters.moved,
             tuples_failed=counters.failed,
+            tuples_lost=counters.lost,
+            tuples_hedged=counters.hedged,
             acks_late=counters.late,
             acks_duplicate=counters.duplicate,
             bolts=last.bolts,
