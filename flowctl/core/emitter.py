@@ -108,8 +108,8 @@ class Emitter:
         flow_tuple = FlowTuple(self.last_id, cut)
         self._pending[flow_tuple.tuple_id] = flow_tuple
         counters.records_pending_now += len(cut.records)
-        pending = counters.records_pending_now
-        counters.records_pending_max = max(counters.records_pending_max, pending)
+        if counters.records_pending_now > counters.records_pending_max:
+            counters.records_pending_max = counters.records_pending_now
         return self._send(flow_tuple, consumer, now_s)
 
     def _emit_copy(self, now_s: float) -> Emission | None:

@@ -92,6 +92,7 @@ class RttEstimator:
             rto_s = settings.rto_first_s * self._patience
         else:
             rto_s = (self.srtt_s + _DEVIATIONS * self.rttvar_s) * self._patience
-            rto_s = max(rto_s, self._least_s)
+            if rto_s < self._least_s:
+                rto_s = self._least_s
         rto_s *= self._backoff
         self.rto_s = rto_s if rto_s < settings.rto_max_s else settings.rto_max_s

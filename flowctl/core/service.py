@@ -42,11 +42,6 @@ class ServicePool:
         self.is_split = False
         self._w = self._x = self._xx = self._xy = 0.0  # sums over the bolts
 
-    def on_sample(self, service_s: float) -> None:
-        """Take one tuple's service time."""
-        mean_s = self.mean_s
-        self.mean_s = mean_s + _MEAN_GAIN * (service_s - mean_s) if mean_s else service_s
-
     def add(self, w: float, x: float, xx: float, xy: float) -> None:
         """Count in what a bolt has: weight, sum of 1/n, and the centred sums of its line."""
         self._w += w
@@ -117,11 +112,13 @@ class ServiceModel:
     ) -> None:
         """Take one ack's times."""
         self.samples = samples = self.samples + 1
-        self.records_most = max(self.records_most, records)
+        if records > self.records_most:
+            self.records_most = records
         gain = 1.0 / samples if samples < _MEMORY else 1.0 / _MEMORY
         self.mean_s = mean_s = self.mean_s + gain * (service_s - self.mean_s)
         self.mean_records += gain * (records - self.mean_records)
-        pool.on_sample(service_s)
+        pool_s = pool.mean_s
+        pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s) if pool_s else service_s
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
             self._draw_line(service_s, records, pool)
@@ -133,7 +130,8 @@ class ServiceModel:
         elif path_s < self._path_now_s:
             self._path_now_s = path_s
         least_s = self._path_now_s
-        least_s = min(least_s, self._path_before_s)
+        if self._path_before_s < least_s:
+            least_s = self._path_before_s
         self.path_s = least_s = least_s if least_s > 0.0 else 0.0
         peak_s = least_s + (self.path_peak_s - least_s) * (1 - _PEAK_DECAY)
         self.path_peak_s = path_s if path_s > peak_s else peak_s

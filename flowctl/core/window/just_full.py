@@ -53,7 +53,6 @@ class JustFullWindow:
         "_rounds",
         "_settings",
         "_shrink_acks",
-        "_slots",
         "_wait_min_s",
         "threshold_s",
         "window",
@@ -67,10 +66,9 @@ class JustFullWindow:
         del learned
         self.window = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
         self.threshold_s: float | None = None
-        self._slots = 1
         self.work_max_s: float | None = None  # until the first ack the window counts
         self._margin_s = 0.0
-        self._last_idle_s: float | None = None
+        self._last_idle_s = float("inf")  # the first ack has none before it to compare with
         self._ignore_idle_until_s = float("-inf")
         self._round_start_s = float("-inf")
         self._begin_round(float("-inf"))
@@ -90,15 +88,24 @@ class JustFullWindow:
 
     def on_ack(self, sample: AckSample) -> Signal | None:
         """Take the telemetry; at the end of a round decide once."""
-        if sample.wait_s is None or sample.service_s is None:
+        wait_s, idle_total_s = sample.wait_s, sample.idle_total_s
+        if wait_s is None or sample.service_s is None:
             return self._infer(sample)
-        self._slots = sample.slots
-        self._count(sample)
+        self._round_acks += 1
+        self._busy_s += sample.service_s
+        if wait_s < self._wait_min_s:
+            self._wait_min_s = wait_s
+        if idle_total_s is not None:
+            if sample.was_limited and idle_total_s > self._last_idle_s:
+                self._idle_s += idle_total_s - self._last_idle_s
+            self._last_idle_s = idle_total_s
         signal = None
-        if sample.sent_at_s >= self._round_start_s and self._round_acks >= _ROUND_ACKS_MIN:
-            signal = self._decide(sample.now_s, sample.service)
+        if self.work_max_s is not None:
+            if sample.sent_at_s < self._round_start_s or self._round_acks < _ROUND_ACKS_MIN:
+                return None
+            signal = self._decide(sample.now_s, sample.service, sample.slots)
             self._begin_round(sample.now_s)
-        work_s = self.work_max_s = self._work_s(sample.service)
+        work_s = self.work_max_s = self._work_s(sample.service, sample.slots)
         service_s = sample.service.mean_s
         if service_s > 0:
             self.window = max(_WINDOW_MIN, min(self._max, work_s / service_s + 1))
@@ -111,22 +118,12 @@ class JustFullWindow:
         self.window = self._bare.window
         return signal
 
-    def _count(self, sample: AckSample) -> None:
-        assert sample.wait_s is not None and sample.service_s is not None
-        self._round_acks += 1
-        self._shrink_acks += 1
-        self._busy_s += sample.service_s
-        self._wait_min_s = min(self._wait_min_s, sample.wait_s)
-        if sample.idle_total_s is not None:
-            if self._last_idle_s is not None and sample.was_limited:
-                self._idle_s += max(0.0, sample.idle_total_s - self._last_idle_s)
-            self._last_idle_s = sample.idle_total_s
-
-    def _decide(self, now_s: float, model: ServiceModel) -> Signal:
+    def _decide(self, now_s: float, model: ServiceModel, slots: int) -> Signal:
         self._rounds += 1
+        self._shrink_acks += self._round_acks
         idle_s = self._idle_s if now_s >= self._ignore_idle_until_s else 0.0
         if idle_s > _IDLE_SHARE * (idle_s + self._busy_s):
-            self._margin_s += idle_s * self._slots
+            self._margin_s += idle_s * slots
             # What was sent before this change can't show it yet.
             self._ignore_idle_until_s = now_s + model.path_peak_s
             self._begin_watch()
@@ -137,14 +134,14 @@ class JustFullWindow:
         self._begin_watch()
         if wait_s <= service_s:
             return Signal.IN_RANGE
-        work_s = self._work_s(model)
+        work_s = self._work_s(model, slots)
         excess_s = (wait_s - service_s) * work_s / (model.path_s + service_s + wait_s)
         least_s = _WORK_MIN * service_s
         self._margin_s -= min(_SHRINK_GAIN * excess_s, max(0.0, work_s - least_s))
         return Signal.OVER
 
-    def _work_s(self, model: ServiceModel) -> float:
-        bridge_s = self._slots * (model.mean_s + model.path_peak_s)
+    def _work_s(self, model: ServiceModel, slots: int) -> float:
+        bridge_s = slots * (model.mean_s + model.path_peak_s)
         return max(_WORK_MIN * model.mean_s, bridge_s + self._margin_s)
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
