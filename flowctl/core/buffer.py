@@ -45,18 +45,13 @@ class _Run:
         self.taken = 0
 
 
-class Cut:
+class Cut(msgspec.Struct, gc=False, eq=False):
     """Records cut off the buffer for one tuple: one partition, contiguous from ``seq``."""
 
-    __slots__ = ("partition", "records", "seq", "size_bytes")
-
-    def __init__(
-        self, partition: str, seq: int, records: Sequence[Record], size_bytes: int
-    ) -> None:
-        self.partition = partition
-        self.seq = seq
-        self.records = records
-        self.size_bytes = size_bytes
+    partition: str
+    seq: int
+    records: Sequence[Record]
+    size_bytes: int
 
 
 class SendBuffer:

@@ -65,6 +65,7 @@ class AdaptiveFlowConsumer:
         "last_rtts_s",
         "last_services_s",
         "moved_away",
+        "place",
         "policy",
         "queued_s",
         "records_acked",
@@ -114,7 +115,8 @@ class AdaptiveFlowConsumer:
         self.is_down = False
         self.is_gone = False
         self.alarm_s = NEVER  # when the spout will look at it next; the alarms' to set
-        self.queued_s = NOT_QUEUED  # the dispatcher's to set
+        self.queued_s = NOT_QUEUED  # the dispatcher's to set, and its place there
+        self.place = -1
         self.sent = 0
         self.acked = 0
         self.records_acked = 0

@@ -126,6 +126,7 @@ class SpoutCore:
             return
         consumer.is_gone = True
         consumer.has_room = False
+        self._emitter.dispatcher.forget(consumer)
         self._out.discard(bolt)
         self._ending.forget(bolt)
         self._windows[bolt] = consumer.policy.window

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Position
 
 
-class FlowTuple:
+class FlowTuple(msgspec.Struct, gc=False, eq=False):
     """A contiguous run of records of one partition, sent until one sending is acked.
 
     Mutable, owned by the core.  ``attempt`` counts sendings; ``faults`` those that ended because
     ``process`` raised or its worker died, which alone lead to giving up; ``avoid`` names the
     bolts that it should not go to again while another is left; ``held_by`` is the bolt that it was
-    sent to last.
+    sent to last.  Not tracked by the collector: it is in no cycle, and there are many.
     """
 
-    __slots__ = (
-        "attempt",
-        "avoid",
-        "cut",
-        "deadline_s",
-        "due_s",
-        "faults",
-        "held_by",
-        "is_hedged",
-        "is_limited",
-        "sent_at_s",
-        "tuple_id",
-    )
-
-    def __init__(self, tuple_id: int, cut: Cut) -> None:
-        self.tuple_id = tuple_id
-        self.cut = cut
-        self.attempt = 0
-        self.faults = 0
-        self.avoid: set[str] | None = None
-        self.held_by: str | None = None
-        self.is_limited = True  # it was not sent earlier because windows were full
-        self.sent_at_s = 0.0
-        self.deadline_s = 0.0
-        self.due_s = 0.0  # when its ack is expected; kept only at the end of the input
-        self.is_hedged = False  # another bolt was given it as well
+    tuple_id: int
+    cut: Cut
+    attempt: int = 0
+    faults: int = 0
+    avoid: set[str] | None = None
+    held_by: str | None = None
+    is_limited: bool = True  # it was not sent earlier because windows were full
+    is_hedged: bool = False  # another bolt was given it as well
+    sent_at_s: float = 0.0
+    deadline_s: float = 0.0
+    due_s: float = 0.0  # when its ack is expected; kept only at the end of the input
 
     @property
     def first(self) -> Position:
