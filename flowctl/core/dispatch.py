@@ -93,7 +93,7 @@ class LeastCompletion:
     first goes first.  With ``avoid``, O(len(avoid) log N).
     """
 
-    __slots__ = ("_heap", "_live", "_members", "_order")
+    __slots__ = ("_heap", "_live", "_members", "_order", "_places")
 
     def __init__(self) -> None:
         # (when, order, the bolt's place in _members).  An entry is live if it is its bolt's
