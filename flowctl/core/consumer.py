@@ -322,15 +322,6 @@ class AdaptiveFlowConsumer:
             if now_s - since_s >= self._settings.timeout.silence_s:
                 del self.strays[tuple_id]
 
-    def on_heard(self, now_s: float) -> bool:
-        """Anything came from the bolt; True if that ends a suspicion."""
-        self.heard_at_s = now_s
-        if not self.is_suspect:
-            return False
-        self.is_suspect = self.is_down = False
-        self.armed_at_s = now_s
-        return True
-
     def suspect(self, now_s: float) -> None:
         """Nothing was heard for too long: it gets no more until it speaks."""
         self.is_suspect = True

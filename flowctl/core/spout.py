@@ -296,7 +296,10 @@ class SpoutCore:
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return None
-        if consumer.on_heard(now_s):
+        consumer.heard_at_s = now_s
+        if consumer.is_suspect:
+            consumer.is_suspect = consumer.is_down = False
+            consumer.armed_at_s = now_s
             self._recovery.on_spoke(consumer, self._pending, now_s)
             self._note_room(consumer)
         return consumer
@@ -306,7 +309,7 @@ class SpoutCore:
         consumer.refresh()
         if consumer.has_room:
             self._emitter.dispatcher.note_room(consumer)
-        if not consumer.flight:
+        if self._emitter.input_ended and not consumer.flight:
             self._ending.note_idle(consumer)
         if consumer.strays or self._out:
             if consumer.is_out:
