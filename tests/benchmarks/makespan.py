@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flowctl.config import Settings
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from pyspark_flowctl import SparkBolts
@@ -69,13 +68,11 @@ def repartition_s(spark: Any, partitions: int, token: str | None) -> float:
 def flowctl_s(spark: Any, token: str | None) -> tuple[float, float, list[tuple[str, float]]]:
     """Seconds from the last bolt's coming to the last ack, of the whole run, and the shares."""
     watch = Stopwatch()
-    settings = Settings().with_overrides({"tuple.records_max": 12})
     spout = FlowControlSpout(
         name="makespan",
         producer=MemoryProducer(RECORDS, 0),
         bolts=SparkBolts(worker(token), count=BOLTS, spark=spark),
         checkpoint=MemoryCheckpointStore(),
-        settings=settings,
     )
     begun_s = time.monotonic()
     report = spout.run(view=watch)
