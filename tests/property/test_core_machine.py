@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowctl.core.events import TupleExpired, TupleFailed, WindowChanged
+from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, WindowChanged
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Position, Record
 from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
@@ -265,6 +265,9 @@ class CoreMachine(RuleBasedStateMachine):
             ]
             for emission in given:
                 bolt.held.remove(emission)
+                if emission.tuple_id in self.core.bolts[bolt.name].flight:
+                    # It did not manage it either: as if it had failed it.
+                    self.failed_on.setdefault(emission.tuple_id, set()).add(bolt.name)
             self.core.on_revoked(
                 bolt.name, bolt.epoch, [e.tuple_id for e in given], now_s=self.clock()
             )
@@ -327,10 +330,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _read_events(self) -> None:
         while (event := self.core.poll_event()) is not None:
-            if isinstance(event, TupleExpired | TupleFailed):
+            if isinstance(event, TupleExpired | TupleFailed | TupleLost):
                 self.failed_on.setdefault(event.tuple_id, set()).add(event.bolt)
             elif isinstance(event, WindowChanged):
                 assert event.before != event.after
+        for name, consumer in self.core.bolts.items():
+            for tuple_id in consumer.flight:  # sent again, or not taken away after all
+                self.failed_on.get(tuple_id, set()).discard(name)
 
     def _bolt(self, pick: int) -> Bolt:
         return list(self.bolts.values())[pick % len(self.bolts)]
