@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,17 @@ _REPLAYS_SHOWN = 12  # a comparison of policies misses many gates, as it should
 
 @click.command()
 @click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
-@click.option("--policy", "policies", metavar="NAME[:N]", multiple=True,
-              help="A window policy, :N its first window; may be repeated.")  # fmt: skip
+@click.option("--policy", "policies", metavar="NAME[:N][/PARTS][@SEEDS]", multiple=True,
+              help="A window policy, :N its first window; of steady scenarios only one of so"
+              " many parts; its own seeds; may be repeated.")  # fmt: skip
 @click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, with commas between.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the table as Markdown.")  # fmt: skip
+@click.option("--verify", is_flag=True,
+              help="Leave the report alone; exit 1 if it is not what would be written."
+              )  # fmt: skip
 @click.option("--plot", "plot_path", metavar="FILE.svg", type=click.Path(path_type=Path),
               help="Draw the windows of the first run.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  Default: one per CPU.")
@@ -40,6 +45,7 @@ def simulate(
     seeds: str,
     overrides: tuple[str, ...],
     report_path: Path | None,
+    verify: bool,
     plot_path: Path | None,
     jobs: int | None,
     check: bool,
@@ -55,21 +61,45 @@ def simulate(
         return EXIT_FINISHED
     if plot_path is not None and plot_path.suffix != ".svg":
         raise ConfigError("--plot", f"{plot_path} is no .svg.", remedy="Name it FILE.svg.")
-    names, chosen, changes = _scenarios(scenarios), policies or (DEFAULT,), _overrides(overrides)
-    _check_settings(names, chosen, changes)
-    work = jobs_of(names, chosen, _seeds(seeds), changes)
+    if verify and report_path is None:
+        raise ConfigError("--verify", "no report to look at.", remedy="Name it: --report FILE.")
+    names, changes = _scenarios(scenarios), _overrides(overrides)
+    chosen = _policies(policies or (DEFAULT,), seeds)
+    _check_settings(names, list(chosen), changes)
+    work = jobs_of(names, chosen, changes)
     outcomes = _run(run_jobs(work, jobs or os.cpu_count() or 1), len(work))
     rows = rows_of(outcomes)
     click.echo(text_table(rows))
     for line in headline(rows):
         click.echo(line)
     _show_replays(rows, changes)
-    if report_path is not None:
-        command = _command(scenarios, policies, seeds, overrides, report_path)
-        report_path.write_text(markdown(rows, command=command), encoding="utf-8")
     if plot_path is not None:
         _plot(outcomes[0], plot_path)
-    return EXIT_FAILED if check and not all(row.is_met for row in rows) else EXIT_FINISHED
+    is_good = not check or all(row.is_met for row in rows)
+    if report_path is not None:
+        command = _command(scenarios, policies, seeds, overrides, report_path)
+        report = markdown(rows, command=command)
+        if verify:
+            is_good &= _is_same(report_path, report)
+        else:
+            report_path.write_text(report, encoding="utf-8")
+    return EXIT_FINISHED if is_good else EXIT_FAILED
+
+
+def _is_same(path: Path, report: str) -> bool:
+    """Whether the file holds this report; if not, say where they differ."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    names = (f"{path}", "what the code gives now")
+    lines = unified_diff(before.splitlines(), report.splitlines(), *names, n=0, lineterm="")
+    for line in lines:
+        click.echo(line, err=True)
+    return before == report
+
+
+def _policies(given: Sequence[str], seeds: str) -> dict[str, list[int]]:
+    """The seeds of each policy: its own after an ``@``, else those of ``--seeds``."""
+    parts = (policy.partition("@") for policy in given)
+    return {name: _seeds(own if at else seeds) for name, at, own in parts}
 
 
 def _scenarios(names: Sequence[str]) -> list[str]:
@@ -88,9 +118,10 @@ def _check_settings(
     """A wrong name or value is told here: an error from a child process would be harder to read."""
     from flowctl.simulation.catalogue import CATALOGUE
     from flowctl.simulation.policies import settings_of
+    from flowctl.simulation.sweep import part_of
 
     for policy in policies:
-        settings_of(policy, CATALOGUE[names[0]], overrides)
+        settings_of(*part_of(policy, CATALOGUE[names[0]]), overrides)
 
 
 def _seeds(text: str) -> list[int]:

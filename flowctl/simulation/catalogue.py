@@ -38,6 +38,7 @@ def _most(metric: str, at_most: float) -> Gate:
 _STEADY = (
     Scenario(
         name="homog",
+        steady=True,
         what="nothing happens",
         gates=(_e(0.99), _most("q", 1.0), _most("R99", 2.5)),
     ),
@@ -48,9 +49,17 @@ _STEADY = (
         converge=Converge(changes_s=(0.0,), window_s=_ONE_LONG_RTT_S, unit_s=_ONE_LONG_RTT_S),
         gates=(_e(0.985), _most("q", 2.0), _most("converged", 8.0)),
     ),
-    Scenario(name="multi4", what="4 slots a bolt", slots=4, tuples=48_000, gates=(_e(0.99),)),
+    Scenario(
+        name="multi4",
+        what="4 slots a bolt",
+        steady=True,
+        slots=4,
+        tuples=48_000,
+        gates=(_e(0.99),),
+    ),
     Scenario(
         name="jitter",
+        steady=True,
         what="service CV 1, up to 4 ms more each way",
         service_cv=1.0,
         jitter_s=0.004,
@@ -58,12 +67,14 @@ _STEADY = (
     ),
     Scenario(
         name="hetero",
+        steady=True,
         what="speeds 2, 1, 1/4, four bolts each",
         speeds=_HETERO,
         gates=(_e(0.99), _most("R99", 2.5)),
     ),
     Scenario(
         name="sizes",
+        steady=True,
         what="tuples of 10 or 1,000 records, 50 us a record",
         sizes=(10, 1000),
         record_s=50e-6,
@@ -189,6 +200,7 @@ _LOAD = (
     ),
     Scenario(
         name="batch",
+        steady=True,
         what="10 M records, 5 ms a tuple + 20 us a record; size is free",
         tuple_s=0.005,
         record_s=20e-6,

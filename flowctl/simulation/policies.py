@@ -3,7 +3,7 @@
 A name is one of ``window.policy``, with ``:N`` for ``window.initial`` (``fixed:16``); or one of
 the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as what
 they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out; without
-signs of loss and copies at the end.
+signs of loss, the guard of shared sinks and copies at the end.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def _by_the_clock(rto_s: float) -> dict[str, Any]:
         "timeout.rto_min_s": rto_s,
         "timeout.rto_max_s": rto_s,
         "hedge.enabled": False,
+        "dispatch.sink_guard": False,
     }
 
 

@@ -39,6 +39,11 @@ class Row(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...]
 
     @property
+    def base_policy(self) -> str:
+        """Its name without what part of the data it was run on."""
+        return self.policy.partition("/")[0]
+
+    @property
     def is_met(self) -> bool:
         """Whether all gates are met; True where there are none."""
         return all(verdict.is_met for verdict in self.verdicts)
@@ -106,8 +111,8 @@ def text_table(rows: Sequence[Row]) -> str:
 def headline(rows: Sequence[Row]) -> list[str]:
     """Per policy: its smallest E over the scenarios that have gates, and how many it meets."""
     lines = []
-    for policy in dict.fromkeys(row.policy for row in rows):
-        gated = [row for row in rows if row.policy == policy and row.verdicts]
+    for policy in dict.fromkeys(row.base_policy for row in rows):
+        gated = [row for row in rows if row.base_policy == policy and row.verdicts]
         if gated:
             worst = min(gated, key=lambda row: row.min_efficiency)
             met = sum(row.is_met for row in gated)
@@ -118,19 +123,36 @@ def headline(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _seeds_told(rows: Sequence[Row]) -> list[str]:
+    """Which policies were run with which seeds."""
+    policies: dict[tuple[int, ...], dict[str, None]] = {}
+    for row in rows:
+        policies.setdefault(row.seeds, {})[row.base_policy] = None
+    told = [(", ".join(map(str, seeds)), ", ".join(names)) for seeds, names in policies.items()]
+    if len(told) == 1:
+        return [f"Seeds {told[0][0]}."]
+    return [f"Seeds {seeds}: {names}.  " for seeds, names in told]
+
+
 def markdown(rows: Sequence[Row], *, command: str) -> str:
     """The report to commit; ``command`` is what writes it."""
-    seeds = ", ".join(str(seed) for seed in rows[0].seeds)
     lines = [
         "# Control report",
         "",
-        f"Written by `{command}`; do not edit. Seeds {seeds}.",
+        f"Written by `{command}`; do not edit.",
+        "",
+        *_seeds_told(rows),
         "",
         "E: the oracle's makespan over the run's (mean over the seeds; min E: the worst).",
         "q: mean number of tuples that wait at a bolt. R50, R99: round trip over the same tuple's",
         "without load. lag: the most work acked above the cumulative ack, in seconds of it.",
         "`*`: broken off. Gates are those of the default policy, held against every policy here,",
         "by the worst seed.",
+        *(
+            ["A policy with `/N` was run on an Nth of the data, where the scenario is steady."]
+            if any("/" in row.policy for row in rows)
+            else []
+        ),
         "",
         *(f"- {line}" for line in headline(rows)),
         "",

@@ -154,7 +154,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     measured_from_s: float = 0.0  # shares and use count from here, where until_s is given
     converge: Converge | None = None
     free_size: bool = False  # the spout chooses the records per tuple; sizes is the most
+    steady: bool = False  # goes on as it began, so that a part of it shows the same
     gates: tuple[Gate, ...] = ()
+
+    def part(self, parts: int) -> Scenario:
+        """One of ``parts`` equal parts of the data, if the scenario is steady; else itself."""
+        if not self.steady or parts == 1:
+            return self
+        return msgspec.structs.replace(self, tuples=max(1, self.tuples // parts))
 
     def speed_of(self, bolt: int) -> float:
         """The bolt's own speed, without what happens to it."""

@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from flowctl.errors import FlowctlError, InternalError
+from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.simulation.catalogue import CATALOGUE
 from flowctl.simulation.engine import Outcome, simulate
 from flowctl.simulation.policies import settings_of
+from flowctl.simulation.scenario import Scenario
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run, by names: what a command line can say."""
+    """One run, by names: what a command line can say.  ``policy`` as in :func:`part_of`."""
 
     scenario: str
     policy: str
@@ -31,9 +32,9 @@ class Job(msgspec.Struct, frozen=True):
 
 def run_job(job: Job) -> Outcome:
     """Run it; an unexpected error names the command that repeats it."""
-    scenario = CATALOGUE[job.scenario]
+    name, scenario = part_of(job.policy, CATALOGUE[job.scenario])
     try:
-        settings = settings_of(job.policy, scenario, job.overrides)
+        settings = settings_of(name, scenario, job.overrides)
         return simulate(scenario, settings, job.seed, policy=job.policy)
     except InternalError as error:
         raise InternalError(error.problem, remedy=f"Repeat it: {job.command}") from error
@@ -45,19 +46,32 @@ def run_job(job: Job) -> Outcome:
         ) from error
 
 
+def part_of(policy: str, scenario: Scenario) -> tuple[str, Scenario]:
+    """Take ``/N`` off the policy's name: it is run on an Nth of the data, if that is steady."""
+    name, cut, parts = policy.partition("/")
+    if not cut:
+        return name, scenario
+    if not parts.isdecimal() or not int(parts):
+        raise ConfigError("policy", f"no part {parts!r}.", remedy="Give a number, as aimd/4.")
+    return name, scenario.part(int(parts))
+
+
 def jobs_of(
     scenarios: Sequence[str],
-    policies: Sequence[str],
-    seeds: Sequence[int],
+    policies: Mapping[str, Sequence[int]],
     overrides: Mapping[str, Any],
 ) -> list[Job]:
-    """All combinations; those of one scenario and policy stand together."""
-    return [
-        Job(scenario, policy, seed, dict(overrides))
-        for scenario in scenarios
-        for policy in policies
-        for seed in seeds
-    ]
+    """All combinations; those of one scenario and policy stand together.
+
+    ``policies``: the seeds of each, with ``/N`` after the name for an Nth of steady scenarios.
+    """
+    jobs = []
+    for name in scenarios:
+        for policy, seeds in policies.items():
+            whole, part = part_of(policy, CATALOGUE[name])
+            shown = whole if part is CATALOGUE[name] else policy
+            jobs += [Job(name, shown, seed, dict(overrides)) for seed in seeds]
+    return jobs
 
 
 def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:

@@ -27,6 +27,34 @@ def test_the_report_is_the_same_every_time(tmp_path: Path) -> None:
     assert "| fixed:4 |" in one
 
 
+def test_policies_may_have_seeds_and_parts_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    arguments = ["simulate", "drain", "homog", "--policy", "just_full/40@1,2"]
+    arguments += ["--policy", "aiad/40", "--seeds", "3", "--jobs", "1", "--report", str(path)]
+    assert main(arguments) == 0
+    report = path.read_text(encoding="utf-8")
+    assert "Seeds 1, 2: just_full.  \nSeeds 3: aiad." in report
+    assert "| aiad/40 |" in report  # homog is steady
+    assert "| aiad |" in report  # drain is not
+    assert "- aiad: min E" in report
+
+
+def test_a_report_that_is_not_what_the_code_gives_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.md"
+    arguments = ["simulate", "drain", "--seeds", "1", "--jobs", "1", "--report", str(path)]
+    assert main([*arguments, "--verify"]) == 1  # there is none
+    assert main(arguments) == 0
+    assert main([*arguments, "--verify"]) == 0
+    changed = path.read_text(encoding="utf-8").replace("| just_full | 0.", "| just_full | 1.")
+    path.write_text(changed, encoding="utf-8")
+    capsys.readouterr()
+    assert main([*arguments, "--verify"]) == 1
+    assert "+| just_full | 0." in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == changed
+
+
 def test_the_table_names_gates_and_the_command_that_repeats(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -52,6 +80,9 @@ def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
         (["drain", "--seeds", "x"], "--seeds"),
         (["drain", "--set", "window.size=2"], "no such setting"),
         (["drain", "--plot", "x.png"], "is no .svg"),
+        (["drain", "--policy", "aiad/x"], "no part 'x'"),
+        (["drain", "--policy", "aiad@x"], "--seeds"),
+        (["drain", "--verify"], "no report"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -80,7 +111,7 @@ def test_a_gate_takes_the_worst_seed_or_the_mean() -> None:
 
 
 def test_rows_and_headline() -> None:
-    outcomes = list(run_jobs(jobs_of(["drain"], ["aiad"], [1, 2], {}), 1))
+    outcomes = list(run_jobs(jobs_of(["drain"], {"aiad": [1, 2]}, {}), 1))
     (row,) = rows_of(outcomes)
     assert row.seeds == (1, 2)
     assert row.min_efficiency == min(outcome.efficiency for outcome in outcomes)
