@@ -41,6 +41,7 @@ class Recovery:
         self.retries = RetryQueue()
         self.gave_up: TupleGaveUp | None = None  # the first tuple whose attempts ran out
         self._settings = settings
+        self._silence_max_s = settings.timeout.silence_max_s
         self._counters = counters
         self._events = events
         self._revoke = revoke
@@ -125,7 +126,13 @@ class Recovery:
 
     def watch(self, consumer: AdaptiveFlowConsumer) -> None:
         """A tuple was sent to ``consumer``, or its RTO changed: see that its alarm is set."""
-        if consumer.armed_at_s + consumer.rtt.rto_s < consumer.alarm_s and consumer.flight:
+        alarm_s = consumer.alarm_s
+        if not consumer.flight:
+            self._alarms.set(consumer, consumer.strays_due_s())
+        elif consumer.armed_at_s + consumer.rtt.rto_s < alarm_s or (
+            # An alarm of a time-out that was backed off may be far away.
+            consumer.heard_at_s + self._silence_max_s < alarm_s and consumer.watches_signs
+        ):
             self._alarms.set(consumer, self.due_s(consumer))
 
     def next_s(self) -> float | None:

@@ -287,8 +287,12 @@ class SpoutCore:
         """A sign of life from the bolt's own thread, and whether it has anything to do."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
+            is_first = not consumer.sends_heartbeats
+            may_change = bool(consumer.strays or consumer.is_stalled or self._out)
             consumer.on_heartbeat(busy_slots + queued, now_s)
-            if consumer.strays or self._out:
+            if is_first:
+                self._recovery.watch(consumer)  # by its signs from now on: its timer is another
+            if may_change:
                 self._note_room(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
@@ -312,6 +316,8 @@ class SpoutCore:
         if self._emitter.input_ended and not consumer.flight:
             self._ending.note_idle(consumer)
         if consumer.strays or self._out:
+            if not consumer.flight:
+                self._recovery.watch(consumer)  # strays, and nothing else that would be watched
             if consumer.is_out:
                 self._out.add(consumer.bolt)
             else:
