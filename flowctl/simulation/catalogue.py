@@ -230,6 +230,7 @@ _VARIANTS = (
     # Without telemetry windows follow chance: a tuple more, for a tenth of the time.
     Scenario(
         name="homog_bare",
+        steady=True,
         what="as homog, no telemetry",
         telemetry=False,
         gates=(_e(0.98), _most("q", 1.5), _most("R99", 3.0)),
@@ -244,6 +245,7 @@ _VARIANTS = (
     ),
     Scenario(
         name="hetero_bare",
+        steady=True,
         what="as hetero, no telemetry",
         telemetry=False,
         speeds=_HETERO,
