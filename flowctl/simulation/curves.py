@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 
 from flowctl.simulation.engine import Outcome, windows_of
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH, _PANEL, _LEFT, _TOP, _GAP = 900, 220, 60, 50, 50  # pixels; a screen's width is enough
+_WIDTH, _PANEL, _LEFT, _TOP, _GAP = 900, 170, 60, 50, 50  # pixels; a screen's width is enough
+_SMOOTHED = 4  # samples for one speed: tuples are few in a hundredth of a run
 
 
 def sparklines(outcome: Outcome, *, columns: int = 50) -> str:
@@ -32,11 +34,12 @@ def _thin(values: Sequence[float], columns: int) -> list[float]:
 
 
 def svg(outcome: Outcome) -> str:
-    """Two panels: the window of each bolt, and the share of the capacity that is in use."""
+    """Three panels: each bolt's window, what it acked a second, and the capacity in use."""
     end_s = outcome.curve[-1][0] or 1.0
     most = max(max(windows) for _, windows in outcome.curve)
-    bolts = len(outcome.curve[0][1])
-    height = _TOP + 2 * _PANEL + 2 * _GAP
+    rates = _rates(outcome)
+    fastest = max((max(speeds) for _, speeds in rates), default=0.0) or 1.0
+    height = _TOP + 3 * _PANEL + 3 * _GAP
     title = (
         f"{outcome.scenario} · {outcome.policy} · seed {outcome.seed}"
         f" · E {outcome.efficiency:.3f} · {outcome.makespan_s:.1f} s"
@@ -47,11 +50,12 @@ def svg(outcome: Outcome) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="25" font-size="16">{escape(title)}</text>',
         *_frame(_TOP, end_s, "window [tuples]", most),
+        *_lines(_TOP, outcome.curve, end_s, most),
     ]
-    for bolt in range(bolts):
-        points = [(at_s / end_s, windows[bolt] / most) for at_s, windows in outcome.curve]
-        parts.append(_line(_TOP, points, f"hsl({360 * bolt // bolts},65%,45%)", f"b{bolt + 1}"))
     below = _TOP + _PANEL + _GAP
+    parts += _frame(below, end_s, "acked [tuples/s], a line for each bolt", fastest)
+    parts += _lines(below, rates, end_s, fastest)
+    below += _PANEL + _GAP
     parts += _frame(below, end_s, "capacity in use", 1.0)
     steps = len(outcome.in_use)
     use = [((step + 0.5) / steps, share) for step, share in enumerate(outcome.in_use)]
@@ -59,12 +63,35 @@ def svg(outcome: Outcome) -> str:
     return "\n".join(parts)
 
 
+def _rates(outcome: Outcome) -> list[tuple[float, tuple[float, ...]]]:
+    """Tuples that each bolt acked in a second, over time."""
+    samples = [(at_s, acked) for (at_s, _), acked in zip(outcome.curve, outcome.acked, strict=True)]
+    rates = []
+    for (from_s, before), (until_s, after) in pairwise(samples[::_SMOOTHED]):
+        spent_s = until_s - from_s
+        speeds = tuple((b - a) / spent_s for a, b in zip(before, after, strict=True))
+        rates.append(((from_s + until_s) / 2, speeds))
+    return rates
+
+
+def _lines(
+    top: float, curve: Sequence[tuple[float, Sequence[float]]], end_s: float, most: float
+) -> list[str]:
+    """One line a bolt, each in a colour of its own."""
+    bolts = len(curve[0][1]) if curve else 0
+    lines = []
+    for bolt in range(bolts):
+        points = [(at_s / end_s, values[bolt] / most) for at_s, values in curve]
+        lines.append(_line(top, points, f"hsl({360 * bolt // bolts},65%,45%)", f"b{bolt + 1}"))
+    return lines
+
+
 def _frame(top: float, end_s: float, label: str, most: float) -> list[str]:
     right, bottom = _WIDTH - 20, top + _PANEL
     return [
         f'<path d="M{_LEFT} {top}V{bottom}H{right}" fill="none" stroke="#999"/>',
         f'<text x="{_LEFT}" y="{top - 6}">{escape(label)}</text>',
-        f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end">{most:g}</text>',
+        f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end">{most:.4g}</text>',
         f'<text x="{_LEFT - 6}" y="{bottom}" text-anchor="end">0</text>',
         f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{end_s:.1f} s</text>',
     ]

@@ -33,6 +33,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``r99`` compare each ack's round trip with the same tuple's without load.  ``duplicates``
     counts processings beyond the first per tuple, ``wasted`` the work that went into those and
     into what died.  ``lag_records`` is the most that was acked above the cumulative ack.
+    ``curve`` holds the first spout's window of each bolt over time, ``acked`` the tuples that
+    each bolt had acked to it by then.
     """
 
     scenario: str
@@ -55,6 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     jain: float | None
     growth_idle: int
     curve: list[tuple[float, tuple[float, ...]]]
+    acked: list[tuple[int, ...]]
     in_use: list[float]
     cost_us: float  # real time per tuple; not reproducible, in no report
 
@@ -81,6 +84,7 @@ class Simulation:
         round_trip_s = self.no_load_net_s + scenario.tuple_mean_s
         self.idle_after_s = _IDLE_AFTER_RTTS * round_trip_s
         self.curve: list[tuple[float, tuple[float, ...]]] = []
+        self.acked: list[tuple[int, ...]] = []
         self._acked_before: list[int] | None = None
 
     def cost_s(self, sending: Sending) -> float:
@@ -114,6 +118,9 @@ class Simulation:
             float(known[bolt.name].window) if bolt.name in known else 0.0 for bolt in self.bolts
         )
         self.curve.append((at_s, windows))
+        self.acked.append(
+            tuple(known[bolt.name].acked if bolt.name in known else 0 for bolt in self.bolts)
+        )
         self.loop.at(at_s + step_s, self._sample, step_s)
 
     def _begin_to_measure(self, at_s: float, _: Any, __: Any) -> None:
@@ -147,6 +154,7 @@ class Simulation:
             jain=self._jain(),
             growth_idle=sum(spout.growth_idle for spout in self.spouts),
             curve=self.curve,
+            acked=self.acked,
             in_use=use.shares(0.0, now_s, _CURVE_POINTS),
             cost_us=1e6 * spent_s / max(1, tuples),
         )
