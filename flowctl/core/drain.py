@@ -45,7 +45,7 @@ class Thief:
         self._is_started = True
         self._victims = [(-c.work_s() / c.slots, c.bolt) for c in self._bolts.values()]
         heapify(self._victims)
-        self._idle = {c.bolt: None for c in self._bolts.values() if not c.flight and c.has_room}
+        self._idle = {c.bolt: None for c in self._bolts.values() if not c.held and c.has_room}
 
     def _next_victim(self) -> AdaptiveFlowConsumer | None:
         while self._victims:

@@ -313,7 +313,8 @@ class SpoutCore:
         consumer.refresh()
         if consumer.has_room:
             self._emitter.dispatcher.note_room(consumer)
-        if self._emitter.input_ended and not consumer.flight:
+        # One with strays may be at work on those.
+        if self._emitter.input_ended and not (consumer.flight or consumer.strays):
             self._ending.note_idle(consumer)
         if consumer.strays or self._out:
             if not consumer.flight:
