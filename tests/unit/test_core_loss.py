@@ -184,6 +184,16 @@ def test_if_the_slow_one_is_first_after_all_the_copy_is_called_back() -> None:
     assert driver.core.bolts["b"].rtt.rto_s == driver.core.bolts["a"].rtt.rto_s  # no time-out of it
 
 
+def test_who_is_late_is_not_idle_though_another_has_its_tuple_now() -> None:
+    driver, _slow = last_two()
+    driver.widen("b", 4)  # it has room: what it is at work on takes one place of four
+    driver.emit()
+    driver.wait_for_deadline()
+    (copy,) = driver.emit()
+    assert copy.bolt == "a"
+    assert list(driver.core._ending._thief.idle) == []
+
+
 def test_without_leave_nothing_is_run_twice() -> None:
     driver, _slow = last_two(share_max=0.0)
     driver.emit()
