@@ -6,7 +6,7 @@ Replay a failure with the line that Hypothesis prints, or with `--hypothesis-see
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 from hypothesis import settings
@@ -44,6 +44,9 @@ class Bolt:
 class CoreMachine(RuleBasedStateMachine):
     """Rules are what can happen; the model is what was really processed."""
 
+    OVERRIDES: ClassVar[dict[str, Any]] = {}  # settings
+    IN_ORDER = False  # what bolts say of their acks
+
     @initialize(
         policy=st.sampled_from(
             [("aiad", "ack"), *((name, "round") for name in get_args(PolicyName))]
@@ -76,6 +79,7 @@ class CoreMachine(RuleBasedStateMachine):
             buffer_records_max=12,
             buffer_bytes_max=100,
             buffer_uncommitted_max=30,
+            **self.OVERRIDES,
         )
         self.clock = ManualClock()
         self.source: dict[str, list[Record]] = {p: [] for p in PARTITIONS}
@@ -136,7 +140,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.epochs[name] += 1
         bolt = Bolt(name, self.epochs[name], slots, beats)
         self.bolts[name] = bolt
-        self.core.add_bolt(name, slots=slots, epoch=bolt.epoch, now_s=self.clock())
+        self.core.add_bolt(
+            name, slots=slots, epoch=bolt.epoch, now_s=self.clock(), in_order=self.IN_ORDER
+        )
         bolt.window_at_start = self.core.bolts[name].window
         self._beat(bolt)  # as bolts do when they have connected
 
@@ -161,12 +167,17 @@ class CoreMachine(RuleBasedStateMachine):
         self._read_events()
         usable = {n for n, c in self.core.bolts.items() if not c.is_suspect}
         usable = {n for n in usable if self.core.bolts[n].flight or self.core.bolts[n].has_room}
+        work = {n: (c.held, c.work_s(), c.policy.work_max_s) for n, c in self.core.bolts.items()}
         emission = self.core.poll_emit(now_s=self.clock())
         if emission is None:
             return False
         consumer, bolt = self.core.bolts[emission.bolt], self.bolts[emission.bolt]
         assert not consumer.is_suspect, "a suspect bolt gets nothing until it speaks"
-        assert consumer.held <= consumer.window, "sent although the window was full (S10)"
+        held, work_s, work_max_s = work[bolt.name]
+        if work_max_s is None:
+            assert consumer.held <= consumer.window, "sent although the window was full (S10)"
+        else:
+            assert not held or work_s < work_max_s, "sent although its work was full"
         bolt.held_max = max(bolt.held_max, consumer.held)
         span = (emission.partition, emission.records[0].position, emission.records[-1].position)
         assert self.spans.setdefault(emission.tuple_id, span) == span, "a replay keeps its span"
@@ -177,7 +188,8 @@ class CoreMachine(RuleBasedStateMachine):
         if bolt.mode != "lossy":
             bolt.held.append(emission)
             # What it really holds, as far as a bolt that tells can be known.
-            assert len(bolt.held) <= consumer.window or bolt.slots > 1 or not bolt.beats
+            is_known = bolt.slots == 1 and bolt.beats and work_max_s is None
+            assert len(bolt.held) <= consumer.window or not is_known
         return True
 
     @precondition(lambda self: any(b.held for b in self.bolts.values()))
@@ -187,22 +199,22 @@ class CoreMachine(RuleBasedStateMachine):
         bolt = self._bolt(pick)
         if bolt.mode != "healthy" or not bolt.held:
             return
-        index %= min(bolt.slots, len(bolt.held))
+        self.acks.append(self._process(bolt, index % min(bolt.slots, len(bolt.held))))
+        if answer:
+            self._deliver(self.acks[-1])
+
+    def _process(self, bolt: Bolt, index: int) -> Ack:
         emission = bolt.held[index]
         del bolt.held[index]
         keys = {(emission.partition, r.position) for r in emission.records}
         self.processed.update(keys)
         self.processed_now |= keys
-        self.acks.append(
-            Ack(
-                bolt=bolt.name,
-                epoch=bolt.epoch,
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-            )
+        return Ack(
+            bolt=bolt.name,
+            epoch=bolt.epoch,
+            tuple_id=emission.tuple_id,
+            attempt=emission.attempt,
         )
-        if answer:
-            self._deliver(self.acks[-1])
 
     @precondition(lambda self: self.acks)
     @rule(pick=PICK)
@@ -321,6 +333,8 @@ class CoreMachine(RuleBasedStateMachine):
         done = _covered(self.core.checkpoint(), self.source)
         assert done <= self.processed.keys(), "acked what nobody processed"
         for bolt in self.bolts.values():
+            if self.core.bolts[bolt.name].policy.work_max_s is not None:
+                continue  # counted in work, the window follows what the bolt tells
             rule = self.settings.window
             # Bolts here tell nothing, so just_full is rtt_only, whose start-up doubles too.
             doubles = rule.growth == "ack" or rule.policy in ("just_full", "rtt_only")
@@ -361,13 +375,16 @@ class CoreMachine(RuleBasedStateMachine):
             assert not (done and done.acked)
             assert all(self.processed[partition, record.position] for record in log)
 
+    def _end_if_read(self) -> None:
+        if all(self.read[p] >= len(log) for p, log in self.source.items()) and not self.ended:
+            self.ended = True
+            self.core.end_of_input(now_s=self.clock())
+
     def _drain_step(self) -> None:
         for partition, log in self.source.items():
             if self.read[partition] < len(log):
                 self.offer(partition)
-        if all(self.read[p] >= len(log) for p, log in self.source.items()) and not self.ended:
-            self.ended = True
-            self.core.end_of_input(now_s=self.clock())
+        self._end_if_read()
         while self._emit_one():
             pass
         for index, bolt in enumerate(list(self.bolts.values())):
