@@ -21,8 +21,8 @@ _RECORDS_PER_FIXED = (1 - _FIXED_SHARE) / _FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
 _DRIVER_S = 60e-6
-# Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so that
-# they tell a from b, and small, for a record may take a second.
+# Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
+# that they tell a from b, and small, for a record may take a second.
 _FIRST = (25, 100)
 # A size is at most this many times the largest so far: one wrong guess must not cost a minute.
 _GROWTH = 4

