@@ -30,7 +30,7 @@ class RttEstimator:
     __slots__ = (
         "_backed_off_until_s",
         "_backoff",
-        "_least_s",
+        "_is_checked",
         "_patience",
         "_patient_since_s",
         "_settings",
@@ -47,7 +47,7 @@ class RttEstimator:
         self._patience = 1.0
         self._patient_since_s = 0.0
         self._unchecked_min_s = max(settings.rto_min_s, _UNCHECKED_MIN_S)
-        self._least_s = settings.rto_min_s
+        self._is_checked = True
         self.srtt_s: float | None = None
         self.rttvar_s = 0.0
         # The time after which an emission without an ack expires.
@@ -55,18 +55,20 @@ class RttEstimator:
 
     def on_sample(self, now_s: float, rtt_s: float, *, is_checked: bool = True) -> None:
         """Take the time that one ack took; ``is_checked``: a time-out is held against signs."""
-        self._backoff = 1.0
-        self._least_s = self._settings.rto_min_s if is_checked else self._unchecked_min_s
-        if self.srtt_s is None:
+        if self._backoff != 1.0:
+            self._backoff = 1.0
+            self._backed_off_until_s = float("-inf")
+        srtt_s = self.srtt_s
+        if srtt_s is None:
             self.srtt_s = rtt_s  # RFC 6298 2.2
             self.rttvar_s = rtt_s / 2
         else:  # 2.3
-            self.rttvar_s += _RTTVAR_GAIN * (abs(self.srtt_s - rtt_s) - self.rttvar_s)
-            self.srtt_s += _SRTT_GAIN * (rtt_s - self.srtt_s)
-        self._backed_off_until_s = float("-inf")
+            self.rttvar_s += _RTTVAR_GAIN * (abs(srtt_s - rtt_s) - self.rttvar_s)
+            self.srtt_s = srtt_s + _SRTT_GAIN * (rtt_s - srtt_s)
         if self._patience > 1.0 and now_s - self._patient_since_s >= _PATIENCE_HALF_LIFE_S:
             self._patience /= 2
             self._patient_since_s = now_s
+        self._is_checked = is_checked
         self._update()
 
     def back_off(self, now_s: float) -> None:
@@ -92,7 +94,8 @@ class RttEstimator:
             rto_s = settings.rto_first_s * self._patience
         else:
             rto_s = (self.srtt_s + _DEVIATIONS * self.rttvar_s) * self._patience
-            if rto_s < self._least_s:
-                rto_s = self._least_s
+            least_s = settings.rto_min_s if self._is_checked else self._unchecked_min_s
+            if rto_s < least_s:
+                rto_s = least_s
         rto_s *= self._backoff
         self.rto_s = rto_s if rto_s < settings.rto_max_s else settings.rto_max_s

@@ -108,7 +108,8 @@ class JustFullWindow:
         work_s = self.work_max_s = self._work_s(sample.service, sample.slots)
         service_s = sample.service.mean_s
         if service_s > 0:
-            self.window = max(_WINDOW_MIN, min(self._max, work_s / service_s + 1))
+            window = work_s / service_s + 1  # over one, as work is never negative
+            self.window = window if window < self._max else self._max
         return signal
 
     def _infer(self, sample: AckSample) -> Signal | None:
@@ -141,8 +142,9 @@ class JustFullWindow:
         return Signal.OVER
 
     def _work_s(self, model: ServiceModel, slots: int) -> float:
-        bridge_s = slots * (model.mean_s + model.path_peak_s)
-        return max(_WORK_MIN * model.mean_s, bridge_s + self._margin_s)
+        work_s = slots * (model.mean_s + model.path_peak_s) + self._margin_s
+        least_s = _WORK_MIN * model.mean_s
+        return work_s if work_s > least_s else least_s
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
         """A time-out says nothing of how much work fits: the bolt is BUSY until it speaks."""
