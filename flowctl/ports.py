@@ -16,6 +16,14 @@ from flowctl.core.records import Batch, Checkpoint, Position, Record
 Process: TypeAlias = Callable[[Batch], Any]
 
 
+@runtime_checkable
+class PerConnection(Protocol):
+    """A process with a state of its own for each bolt, and for each time that it connects."""
+
+    def for_connection(self, bolt: str) -> Process:
+        """Return what processes the tuples that ``bolt`` gets over a new connection."""
+
+
 class SourceChunk(msgspec.Struct, frozen=True, gc=False):
     """Records of one partition, in order.  Empty: nothing right now, ask again later."""
 

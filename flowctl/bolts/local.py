@@ -22,10 +22,11 @@ class LocalBolts:
     """Runs ``process`` in ``count`` bolts of ``slots`` threads each (:class:`flowctl.ports.Bolts`).
 
     The bolts share one interpreter: they help where ``process`` waits, not where it computes.
-    ``process`` may be called from several threads at once.  Start once.
+    ``process`` may be called from several threads at once.  The bolts are named ``prefix`` and a
+    number from 1.  Start once.
     """
 
-    def __init__(self, process: Process, *, count: int, slots: int = 1) -> None:
+    def __init__(self, process: Process, *, count: int, slots: int = 1, prefix: str = "b") -> None:
         if not callable(process):
             raise ConfigError("process", "is not callable.", remedy="Give a function of a batch.")
         for field, value in (("count", count), ("slots", slots)):
@@ -33,6 +34,7 @@ class LocalBolts:
                 raise ConfigError(field, f"{value} is not possible.", remedy="Give 1 or more.")
         self.count = count
         self.slots = slots
+        self._prefix = prefix
         self._process = process
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -45,7 +47,7 @@ class LocalBolts:
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         """Start the bolts and return; what dies comes back after a pause."""
         for number in range(1, self.count + 1):
-            bolt = f"b{number}"
+            bolt = f"{self._prefix}{number}"
             thread = threading.Thread(
                 target=self._supervise,
                 args=(endpoint, bolt, notify),

@@ -11,9 +11,10 @@ import msgspec
 
 from flowctl.bolts.link import Link, Outcome, Work
 from flowctl.core.records import Batch, Span
+from flowctl.core.settlement import Settlement
 from flowctl.errors import EnvironmentFault, FencedError, without_secrets
-from flowctl.ports import Endpoint, Process
-from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame, Welcome
+from flowctl.ports import Endpoint, PerConnection, Process
+from flowctl.wire.frames import AckFrame, FailFrame, SettledFrame, TupleFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
 
@@ -74,6 +75,8 @@ class FlowControlBolt:
         """As :func:`run_bolt`; once."""
         welcome, link = self._connect()
         self._link = link
+        if isinstance(self._process, PerConnection):
+            self._process = self._process.for_connection(self._bolt)
         link.start()
         try:
             if self._cancelled.is_set():
@@ -151,7 +154,7 @@ class FlowControlBolt:
         batch = self._batch(frame, welcome)
         started_at_s = time.monotonic()
         try:
-            self._process(batch)
+            made = self._process(batch)
         except (Exception, SystemExit) as error:
             tally.failed += 1
             return _failure(frame, error, batch.reading_index)
@@ -159,14 +162,9 @@ class FlowControlBolt:
         tally.acked += 1
         tally.records += len(frame.records)
         tally.service_s += service_s
-        return AckFrame(
-            frame.tuple_id,
-            frame.attempt,
-            started_at_s - work.received_at_s,
-            service_s,
-            work.idle_total_s,
-            batch.sink_s,
-        )
+        wait_s = started_at_s - work.received_at_s
+        said = (frame.tuple_id, frame.attempt, wait_s, service_s, work.idle_total_s, batch.sink_s)
+        return SettledFrame(*said, made) if isinstance(made, Settlement) else AckFrame(*said)
 
     def _batch(self, frame: TupleFrame, welcome: Welcome) -> Batch:
         records = frame.records

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias, overload
 
 import msgspec
 
+from flowctl.core.settlement import Settlement
+
 # The source's own place of a record (S12, ruling 1.9-A): an offset, (byte, line), a key, a
 # time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
 # positions of one partition are all of one shape.  No bytes: msgspec can't tell them from str in
@@ -141,7 +143,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ``wait_s`` queued at the bolt, ``service_s`` in ``process``, ``idle_total_s`` the bolt's
     cumulative idle time when this tuple began, ``sink_s`` the part of the service in which a
     sink was waited for (None: ``process`` does not tell).
-    A bolt without telemetry leaves the durations None.
+    A bolt without telemetry leaves the durations None.  ``settlement`` is what a topology's bolt
+    made of the tuple; None: nothing but processed it.
     """
 
     bolt: str
@@ -152,6 +155,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     service_s: float | None = None
     idle_total_s: float | None = None
     sink_s: float | None = None
+    settlement: Settlement | None = None
 
 
 class AckOutcome(enum.Enum):

@@ -358,10 +358,27 @@ class SpoutCore:
         """The first tuple whose attempts ran out, if there is one: the run has to fail."""
         return self._recovery.gave_up
 
-    def tuple_records(self, tuple_id: int) -> Sequence[Record]:
-        """The records of a tuple that is not acked yet; empty if there is no such tuple."""
+    def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
+        """The records of a tuple that is not acked yet; empty if there is no such tuple.
+
+        ``bolt``, which spoke of it, is for cores that number tuples per bolt.
+        """
+        del bolt
         flow_tuple = self._pending.get(tuple_id)
         return flow_tuple.cut.records if flow_tuple is not None else ()
+
+    def abandon(self, tuple_id: int) -> Sequence[Record]:
+        """Count a tuple that was given up as done; return its records, now the caller's."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return ()
+        self._complete(flow_tuple)
+        return flow_tuple.cut.records
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a bolt is connected and not silent."""
+        return any(not consumer.is_suspect for consumer in list(self.bolts.values()))
 
     @property
     def is_drained(self) -> bool:

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.core.spout import SpoutCore
 
 
 class RunControl:
@@ -18,7 +18,7 @@ class RunControl:
     Event.  The first error wins.
     """
 
-    def __init__(self, core: SpoutCore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, core: DriverCore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
         self.clock = clock
         self.lock = threading.Lock()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 from flowctl.config import Settings
+from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FencedError
@@ -53,6 +55,7 @@ class Run:
         settings: Settings,
         view: View,
         interrupts: Interrupts | None = None,
+        make_core: Callable[[Checkpoint], DriverCore] | None = None,
     ) -> None:
         self._job = job
         self._producer = producer
@@ -70,7 +73,8 @@ class Run:
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = store.acquire(job)
         restored = store.load(job)
-        self.control = RunControl(SpoutCore(settings, checkpoint=restored))
+        make_core = make_core or (lambda saved: SpoutCore(settings, checkpoint=saved))
+        self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
         self._restored = restored
@@ -171,7 +175,7 @@ class Run:
 
     def _has_bolts(self) -> bool:
         """Whether a bolt is connected and not silent."""
-        return any(not bolt.is_suspect for bolt in list(self.control.core.bolts.values()))
+        return self.control.core.is_served
 
     def _is_idle(self) -> bool:
         """Nothing to do yet or any more: no bolts are needed."""

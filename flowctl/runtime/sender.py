@@ -21,6 +21,7 @@ from flowctl.wire.frames import (
     Heartbeat,
     Revoke,
     Revoked,
+    SettledFrame,
     TupleFrame,
 )
 from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
@@ -63,6 +64,8 @@ class Sender(threading.Thread):
             for item in inbound:
                 self._take(item, now_s)
             core.on_deadline(now_s=now_s)
+            if core.gave_up is not None:  # a topology's trees also fail by acks and by time
+                self._check_gave_up(None)
             emissions, is_more = self._decide(now_s)
             orders = self._drain_orders()
             while (event := core.poll_event()) is not None:
@@ -164,6 +167,7 @@ class Sender(threading.Thread):
                     service_s=frame.service_s,
                     idle_total_s=frame.idle_total_s,
                     sink_s=frame.sink_s,
+                    settlement=frame.settlement if isinstance(frame, SettledFrame) else None,
                 ),
                 now_s=now_s,
             )
@@ -190,7 +194,7 @@ class Sender(threading.Thread):
                 )
             )
             return
-        reason = describe_fail(control.core.tuple_records(frame.tuple_id), frame)
+        reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
         outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
         if outcome is AckOutcome.GAVE_UP:
             self._check_gave_up(frame)

@@ -9,6 +9,9 @@ from typing import Literal
 import msgspec
 
 from flowctl.config import Settings
+from flowctl.core.driver import DriverCore
+from flowctl.core.records import Checkpoint
+from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import Bolts, CheckpointStore, FlowProducer
@@ -87,6 +90,7 @@ class FlowControlSpout(HandDriven):
                     settings=self.settings,
                     view=shown,
                     interrupts=interrupts,
+                    make_core=self._make_core,
                 )
                 report = run.conduct()
         except BaseException as error:
@@ -103,6 +107,10 @@ class FlowControlSpout(HandDriven):
             raise
         _write_report(report, report_path)
         return report
+
+    def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
+        """What decides; a topology has another."""
+        return SpoutCore(self.settings, checkpoint=checkpoint)
 
 
 def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:

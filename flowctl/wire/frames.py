@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from flowctl.core.records import Position, Record
+from flowctl.core.settlement import Settlement
 
 PROTOCOL_VERSION: Final = 1
 
@@ -62,6 +63,12 @@ class AckFrame(_Frame, frozen=True, array_like=True, gc=False, tag=4):
     sink_s: float | None = None  # last, so that peers without it understand each other
 
 
+class SettledFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=11):
+    """Bolt of a topology → hub: an ack, with what the bolt made of the tuple."""
+
+    settlement: Settlement = Settlement()
+
+
 class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Bolt → spout: ``process`` raised.
 
@@ -107,4 +114,4 @@ class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | Ping | End
-ToSpout: TypeAlias = Hello | AckFrame | FailFrame | Heartbeat | Revoked
+ToSpout: TypeAlias = Hello | AckFrame | SettledFrame | FailFrame | Heartbeat | Revoked

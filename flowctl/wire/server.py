@@ -24,6 +24,7 @@ from flowctl.wire.frames import (
     FailFrame,
     Heartbeat,
     Revoked,
+    SettledFrame,
     ToBolt,
     ToSpout,
     Welcome,
@@ -80,7 +81,7 @@ class _Connection:
         self.epoch = epoch
         self.stream = stream
         # No Hello here: a second one is a breach of protocol like any unknown frame.
-        decoder = decoder_of(AckFrame | FailFrame | Heartbeat | Revoked)
+        decoder = decoder_of(AckFrame | SettledFrame | FailFrame | Heartbeat | Revoked)
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer = FrameWriter(frame_bytes_max)
         self.waits_to_write = False

@@ -1,0 +1,47 @@
+"""What a bolt of a topology made of the inputs of one tuple: it rides on that tuple's ack.
+
+So it is atomic: a worker that dies before its ack has emitted nothing, failed nothing and holds
+nothing.  Inputs are named by their ids, which are the positions of the records that they came as.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+DEFAULT_STREAM = "default"
+
+
+class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One emit: ``value`` joins the trees of ``anchors``, which are input ids; none: untracked.
+
+    ``stream`` None is the default one.  ``task`` is the receiver's number for direct groupings.
+    """
+
+    value: Any
+    anchors: list[int]
+    stream: str | None = None
+    task: int | None = None
+
+
+class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An input that was failed, and why."""
+
+    input_id: int
+    reason: str
+
+
+class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of the inputs: those of the tuple that are not named here are acked.
+
+    ``held``: of this tuple, neither acked nor failed yet.  ``acked``: held since an earlier tuple
+    and acked now.  ``failed`` may be of this or an earlier one.  ``prolonged``: the time of their
+    trees begins anew.
+    """
+
+    emits: list[Emitted] = []
+    failed: list[FailedInput] = []
+    held: list[int] = []
+    acked: list[int] = []
+    prolonged: list[int] = []
