@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_flowctl.bolts import SparkBolts
     from pyspark_flowctl.java import JavaHome, ensure_java
+    from pyspark_flowctl.stages import SparkStages
 
-__all__ = ["JavaHome", "SparkBolts", "ensure_java"]
+__all__ = ["JavaHome", "SparkBolts", "SparkStages", "ensure_java"]
 
 _ELSEWHERE = {
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
+    "SparkStages": "pyspark_flowctl.stages",
     "ensure_java": "pyspark_flowctl.java",
 }
 

@@ -84,15 +84,19 @@ class SparkBolts:
             raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
         _positive("count", self.count)
         _positive("slots", self.slots)
-        shipped = ship(self.process)
+        tasks = self._tasks(endpoint)
         holder = self._session()
         holder.find()  # here and not in the background: the active session belongs to this thread
-        tasks = [
+        self._run = _Run(holder, tasks, endpoint, notify)
+        self._run.start()
+
+    def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
+        """One for each bolt, with what it runs."""
+        shipped = ship(self.process)
+        return [
             BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, ())
             for n in range(1, self.count + 1)
         ]
-        self._run = _Run(holder, tasks, endpoint, notify)
-        self._run.start()
 
     def stop(self, *, timeout_s: float) -> None:
         """Wait for bolts that heard END, cancel the rest, stop a session of our own.

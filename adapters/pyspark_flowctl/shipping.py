@@ -83,9 +83,13 @@ def _local_module(process: Process) -> ModuleType | None:
 
 
 def _unwrapped(process: Any) -> Any:
-    while isinstance(process, functools.partial):
-        process = process.func
-    return getattr(process, "__func__", process)
+    while True:
+        if isinstance(process, functools.partial):
+            process = process.func
+        elif hasattr(process, "__wrapped__"):  # what only carries a job's own code
+            process = process.__wrapped__
+        else:
+            return getattr(process, "__func__", process)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -1,0 +1,56 @@
+"""``SparkStages``: the bolts of a topology's stages, each a supervised single-task Spark job."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowctl.errors import ConfigError
+from flowctl.ports import Bolts, Endpoint
+from pyspark_flowctl.bolts import SparkBolts
+from pyspark_flowctl.shipping import ship
+from pyspark_flowctl.task import BoltTask
+
+if TYPE_CHECKING:
+    from flowctl.topology.plan import StagePlan
+
+
+class SparkStages:
+    """Runs all stages of a topology on one Spark session.
+
+    ``spark`` and ``master`` as for :class:`SparkBolts`; a session of our own has a slot for every
+    task of every stage.  A session with fewer runs only those that find one, and a topology needs
+    a bolt in every stage to begin.
+    """
+
+    def __init__(self, *, spark: Any | None = None, master: str | None = None) -> None:
+        if spark is not None and master is not None:
+            raise ConfigError(
+                "master", "a session has its master already.", remedy="Give spark or master."
+            )
+        self._spark = spark
+        self._master = master
+
+    def bolts(self, plans: Sequence[StagePlan]) -> Bolts:
+        """See :class:`flowctl.topology.Stages`."""
+        return SparkStageBolts(plans, spark=self._spark, master=self._master)
+
+
+class SparkStageBolts(SparkBolts):
+    """The bolts of all stages: one Spark job each, with its own stage's code."""
+
+    def __init__(
+        self, plans: Sequence[StagePlan], *, spark: Any | None, master: str | None
+    ) -> None:
+        count = sum(plan.count for plan in plans)
+        super().__init__(plans[0].code, count, spark=spark, master=master)
+        self._plans = plans
+
+    def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
+        pickled = pickle.dumps(endpoint)
+        tasks: list[BoltTask] = []
+        for plan in self._plans:
+            shipped = ship(plan.code)
+            tasks += [BoltTask(bolt, plan.slots, pickled, shipped, ()) for bolt in plan.bolts]
+        return tasks

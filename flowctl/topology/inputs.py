@@ -1,0 +1,170 @@
+"""What a bolt of a topology is given: its inputs, and what it emits, acks and fails through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from flowctl.core.records import Batch
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
+from flowctl.errors import JobError
+
+
+class Input:
+    """One value that came to a bolt: what ``component`` emitted on ``stream``.
+
+    Values are what msgpack can hold; a Python tuple arrives as a list.  ``input["user"]`` is short
+    for ``input.value["user"]``.
+    """
+
+    __slots__ = ("_is_settled", "_source", "input_id", "value")
+
+    def __init__(self, input_id: int, value: Any, source: str) -> None:
+        self.input_id = input_id
+        self.value = value
+        self._source = source
+        self._is_settled = False  # the collector's
+
+    def __getitem__(self, field: Any) -> Any:
+        return self.value[field]
+
+    def __repr__(self) -> str:
+        return f"Input({self.value!r} from {self._source})"
+
+    @property
+    def component(self) -> str:
+        """Name of the spout or bolt that emitted it."""
+        return self._source.partition("/")[0]
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream that it was emitted on."""
+        return self._source.partition("/")[2] or DEFAULT_STREAM
+
+
+class Collector:
+    """What an auto-ack bolt emits through: each emit is anchored to what is being worked on (S84).
+
+    Nothing leaves before the bolt is through with the whole tuple; what an input emitted before
+    it failed is taken back.  Owned by one call; not thread-safe.
+    """
+
+    __slots__ = ("_anchors", "_batch", "_emits")
+
+    def __init__(self) -> None:
+        self._emits: list[Emitted] = []
+        self._anchors: list[int] = []
+        self._batch: Batch | None = None
+
+    def __call__(
+        self,
+        value: Any,
+        *,
+        stream: str | None = None,
+        task: int | None = None,
+        anchored: bool = True,
+    ) -> None:
+        """Emit ``value``; to ``task`` (from 0) of those that get it by a direct grouping.
+
+        Not ``anchored``: it belongs to no tree, so nobody waits for it or sends it again (S83).
+        """
+        self._emits.append(Emitted(value, self._anchors if anchored else [], stream, task))
+
+    def in_sink(self) -> AbstractContextManager[None]:
+        """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
+        if self._batch is None:
+            raise JobError("in_sink: there is no tuple now.", remedy="Use it while executing.")
+        return self._batch.in_sink()
+
+    @property
+    def bolt(self) -> str:
+        """Name of the bolt, ``stage.number`` from 1."""
+        return self._batch.bolt if self._batch is not None else ""
+
+
+class ManualCollector(Collector):
+    """What a manual-ack bolt emits, acks and fails through; one for the life of the bolt's task.
+
+    An input that is neither acked nor failed when ``execute`` returns is held: its tree waits for
+    it, until its time is over.  What is said about one settled before is ignored (S50).
+    """
+
+    __slots__ = ("_acked", "_failed", "_prolonged", "_settled")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._acked: list[Input] = []
+        self._failed: list[tuple[Input, str]] = []
+        self._prolonged: list[int] = []
+        self._settled: list[Input] = []  # since the last mark
+
+    def emit(
+        self,
+        value: Any,
+        *,
+        anchors: Input | Iterable[Input] = (),
+        stream: str | None = None,
+        task: int | None = None,
+    ) -> None:
+        """Emit ``value`` into the trees of all ``anchors``; without any it is in none (S83).
+
+        Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
+        """
+        given = (anchors,) if isinstance(anchors, Input) else tuple(anchors)
+        if any(anchor._is_settled for anchor in given):
+            raise JobError(
+                "emit: an anchor was acked or failed already.", remedy="Emit first, then ack."
+            )
+        ids = [anchor.input_id for anchor in given]
+        self._emits.append(Emitted(value, ids, stream, task))
+
+    def ack(self, given: Input) -> None:
+        """The bolt is through with ``given``."""
+        if self._settle(given):
+            self._acked.append(given)
+
+    def fail(self, given: Input, reason: str = "failed by the bolt") -> None:
+        """``given`` could not be done: its roots go again."""
+        if self._settle(given):
+            self._failed.append((given, reason))
+
+    def prolong(self, given: Input) -> None:
+        """``given`` takes longer: the time of its trees begins anew when this tuple is acked."""
+        if not given._is_settled:
+            self._prolonged.append(given.input_id)
+
+    def _settle(self, given: Input) -> bool:
+        if given._is_settled:
+            return False
+        given._is_settled = True
+        self._settled.append(given)
+        return True
+
+    # -- for the task --------------------------------------------------------------------
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """``execute`` begins: where to go back to if it raises."""
+        self._settled.clear()
+        return len(self._emits), len(self._acked), len(self._failed), len(self._prolonged)
+
+    def take_back(self, mark: tuple[int, int, int, int]) -> None:
+        """``execute`` raised: it has said nothing."""
+        lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed, self._prolonged)
+        for said, length in zip(lists, mark, strict=True):
+            del said[length:]
+        for given in self._settled:
+            given._is_settled = False
+
+    def settlement(self, inputs: Sequence[Input]) -> Settlement:
+        """Return all that was said since the last time; ``inputs`` are those of the tuple."""
+        ours = {given.input_id for given in inputs}
+        made = Settlement(
+            emits=self._emits,
+            failed=[FailedInput(given.input_id, reason) for given, reason in self._failed],
+            held=[given.input_id for given in inputs if not given._is_settled],
+            acked=[given.input_id for given in self._acked if given.input_id not in ours],
+            prolonged=self._prolonged,
+        )
+        self._emits, self._acked, self._failed, self._prolonged = [], [], [], []
+        return made

@@ -1,0 +1,111 @@
+"""What a topology is made of, as plain values, checked: no unknown source, no circle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from flowctl.core.settlement import DEFAULT_STREAM
+from flowctl.errors import ConfigError
+
+GroupingKind: TypeAlias = Literal["shuffle", "least_loaded", "fields", "direct", "all"]
+# Any bolt of the stage will do, so that one of them may also take over what another can't do.
+_SHARED: frozenset[str] = frozenset({"shuffle", "least_loaded"})
+_NAME_MAX = 100  # it is part of every bolt's name, which people read in a table
+_RESERVED = ":./ "  # put between a name and a partition, a bolt's number, a stream
+
+
+def source_key(component: str, stream: str | None) -> str:
+    """Return the name by which what ``component`` emits on ``stream`` is known."""
+    if stream is None or stream == DEFAULT_STREAM:
+        return component
+    return f"{component}/{stream}"
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """A bolt's stage gets what ``component`` emits on ``stream``, shared out by ``kind``."""
+
+    component: str
+    kind: GroupingKind
+    stream: str = DEFAULT_STREAM
+    fields: tuple[str | int, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """See :func:`source_key`."""
+        return source_key(self.component, self.stream)
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One bolt's stage: ``count`` tasks of ``slots`` threads each.
+
+    ``is_manual``: its inputs may be held over several tuples.
+    """
+
+    name: str
+    count: int
+    slots: int
+    is_manual: bool
+    code: Any
+    subscriptions: tuple[Subscription, ...]
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it matters which task gets an input, so that each has a buffer of its own."""
+        kinds = {subscription.kind for subscription in self.subscriptions}
+        return not kinds <= _SHARED or len(kinds) > 1
+
+    @property
+    def bolts(self) -> list[str]:
+        """Names of its bolts, by task number."""
+        return [f"{self.name}.{number}" for number in range(1, self.count + 1)]
+
+
+def check_name(field: str, name: str, taken: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` for a name that can't be used, or is used already."""
+    is_readable = bool(name) and name.isprintable() and len(name) <= _NAME_MAX
+    if not is_readable or any(mark in name for mark in _RESERVED):
+        raise ConfigError(
+            field, f"{name!r} can't be a name.", remedy="Use letters, digits, '-' and '_'."
+        )
+    if name in taken:
+        raise ConfigError(field, f"{name!r} is there already.", remedy="Give another name.")
+
+
+def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePlan]:
+    """Return the stages so that each comes after all that it gets from.
+
+    Raises :class:`ConfigError` for a stage that gets from nobody, or from one that is not there,
+    and for a circle: full stages of a circle would wait for each other for ever.
+    """
+    known = {*spouts, *(stage.name for stage in stages)}
+    for stage in stages:
+        if not stage.subscriptions:
+            raise ConfigError(
+                stage.name, "gets nothing.", remedy='Name its source: .shuffle("lines").'
+            )
+        for subscription in stage.subscriptions:
+            if subscription.component not in known:
+                raise ConfigError(
+                    stage.name,
+                    f"there is no {subscription.component!r} to get from.",
+                    remedy="Known: " + ", ".join(sorted(known)) + ".",
+                )
+    return _sorted(set(spouts), list(stages))
+
+
+def _sorted(done: set[str], left: list[StagePlan]) -> list[StagePlan]:
+    ordered: list[StagePlan] = []
+    while left:
+        ready = [s for s in left if all(sub.component in done for sub in s.subscriptions)]
+        if not ready:
+            names = ", ".join(stage.name for stage in left)
+            raise ConfigError(
+                "topology", f"{names} get from each other.", remedy="Make it without circles."
+            )
+        ordered += ready
+        done |= {stage.name for stage in ready}
+        left = [stage for stage in left if stage not in ready]
+    return ordered

@@ -1,0 +1,90 @@
+"""Several producers as one: a topology may have several spouts, a run has one reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flowctl.core.records import Checkpoint
+from flowctl.ports import FlowProducer, MeasuredProducer, SourceChunk, SourceProgress
+
+_NOTHING_YET = SourceChunk("", ())
+
+
+def partition_of(spout: str, partition: str) -> str:
+    """Return the name of a spout's partition in the topology's checkpoint."""
+    return f"{spout}:{partition}"
+
+
+class Sources:
+    """The producers of all spouts, polled in turn (:class:`flowctl.ports.FlowProducer`).
+
+    Partitions are named ``spout:partition``, so that a spout may be added later.
+    """
+
+    def __init__(self, producers: Mapping[str, FlowProducer]) -> None:
+        self._producers = dict(producers)
+        self._open: list[str] = []
+
+    def partitions(self) -> Sequence[str]:
+        """See :class:`flowctl.ports.FlowProducer`."""
+        return [
+            partition_of(spout, partition)
+            for spout, producer in self._producers.items()
+            for partition in producer.partitions()
+        ]
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """See :class:`flowctl.ports.FlowProducer`; each producer gets its own part."""
+        for spout, producer in self._producers.items():
+            prefix = partition_of(spout, "")
+            own = {
+                name.removeprefix(prefix): done
+                for name, done in checkpoint.partitions.items()
+                if name.startswith(prefix)
+            }
+            producer.open(Checkpoint(own))
+            self._open.append(spout)
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return the next records of one of them; None when all are read to their ends."""
+        for _ in range(len(self._open)):
+            spout = self._open.pop(0)
+            chunk = self._producers[spout].poll(max_records)
+            if chunk is None:
+                continue
+            self._open.append(spout)
+            if chunk.records:
+                return SourceChunk(partition_of(spout, chunk.partition), chunk.records)
+        return _NOTHING_YET if self._open else None
+
+    def close(self) -> None:
+        """Close all, also where one raises."""
+        producers = list(self._producers.values())
+        while producers:
+            try:
+                producers.pop().close()
+            except BaseException:
+                Sources({str(n): p for n, p in enumerate(producers)}).close()
+                raise
+
+
+class MeasuredSources(Sources):
+    """As :class:`Sources`, where every producer knows how much there is to read."""
+
+    def __init__(self, producers: Mapping[str, FlowProducer]) -> None:
+        super().__init__(producers)
+        self._measured = [p for p in producers.values() if isinstance(p, MeasuredProducer)]
+
+    def progress(self) -> SourceProgress:
+        """See :class:`flowctl.ports.MeasuredProducer`."""
+        parts = [producer.progress() for producer in self._measured]
+        done, total = sum(part.done for part in parts), sum(part.total for part in parts)
+        return SourceProgress(done, total, parts[0].unit)
+
+
+def sources_of(producers: Mapping[str, FlowProducer]) -> Sources:
+    """Return them as one, measured if all are, in one unit."""
+    parts = [p for p in producers.values() if isinstance(p, MeasuredProducer)]
+    if len(parts) == len(producers) == 1:
+        return MeasuredSources(producers)
+    return Sources(producers)

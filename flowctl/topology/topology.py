@@ -1,0 +1,261 @@
+"""``Topology``: spouts and bolts in several stages, put together and run."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from flowctl.config import Settings
+from flowctl.core.anchors import NextId
+from flowctl.core.driver import DriverCore
+from flowctl.core.records import Checkpoint
+from flowctl.core.settlement import DEFAULT_STREAM
+from flowctl.errors import ConfigError
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.ports import CheckpointStore, FlowProducer
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks
+from flowctl.topology.figures import TopologyReport
+from flowctl.topology.hub import TopologyCore, Translate
+from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
+from flowctl.topology.roots import RootEnd
+from flowctl.topology.sources import sources_of
+from flowctl.topology.stages import Stages
+from flowctl.topology.tasks import StageCode, check_code
+
+# Storm's topology.message.timeout.secs.
+TREE_TIMEOUT_S = 30.0
+
+
+def random_ids() -> NextId:
+    """Return a source of random ids of 64 bits, never 0, seeded by the system (S123)."""
+    draw = random.Random(secrets.randbits(256)).getrandbits
+
+    def next_id() -> int:
+        while not (drawn := draw(64)):
+            pass
+        return drawn
+
+    return next_id
+
+
+class BoltDeclarer:
+    """Says from whom a bolt gets its inputs, and how they are shared out among its tasks."""
+
+    def __init__(self, plan: StagePlan) -> None:
+        self.plan = plan
+
+    def shuffle(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """In turn, to each bolt that has room in its window."""
+        return self._add(component, "shuffle", stream)
+
+    def least_loaded(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """To the bolt that will be through with it first."""
+        return self._add(component, "least_loaded", stream)
+
+    def fields(
+        self, component: str, *fields: str | int, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
+        """Values with equal ``fields`` (keys of dicts, places of lists) to the same task."""
+        if not fields:
+            raise ConfigError(self.plan.name, "fields: none given.", remedy="Name one or more.")
+        return self._add(component, "fields", stream, fields)
+
+    def direct(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """To the task that ``component`` emits to."""
+        return self._add(component, "direct", stream)
+
+    def all(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """To every task."""
+        return self._add(component, "all", stream)
+
+    def _add(
+        self, component: str, kind: GroupingKind, stream: str, fields: tuple[str | int, ...] = ()
+    ) -> BoltDeclarer:
+        added = Subscription(component=component, kind=kind, stream=stream, fields=fields)
+        self.plan = msgspec.structs.replace(
+            self.plan, subscriptions=(*self.plan.subscriptions, added)
+        )
+        return self
+
+
+class Topology:
+    """Spouts, bolts and who gets from whom.  ``name`` is the checkpoint's key.
+
+    A root is a record of a source; it counts as done, and its position is saved, when the whole
+    tree of what was emitted from it is acked.  ``tree_timeout_s``: a tree that is not complete
+    after one to two times this expires and its root goes again.  ``max_pending`` bounds the roots
+    that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is done
+    when it is emitted (S58, S71); more than one only share the ledger.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tree_timeout_s: float = TREE_TIMEOUT_S,
+        max_pending: int | None = None,
+        ackers: int = 1,
+    ) -> None:
+        if not tree_timeout_s > 0:
+            raise ConfigError("tree_timeout_s", f"{tree_timeout_s} is no time.", remedy="Over 0.")
+        if ackers < 0:
+            raise ConfigError("ackers", f"{ackers} is no count.", remedy="Give 0 or more.")
+        if max_pending is not None and max_pending < 1:
+            raise ConfigError("max_pending", f"{max_pending} blocks all.", remedy="1 or None.")
+        self.name = name
+        self.tree_timeout_s = tree_timeout_s
+        self.max_pending = max_pending
+        self.ackers = ackers
+        self._producers: dict[str, FlowProducer] = {}
+        self._translate: dict[str, Translate] = {}
+        self._callbacks: dict[str, SpoutCallbacks] = {}
+        self._bolts: dict[str, BoltDeclarer] = {}
+
+    def spout(
+        self,
+        name: str,
+        producer: FlowProducer,
+        *,
+        translate: Translate | None = None,
+        on_ack: Callable[[RootEnd], None] | None = None,
+        on_fail: Callable[[RootEnd], None] | None = None,
+    ) -> None:
+        """Add a spout that emits the values of ``producer``'s records.
+
+        ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
+        and the record is done.  It runs in the hub, so it must be quick and raise nothing.
+        ``on_ack`` and ``on_fail`` hear of the ends of roots, from a thread of their own.
+        """
+        check_name("spout", name, [*self._producers, *self._bolts])
+        self._producers[name] = producer
+        if translate is not None:
+            self._translate[name] = translate
+        if on_ack is not None or on_fail is not None:
+            self._callbacks[name] = SpoutCallbacks(on_ack, on_fail)
+
+    def bolt(self, name: str, code: Any, *, count: int = 1, slots: int = 1) -> BoltDeclarer:
+        """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
+
+        ``code`` is a function of an input and a collector (auto-ack: returning acks the input,
+        raising fails it), the same in :class:`Batched` for whole tuples, or a class with
+        ``execute(input, collector)`` that acks by itself.
+        """
+        check_name("bolt", name, [*self._producers, *self._bolts])
+        for field, value in (("count", count), ("slots", slots)):
+            if value < 1:
+                raise ConfigError(field, f"{value!r} is no count.", remedy="Give 1 or more.")
+        check_code(name, code, slots)
+        stage_code = StageCode(code)
+        plan = StagePlan(
+            name=name,
+            count=count,
+            slots=slots,
+            is_manual=stage_code.is_manual,
+            code=stage_code,
+            subscriptions=(),
+        )
+        declarer = self._bolts[name] = BoltDeclarer(plan)
+        return declarer
+
+    def plans(self) -> list[StagePlan]:
+        """Return the stages in the order of the flow; :class:`ConfigError` if it can't run."""
+        if not self._producers:
+            raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
+        return in_order(list(self._producers), [d.plan for d in self._bolts.values()])
+
+    def job(
+        self,
+        stages: Stages,
+        *,
+        checkpoint: CheckpointStore,
+        settings: Settings | None = None,
+        next_id: NextId | None = None,
+    ) -> TopologyJob:
+        """Return it ready to run, once: what ``flowctl run`` takes.
+
+        ``next_id`` gives ids for trees, for tests; else random ones.
+        """
+        return TopologyJob(self, stages, checkpoint, settings or Settings(), next_id)
+
+    def run(
+        self,
+        stages: Stages,
+        *,
+        checkpoint: CheckpointStore,
+        settings: Settings | None = None,
+        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> TopologyReport:
+        """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does."""
+        job = self.job(stages, checkpoint=checkpoint, settings=settings)
+        return job.run(view=view, resume_hint=resume_hint, report_path=report_path)
+
+
+class TopologyJob(FlowControlSpout):
+    """A topology and where it runs.  :attr:`core` shows how it stands."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        stages: Stages,
+        checkpoint: CheckpointStore,
+        settings: Settings,
+        next_id: NextId | None,
+    ) -> None:
+        self.topology = topology
+        self.plans = topology.plans()
+        self.core: TopologyCore | None = None
+        self._next_id = next_id or random_ids()
+        self._teller = CallbackThread(topology._callbacks)
+        super().__init__(
+            name=topology.name,
+            producer=sources_of(topology._producers),
+            bolts=stages.bolts(self.plans),
+            checkpoint=checkpoint,
+            settings=settings,
+        )
+
+    def run(
+        self,
+        *,
+        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> TopologyReport:
+        """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
+        self._teller.start()
+        try:
+            report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
+        finally:
+            self._teller.close()
+        return self._extended(report)
+
+    def _extended(self, report: Report) -> TopologyReport:
+        core = self.core
+        return TopologyReport(
+            **msgspec.structs.asdict(report),
+            stages=tuple(core.stage_figures()) if core is not None else (),
+            trees=core.tree_figures() if core is not None else None,
+        )
+
+    def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
+        topology = self.topology
+        self.core = TopologyCore(
+            self.plans,
+            self.settings,
+            next_id=self._next_id,
+            checkpoint=checkpoint,
+            translate=topology._translate,
+            ackers=topology.ackers,
+            tree_timeout_s=topology.tree_timeout_s,
+            max_pending=topology.max_pending,
+            on_end=self._teller.tell if topology._callbacks else None,
+        )
+        return self.core
