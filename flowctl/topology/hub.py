@@ -189,7 +189,7 @@ class TopologyCore:
             reason = error.problem
         planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
         for (stage, task), edges in zip(targets, planting.edges, strict=True):
-            stage.put(next(self._ids), Parcel(edges, value, spout, task))
+            stage.put(next(self._ids), Parcel(edges, value, spout, spout, task))
         if planting.init is not None:
             init = planting.init
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
@@ -266,7 +266,7 @@ class TopologyCore:
                 self._fail_input(stage, bolt, input_id, error.problem, now_s)
             return
         for (fed, task), edges in zip(targets, stage.acks.emit(anchors, len(targets)), strict=True):
-            fed.put(next(self._ids), Parcel(edges, emit.value, source, task))
+            fed.put(next(self._ids), Parcel(edges, emit.value, source, stage.name, task))
 
     def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
         parcel = stage.take(bolt, input_id)
@@ -322,9 +322,10 @@ class TopologyCore:
 
     def on_deadline(self, *, now_s: float) -> None:
         """As in ``SpoutCore``, and trees expire."""
-        for stage in self._in_order:
+        for stage in self._last_first:
             for core in stage.cores:
                 core.on_deadline(now_s=now_s)
+            stage.refresh_rate()
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 for root in stage.acks.on_tick():

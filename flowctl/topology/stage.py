@@ -9,27 +9,32 @@ import msgspec
 
 from flowctl.config import Settings
 from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
+from flowctl.core.finish import speed
 from flowctl.core.records import Checkpoint, Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
 from flowctl.topology.plan import StagePlan
 
-# Records that may wait for a bolt whatever it holds: the first tuple that a bolt gets has so many
-# (core/sizing.py), so that a stage can begin.
-_WAITING_LEAST: Final = 25
+# Records that may wait for a bolt while nobody knows how fast it is: the first tuple that it gets
+# has so many (core/sizing.py).
+_WAITING_FIRST: Final = 25
+# What waits for a stage, and what its feeders are about to emit, may be so many of the longest
+# tuples that each of its bolts does: the feeder's two and its own two, so that neither runs dry.
+_TUPLES_AHEAD: Final = 4
 _NO_BOUND: Final = 1 << 62
 
 
 class Parcel(Anchored):
-    """A value on its way to a task, or there.  ``source`` is whom it is from."""
+    """A value on its way to a task, or there.  ``source`` names whom it is from and its stream."""
 
-    __slots__ = ("core", "source", "value")
+    __slots__ = ("component", "core", "source", "value")
 
-    def __init__(self, edges: Edges, value: Any, source: str, core: int) -> None:
+    def __init__(self, edges: Edges, value: Any, source: str, component: str, core: int) -> None:
         super().__init__(edges)
         self.value = value
         self.source = source
+        self.component = component
         self.core = core
 
 
@@ -37,9 +42,9 @@ class Stage:
     """A stage's windows and buffers: one ``SpoutCore``, or one a task where that matters.
 
     Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are
-    the positions of the records in the cores.  ``offer`` never refuses: whoever feeds a stage
-    first asks whether it :attr:`is_full`, so the most that waits is what may wait anyhow and
-    what its feeders hold at that moment.
+    the positions of the records in the cores.  What is put is never refused: whoever feeds a stage
+    first asks whether it :attr:`is_full`, so the most that waits is what may wait and one tuple's
+    emits.
     """
 
     def __init__(
@@ -58,7 +63,10 @@ class Stage:
         learned = Checkpoint(windows=dict(windows))
         count = plan.count if plan.is_keyed else 1
         self.cores = [SpoutCore(core_settings, checkpoint=learned) for _ in range(count)]
-        self._least = _WAITING_LEAST * plan.count // count
+        self._first = _WAITING_FIRST * plan.count // count
+        self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
+        self.rate: float | None = None  # records a second that it and those after it can do
+        self._arrived: dict[str, int] = {}  # by whom it is from
         self._bytes_max = settings.buffer.bytes_max
         self._unsent: dict[tuple[int, str], list[Record]] = {}
         self._next_core = 0
@@ -69,6 +77,8 @@ class Stage:
     def put(self, input_id: int, parcel: Parcel) -> None:
         """A value for the stage; it is offered to its core with the next :meth:`flush`."""
         self.parcels[input_id] = parcel
+        component = parcel.component
+        self._arrived[component] = self._arrived.get(component, 0) + 1
         record = Record(input_id, parcel.value)
         batch = self._unsent.get((parcel.core, parcel.source))
         if batch is None:
@@ -94,18 +104,51 @@ class Stage:
 
     @property
     def is_full(self) -> bool:
-        """Whether its feeders should hold back: as much waits for a core as its bolts hold.
+        """Whether its feeders should hold back.
 
-        So its bolts always have a second window to go on with, and never more.
+        A core of it has, or will have when its feeders' bolts are through with what they hold, as
+        much waiting as its bolts hold, or do in about a second if that is more.  What comes from
+        spouts is there at once, so none of it need wait for that long.
         """
+        ahead = coming = 0.0
+        if self.rate is not None and self.fed_by:
+            ahead = self.rate * self._ahead_s / len(self.cores)
+            coming = self._coming() / len(self.cores)
         for core in self.cores:
             buffer = core.intake.buffer
-            waiting = buffer.records
-            if waiting >= self._least and waiting >= core.counters.records_pending_now:
-                return True
-            if buffer.size_bytes >= self._bytes_max:
+            most = max(ahead or self._first, core.counters.records_pending_now)
+            if buffer.records + coming >= most or buffer.size_bytes >= self._bytes_max:
                 return True
         return False
+
+    def _coming(self) -> float:
+        """Records that its feeders will emit to it, of what their bolts hold now."""
+        return sum(feeder.at_bolts * self.ratio_of(feeder) for feeder in self.fed_by)
+
+    def ratio_of(self, feeder: Stage) -> float:
+        """Return how many records come of one at ``feeder``; 1 while nobody knows."""
+        done = feeder.done
+        return self._arrived.get(feeder.name, 0) / done if done else 1.0
+
+    @property
+    def at_bolts(self) -> int:
+        """Records that its bolts were sent and have not acked."""
+        return sum(core.counters.records_pending_now for core in self.cores)
+
+    @property
+    def done(self) -> int:
+        """Records that its bolts have acked."""
+        return sum(core.counters.records_acked for core in self.cores)
+
+    def refresh_rate(self) -> None:
+        """Work out :attr:`rate` anew; those that it feeds go first."""
+        own = sum(speed(bolt) for core in self.cores for bolt in core.bolts.values())
+        self.rate = own or None
+        for fed in self.feeds:
+            ratio = fed.ratio_of(self)
+            if own and fed.rate is not None and ratio:
+                own = min(own, fed.rate / ratio)
+                self.rate = own
 
     @property
     def is_blocked(self) -> bool:
