@@ -1,0 +1,161 @@
+"""Drives a TopologyCore in virtual time, with the real code of bolts and no threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any
+
+from flowctl.config import Settings
+from flowctl.core.acker import AckerLedger
+from flowctl.core.events import FlowEvent
+from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
+from flowctl.core.settlement import Settlement
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.topology.hub import TopologyCore
+from flowctl.topology.stages import LocalStages
+from flowctl.topology.topology import Topology, random_ids
+from tests.runtime_parts import ListProducer
+
+RECORD_S = 0.001  # what each record takes
+
+
+def topology(records: int = 0, **settings: Any) -> Topology:
+    """A topology with a spout "s" of ``records`` records whose values are their positions."""
+    made = Topology("test", **settings)
+    made.spout("s", Numbers(records))
+    return made
+
+
+class Numbers(ListProducer):
+    """Positions as values: 1, 2, 3 …"""
+
+    def value(self, position: int) -> object:
+        return position
+
+
+class SpyLedger(AckerLedger):
+    """Writes down what an acker is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, int]] = []
+
+    def on_init(self, root: int, value: int, spout: Any) -> Any:
+        self.told.append(("init", value))
+        return super().on_init(root, value, spout)
+
+    def on_ack(self, root: int, value: int) -> Any:
+        self.told.append(("ack", value))
+        return super().on_ack(root, value)
+
+
+class Hub:
+    """A core with all its bolts connected; ``step`` lets each tuple be processed at once."""
+
+    def __init__(
+        self,
+        made: Topology,
+        *,
+        next_id: Callable[[], int] | None = None,
+        checkpoint: Checkpoint | None = None,
+        overrides: dict[str, Any] | None = None,
+    ) -> None:
+        job = made.job(
+            LocalStages(),
+            checkpoint=MemoryCheckpointStore(),
+            settings=Settings().with_overrides(overrides or {}),
+            next_id=next_id or random_ids(),
+        )
+        self.ends: list[Any] = []
+        job._teller.tell = self.ends.append  # type: ignore[method-assign]
+        core = job._make_core(checkpoint or Checkpoint())
+        assert isinstance(core, TopologyCore)
+        self.core = core
+        self.plans = {plan.name: plan for plan in job.plans}
+        self.now_s = 0.0
+        self.epochs = count(1)
+        self.epoch: dict[str, int] = {}
+        self.process: dict[str, Any] = {}
+        self.in_flight: deque[Emission] = deque()
+        self.events: list[FlowEvent] = []
+        for plan in job.plans:
+            for bolt in plan.bolts:
+                self.connect(bolt)
+
+    @property
+    def figures(self) -> Any:
+        return self.core.tree_figures()
+
+    def connect(self, bolt: str) -> None:
+        self.epoch[bolt] = next(self.epochs)
+        self.core.add_bolt(bolt, slots=1, epoch=self.epoch[bolt], now_s=self.now_s)
+        code = self.plans[bolt.rpartition(".")[0]].code
+        self.process[bolt] = code.for_connection(bolt)
+
+    def kill(self, bolt: str, *, comes_back: bool = True) -> list[Emission]:
+        """The worker dies; what it was given is lost.  Return that."""
+        lost = [e for e in self.in_flight if e.bolt == bolt]
+        self.in_flight = deque(e for e in self.in_flight if e.bolt != bolt)
+        self.core.remove_bolt(bolt, now_s=self.now_s, reason="killed")
+        if comes_back:
+            self.connect(bolt)
+        return lost
+
+    def offer(self, values: Iterable[Any], *, start: int = 1, partition: str = "s:p") -> None:
+        records = [Record(n, value) for n, value in enumerate(values, start)]
+        assert self.core.offer(partition, records, now_s=self.now_s) == len(records)
+
+    def emit(self) -> None:
+        """Let the core give out all that it wants to."""
+        self.core.on_deadline(now_s=self.now_s)
+        while (emission := self.core.poll_emit(now_s=self.now_s)) is not None:
+            self.in_flight.append(emission)
+
+    def process_one(self, emission: Emission) -> Settlement:
+        """Run the bolt's code on a tuple, without acking it."""
+        span = Span("test", emission.partition, emission.records[0].position, 0, 1)
+        batch = Batch(list(emission.records), span, bolt=emission.bolt, attempt=emission.attempt)
+        settlement = self.process[emission.bolt](batch)
+        assert isinstance(settlement, Settlement)
+        return settlement
+
+    def ack(self, emission: Emission, settlement: Settlement) -> Any:
+        return self.core.on_ack(
+            Ack(
+                bolt=emission.bolt,
+                epoch=self.epoch[emission.bolt],
+                tuple_id=emission.tuple_id,
+                attempt=emission.attempt,
+                wait_s=0.0,
+                service_s=RECORD_S * (1 + len(emission.records)),
+                idle_total_s=0.0,
+                settlement=settlement,
+            ),
+            now_s=self.now_s,
+        )
+
+    def step(self) -> bool:
+        """Emit, then process the oldest tuple; False if there was none."""
+        self.emit()
+        self.now_s += RECORD_S
+        while (event := self.core.poll_event()) is not None:
+            self.events.append(event)
+        if not self.in_flight:
+            return False
+        emission = self.in_flight.popleft()
+        self.now_s += RECORD_S * len(emission.records)
+        self.ack(emission, self.process_one(emission))
+        return True
+
+    def run(self, *, until_s: float = 60.0) -> None:
+        """Go on until nothing is left, waiting for retries."""
+        while not self.core.is_drained:
+            if self.step():
+                continue
+            due_s = self.core.next_deadline_s()
+            if self.in_flight or self.core.is_drained:
+                continue
+            assert due_s is not None and due_s < until_s, f"stuck: {self.figures}"
+            self.now_s = max(self.now_s, due_s)
