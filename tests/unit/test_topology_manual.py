@@ -90,8 +90,7 @@ def test_what_a_dead_bolt_held_is_given_to_the_next_one() -> None:
     hub.kill("join.2")
     hub.offer(sides(50)[50:], start=51)
     hub.run()
-    assert sorted(got) == [[k, *sorted(s)] for k, *s in sorted(got)] or len(got) == 50
-    assert {k for k, *_ in got} == set(range(50))
+    assert sorted(k for k, *_ in got) == list(range(50))
     assert (hub.figures.complete, hub.figures.replayed, hub.figures.ledger_now) == (100, 0, 0)
 
 
