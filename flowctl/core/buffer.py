@@ -83,6 +83,7 @@ class SendBuffer:
         """
         run = self._runs[0]
         cut = self._cut_run(run, records_max, bytes_max)
+        merged: list[Record] | None = None  # copied once, however many small runs there are
         while self._runs and self._runs[0] is not run:
             following = self._runs[0]
             missing = records_max - len(cut.records)
@@ -95,7 +96,9 @@ class SendBuffer:
             if not continues or missing <= 0:
                 break
             more = self._cut_run(following, missing, room)
-            cut.records = [*cut.records, *more.records]
+            if merged is None:
+                cut.records = merged = list(cut.records)
+            merged.extend(more.records)
             cut.size_bytes += more.size_bytes
             run = following
         return cut

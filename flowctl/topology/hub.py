@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flowctl.config import Settings
 from flowctl.core.acker import Verdict
@@ -34,6 +34,14 @@ _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 
 # Of a spout's name and a record: what is emitted; None: nothing, the record is done (S107).
 Translate = Callable[[str, Record], Any]
+
+
+class Route(NamedTuple):
+    """``stage`` gets from a source, as its ``source``-th, what ``choose`` gives to its tasks."""
+
+    stage: Stage
+    source: int
+    choose: Choose
 
 
 class TopologyCore:
@@ -77,8 +85,8 @@ class TopologyCore:
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
-        # Who gets what comes from a source: the stage, whether it is direct, its choice.
-        self._routes: dict[str, list[tuple[Stage, Choose]]] = {}
+        # Who gets what comes from a source.
+        self._routes: dict[str, list[Route]] = {}
         self._wire_up(stages)
         sources = {sub.component for p in stages for sub in p.subscriptions}
         self._first = [
@@ -92,7 +100,9 @@ class TopologyCore:
             stage = self._stages[plan.name]
             for subscription in plan.subscriptions:
                 choice = make_choice(subscription, stage.loads)
-                self._routes.setdefault(subscription.source, []).append((stage, choice))
+                index = plan.sources.index(subscription.source)
+                route = Route(stage, index, choice)
+                self._routes.setdefault(subscription.source, []).append(route)
                 feeder = self._stages.get(subscription.component)
                 if feeder is not None and stage not in feeder.feeds:
                     feeder.feeds += (stage,)
@@ -181,15 +191,15 @@ class TopologyCore:
         translate = self._translate.get(spout)
         value = translate(root.partition, root.record) if translate else root.record.value
         reason = None
-        targets: list[tuple[Stage, int]] = []
+        targets: list[tuple[Stage, int, int]] = []
         try:
             if translate is None or value is not None:
                 targets = self._targets(spout, value, None)
         except JobError as error:
             reason = error.problem
         planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
-        for (stage, task), edges in zip(targets, planting.edges, strict=True):
-            stage.put(next(self._ids), Parcel(edges, value, spout, spout, task))
+        for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
+            stage.put(next(self._ids), Parcel(edges, value, index, task))
         if planting.init is not None:
             init = planting.init
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
@@ -199,10 +209,11 @@ class TopologyCore:
         else:
             roots.refuse(root, reason, now_s)
 
-    def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int]]:
+    def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
+        """Return stage, index of the source there, and task of each receiver."""
         return [
-            (stage, chosen)
-            for stage, choose in self._routes.get(source, ())
+            (stage, index, chosen)
+            for stage, index, choose in self._routes.get(source, ())
             for chosen in choose(value, task)
         ]
 
@@ -265,8 +276,9 @@ class TopologyCore:
             for input_id in emit.anchors:
                 self._fail_input(stage, bolt, input_id, error.problem, now_s)
             return
-        for (fed, task), edges in zip(targets, stage.acks.emit(anchors, len(targets)), strict=True):
-            fed.put(next(self._ids), Parcel(edges, emit.value, source, stage.name, task))
+        edges_of = stage.acks.emit(anchors, len(targets))
+        for (fed, index, task), edges in zip(targets, edges_of, strict=True):
+            fed.put(next(self._ids), Parcel(edges, emit.value, index, task))
 
     def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
         parcel = stage.take(bolt, input_id)

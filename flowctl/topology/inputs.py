@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from flowctl.core.records import Batch
-from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
+from flowctl.core.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
+from flowctl.topology.plan import component_of, stream_of
 
 
 class Input:
@@ -35,12 +36,12 @@ class Input:
     @property
     def component(self) -> str:
         """Name of the spout or bolt that emitted it."""
-        return self._source.partition("/")[0]
+        return component_of(self._source)
 
     @property
     def stream(self) -> str:
         """Name of the stream that it was emitted on."""
-        return self._source.partition("/")[2] or DEFAULT_STREAM
+        return stream_of(self._source)
 
 
 class Collector:

@@ -24,6 +24,32 @@ def source_key(component: str, stream: str | None) -> str:
     return f"{component}/{stream}"
 
 
+def component_of(source: str) -> str:
+    """Return the component of a :func:`source_key`."""
+    return source.partition("/")[0]
+
+
+def stream_of(source: str) -> str:
+    """Return the stream of a :func:`source_key`."""
+    return source.partition("/")[2] or DEFAULT_STREAM
+
+
+# An input's id is a number that rises and, in its low bits, the index of its source among those of
+# its stage: so a tuple may hold inputs of several sources, and nothing else says which on the wire.
+_SOURCE_BITS = 8
+SOURCES_MAX = 1 << _SOURCE_BITS
+
+
+def input_id_of(number: int, source: int) -> int:
+    """Return the id of the input ``number`` from the stage's source of that index."""
+    return number << _SOURCE_BITS | source
+
+
+def source_of(input_id: int) -> int:
+    """Return the index of the source that an input is from."""
+    return input_id & (SOURCES_MAX - 1)
+
+
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """A bolt's stage gets what ``component`` emits on ``stream``, shared out by ``kind``."""
 
@@ -58,6 +84,11 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         return not kinds <= _SHARED or len(kinds) > 1
 
     @property
+    def sources(self) -> list[str]:
+        """What it gets from, each once; an input's source is an index of it."""
+        return list(dict.fromkeys(subscription.source for subscription in self.subscriptions))
+
+    @property
     def bolts(self) -> list[str]:
         """Names of its bolts, by task number."""
         return [f"{self.name}.{number}" for number in range(1, self.count + 1)]
@@ -85,6 +116,10 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
         if not stage.subscriptions:
             raise ConfigError(
                 stage.name, "gets nothing.", remedy='Name its source: .shuffle("lines").'
+            )
+        if len(stage.sources) > SOURCES_MAX:
+            raise ConfigError(
+                stage.name, f"gets from over {SOURCES_MAX} sources.", remedy="Put one between."
             )
         for subscription in stage.subscriptions:
             if subscription.component not in known:

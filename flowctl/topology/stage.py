@@ -14,7 +14,7 @@ from flowctl.core.records import Checkpoint, Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
-from flowctl.topology.plan import StagePlan
+from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
 # Records that may wait for a bolt while nobody knows how fast it is: the first tuple that it gets
 # has so many (core/sizing.py).
@@ -26,15 +26,14 @@ _NO_BOUND: Final = 1 << 62
 
 
 class Parcel(Anchored):
-    """A value on its way to a task, or there.  ``source`` names whom it is from and its stream."""
+    """A value on its way to a task, or there.  ``source`` is the index of whom it is from."""
 
-    __slots__ = ("component", "core", "source", "value")
+    __slots__ = ("core", "source", "value")
 
-    def __init__(self, edges: Edges, value: Any, source: str, component: str, core: int) -> None:
+    def __init__(self, edges: Edges, value: Any, source: int, core: int) -> None:
         super().__init__(edges)
         self.value = value
         self.source = source
-        self.component = component
         self.core = core
 
 
@@ -42,7 +41,8 @@ class Stage:
     """A stage's windows and buffers: one ``SpoutCore``, or one a task where that matters.
 
     Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are
-    the positions of the records in the cores.  What is put is never refused: whoever feeds a stage
+    the positions of the records in the cores, all of one partition, so that inputs from several
+    sources ride in one tuple.  What is put is never refused: whoever feeds a stage
     first asks whether it :attr:`is_full`, so the most that waits is what may wait and one tuple's
     emits.
     """
@@ -66,35 +66,34 @@ class Stage:
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
-        self._arrived: dict[str, int] = {}  # by whom it is from
+        self._arrived = [0] * len(plan.sources)  # by whom it is from
         self._bytes_max = settings.buffer.bytes_max
-        self._unsent: dict[tuple[int, str], list[Record]] = {}
+        self._unsent: list[list[Record]] = [[] for _ in self.cores]
+        self._has_unsent = False
         self._next_core = 0
         self._was_served = False
 
     # -- what comes in -------------------------------------------------------------------
 
-    def put(self, input_id: int, parcel: Parcel) -> None:
-        """A value for the stage; it is offered to its core with the next :meth:`flush`."""
+    def put(self, number: int, parcel: Parcel) -> None:
+        """A value for the stage, under a number that rises; offered at the next :meth:`flush`."""
+        input_id = input_id_of(number, parcel.source)
         self.parcels[input_id] = parcel
-        component = parcel.component
-        self._arrived[component] = self._arrived.get(component, 0) + 1
-        record = Record(input_id, parcel.value)
-        batch = self._unsent.get((parcel.core, parcel.source))
-        if batch is None:
-            self._unsent[parcel.core, parcel.source] = [record]
-        else:
-            batch.append(record)
+        self._arrived[parcel.source] += 1
+        self._unsent[parcel.core].append(Record(input_id, parcel.value))
+        self._has_unsent = True
 
     def flush(self, now_s: float) -> None:
         """Offer what was put, as runs, to the cores."""
-        if not self._unsent:
+        if not self._has_unsent:
             return
-        unsent, self._unsent = self._unsent, {}
-        for (core, source), records in unsent.items():
-            taken = self.cores[core].offer(source, records, now_s=now_s)
-            if taken != len(records):
-                raise InternalError(f"stage {self.name} took {taken} of {len(records)} records.")
+        self._has_unsent = False
+        for index, records in enumerate(self._unsent):
+            if records:
+                self._unsent[index] = []
+                taken = self.cores[index].offer(self.name, records, now_s=now_s)
+                if taken != len(records):
+                    raise InternalError(f"stage {self.name} took {taken} of {len(records)}.")
         self.waiting_max = max(self.waiting_max, self.waiting)
 
     @property
@@ -128,7 +127,14 @@ class Stage:
     def ratio_of(self, feeder: Stage) -> float:
         """Return how many records come of one at ``feeder``; 1 while nobody knows."""
         done = feeder.done
-        return self._arrived.get(feeder.name, 0) / done if done else 1.0
+        if not done:
+            return 1.0
+        made = sum(
+            arrived
+            for arrived, source in zip(self._arrived, self.plan.sources, strict=True)
+            if component_of(source) == feeder.name
+        )
+        return made / done
 
     @property
     def at_bolts(self) -> int:
@@ -202,6 +208,8 @@ class Stage:
     def end_of_input(self, now_s: float) -> None:
         """Nothing more is expected: share out, take back and copy what is left."""
         self.is_ended = True
+        if self.plan.is_keyed:
+            return  # no other bolt could help
         for core in self.cores:
             core.end_of_input(now_s=now_s)
 

@@ -9,11 +9,12 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from flowctl.core.buffer import size_of
-from flowctl.core.records import Batch
+from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, without_secrets
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
+from flowctl.topology.plan import source_of
 
 # Called with each input; returning is its ack, raising its fail.
 Execute: TypeAlias = Callable[[Input, Collector], Any]
@@ -53,8 +54,9 @@ class StageCode:
     Pickled by Spark's own cloudpickle, so the code may be a job file's own.
     """
 
-    def __init__(self, code: Any) -> None:
+    def __init__(self, code: Any, sources: Sequence[str]) -> None:
         self.code = code
+        self.sources = list(sources)
         self.is_manual = is_manual(code)
         self.__wrapped__ = code  # as functools does: whose module has to travel
 
@@ -65,10 +67,10 @@ class StageCode:
         """Return the process of one bolt, with a state of its own."""
         del bolt
         if self.is_manual:
-            return _Manual(self.code())
+            return _Manual(self.code(), self.sources)
         if isinstance(self.code, Batched):
-            return functools.partial(_run_batch, self.code.execute)
-        return functools.partial(_run_each, self.code)
+            return functools.partial(_run_batch, self.code.execute, self.sources)
+        return functools.partial(_run_each, self.code, self.sources)
 
 
 def is_manual(code: Any) -> bool:
@@ -92,36 +94,39 @@ def check_code(stage: str, code: Any, slots: int) -> None:
         )
 
 
-def _inputs(batch: Batch) -> list[Input]:
-    source = batch.span.partition
-    return [Input(record.position, record.value, source) for record in batch]  # type: ignore[arg-type]
+def _inputs(sources: Sequence[str], batch: Batch) -> list[Input]:
+    return [_input(sources, record) for record in batch]
 
 
-def _run_each(execute: Execute, batch: Batch) -> Settlement:
+def _input(sources: Sequence[str], record: Record) -> Input:
+    input_id: Any = record.position
+    return Input(input_id, record.value, sources[source_of(input_id)])
+
+
+def _run_each(execute: Execute, sources: Sequence[str], batch: Batch) -> Settlement:
     """Auto-ack: what raises fails alone, and has emitted nothing."""
     out = Collector()
     out._batch = batch
     emits = out._emits
     failed: list[FailedInput] = []
-    source = batch.span.partition
     for record in batch:
-        input_id: Any = record.position
-        out._anchors = [input_id]
+        given = _input(sources, record)
+        out._anchors = [given.input_id]
         before = len(emits)
         try:
-            execute(Input(input_id, record.value, source), out)
+            execute(given, out)
             _check_sendable(emits, before)
         except FencedError:
             raise
         except Exception as error:
             del emits[before:]
-            failed.append(FailedInput(input_id, _reason(error)))
+            failed.append(FailedInput(given.input_id, _reason(error)))
     return Settlement(emits, failed)
 
 
-def _run_batch(execute: ExecuteBatch, batch: Batch) -> Settlement:
+def _run_batch(execute: ExecuteBatch, sources: Sequence[str], batch: Batch) -> Settlement:
     """Auto-ack of a whole tuple."""
-    inputs = _inputs(batch)
+    inputs = _inputs(sources, batch)
     out = Collector()
     out._batch = batch
     out._anchors = [given.input_id for given in inputs]
@@ -139,14 +144,15 @@ def _run_batch(execute: ExecuteBatch, batch: Batch) -> Settlement:
 class _Manual:
     """One manual bolt's task."""
 
-    def __init__(self, bolt: ManualBolt) -> None:
+    def __init__(self, bolt: ManualBolt, sources: Sequence[str]) -> None:
         self._bolt = bolt
+        self._sources = sources
         self._out = ManualCollector()
 
     def __call__(self, batch: Batch) -> Settlement:
         out = self._out
         out._batch = batch
-        inputs = _inputs(batch)
+        inputs = _inputs(self._sources, batch)
         for given in inputs:
             mark = out.mark()
             try:

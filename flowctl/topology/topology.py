@@ -26,7 +26,7 @@ from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_n
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.sources import sources_of
 from flowctl.topology.stages import Stages
-from flowctl.topology.tasks import StageCode, check_code
+from flowctl.topology.tasks import StageCode, check_code, is_manual
 
 # Storm's topology.message.timeout.secs.
 TREE_TIMEOUT_S = 30.0
@@ -151,13 +151,12 @@ class Topology:
             if value < 1:
                 raise ConfigError(field, f"{value!r} is no count.", remedy="Give 1 or more.")
         check_code(name, code, slots)
-        stage_code = StageCode(code)
         plan = StagePlan(
             name=name,
             count=count,
             slots=slots,
-            is_manual=stage_code.is_manual,
-            code=stage_code,
+            is_manual=is_manual(code),
+            code=code,
             subscriptions=(),
         )
         declarer = self._bolts[name] = BoltDeclarer(plan)
@@ -167,7 +166,10 @@ class Topology:
         """Return the stages in the order of the flow; :class:`ConfigError` if it can't run."""
         if not self._producers:
             raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
-        return in_order(list(self._producers), [d.plan for d in self._bolts.values()])
+        plans = in_order(list(self._producers), [d.plan for d in self._bolts.values()])
+        return [
+            msgspec.structs.replace(plan, code=StageCode(plan.code, plan.sources)) for plan in plans
+        ]
 
     def job(
         self,

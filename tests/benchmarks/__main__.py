@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.benchmarks import control, core_bench, makespan, throughput
+from tests.benchmarks import control, core_bench, makespan, throughput, topology_bench
 from tests.benchmarks.parts import local_session, machine
 
 
@@ -15,13 +15,15 @@ def main() -> int:
         return control.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=[], metavar="core|throughput|makespan|control ..."
+        "parts", nargs="*", default=[], metavar="core|topology|throughput|makespan|control ..."
     )
-    parts = parser.parse_args().parts or ["core", "throughput", "makespan"]
+    parts = parser.parse_args().parts or ["core", "topology", "throughput", "makespan"]
     print(machine())
     ok = True
     if "core" in parts:
         ok = core_bench.main() and ok
+    if "topology" in parts:
+        ok = topology_bench.main() and ok
     if {"throughput", "makespan"} & set(parts):
         spark = local_session()
         if "throughput" in parts:

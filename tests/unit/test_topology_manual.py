@@ -197,7 +197,7 @@ def test_only_the_first_word_about_an_input_counts() -> None:
 
 
 def test_each_connection_has_a_state_of_its_own() -> None:
-    code = StageCode(functools.partial(Join))
+    code = StageCode(functools.partial(Join), ["s"])
     assert code.is_manual
     first, second = code.for_connection("a.1"), code.for_connection("a.1")
     assert first._bolt is not second._bolt  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from flowctl.core.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.topology import Batched, Collector, Input, Topology
 from flowctl.topology.groupings import make_choice, task_of_key
-from flowctl.topology.plan import Subscription
+from flowctl.topology.plan import Subscription, input_id_of
 from flowctl.topology.sources import Sources
 from flowctl.topology.tasks import StageCode
 from tests.runtime_parts import ListProducer
@@ -117,22 +117,25 @@ def test_keys_are_spread_evenly() -> None:
 # -- what workers run ------------------------------------------------------------------------
 
 
-def batch(*values: Any, source: str = "s") -> Batch:
-    records = [Record(n, value) for n, value in enumerate(values, 1)]
-    return Batch(records, Span("t", source, 1, len(values), 1), bolt="a.1", attempt=1)
+def batch(*values: Any) -> Batch:
+    records = [Record(input_id_of(n, 1), value) for n, value in enumerate(values, 1)]
+    return Batch(records, Span("t", "a", 1, len(values), 1), bolt="a.1", attempt=1)
 
 
-def run(code: Any, *values: Any, source: str = "s") -> Settlement:
-    return StageCode(code).for_connection("a.1")(batch(*values, source=source))
+X, Y = input_id_of(1, 1), input_id_of(2, 1)  # ids of the inputs
+
+
+def run(code: Any, *values: Any) -> Settlement:
+    return StageCode(code, ["r", "s"]).for_connection("a.1")(batch(*values))
 
 
 @pytest.mark.req("S84")
 def test_an_auto_bolt_anchors_each_emit_to_its_input() -> None:
     said = run(lambda given, out: [out(given.value), out("loose", anchored=False)], "x", "y")
     assert said.emits == [
-        Emitted("x", [1]),
+        Emitted("x", [X]),
         Emitted("loose", []),
-        Emitted("y", [2]),
+        Emitted("y", [Y]),
         Emitted("loose", []),
     ]
     assert not (said.failed or said.held)
@@ -141,13 +144,13 @@ def test_an_auto_bolt_anchors_each_emit_to_its_input() -> None:
 @pytest.mark.req("S85")
 def test_a_value_that_can_not_be_sent_fails_its_input() -> None:
     said = run(lambda given, out: out({1, 2} if given.value == "x" else given.value), "x", "y")
-    assert [failed.input_id for failed in said.failed] == [1]
-    assert said.emits == [Emitted("y", [2])]
+    assert [failed.input_id for failed in said.failed] == [X]
+    assert said.emits == [Emitted("y", [Y])]
 
 
 def test_a_batched_bolt_anchors_to_all() -> None:
     said = run(Batched(lambda inputs, out: out(len(inputs))), "x", "y")
-    assert said.emits == [Emitted(2, [1, 2])]
+    assert said.emits == [Emitted(2, [X, Y])]
 
     def failing(inputs: Any, out: Collector) -> None:
         out("gone")
@@ -155,8 +158,8 @@ def test_a_batched_bolt_anchors_to_all() -> None:
 
     reason = "ValueError: redis://***@host is away"
     assert run(Batched(failing), "x", "y").failed == [
-        FailedInput(1, reason),
-        FailedInput(2, reason),
+        FailedInput(X, reason),
+        FailedInput(Y, reason),
     ]
 
 
@@ -169,6 +172,7 @@ def test_a_sink_that_fences_stops_the_run_and_fails_no_root() -> None:
 
 
 def test_an_input_knows_where_it_is_from() -> None:
+    assert run(lambda given, out: out(given.component), "x").emits == [Emitted("s", [X])]
     given = Input(1, {"k": 7}, "parse/bad")
     assert (given.component, given.stream, given["k"]) == ("parse", "bad", 7)
     assert (Input(1, "x", "parse").component, Input(1, "x", "parse").stream) == ("parse", "default")
