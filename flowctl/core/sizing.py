@@ -30,6 +30,9 @@ _GROWTH = 4
 # two costs could not be told apart.
 _DITHER = 0.15
 _GOLDEN = 0.6180339887498949
+# Single records can't vary so: every so many tuples hold two, or a bolt whose first tuples made
+# its fixed cost look like its records' would get single ones for ever.
+_TRY_TWO_EVERY = 8
 
 
 def records_for(
@@ -51,7 +54,10 @@ def records_for(
     records = work_s / service.record_s
     records = min(records, _GROWTH * service.records_most)
     dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
-    return max(1, min(most, int(records * dither)))
+    size = max(1, min(most, int(records * dither)))
+    if size == 1 and most > 1 and consumer.sent % _TRY_TWO_EVERY == 0:
+        return 2 if service.of(2) <= settings.service_max_s else 1
+    return size
 
 
 def fixed_s(consumer: AdaptiveFlowConsumer, bolts: int) -> float:
