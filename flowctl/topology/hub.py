@@ -8,40 +8,27 @@ that it feeds is full: so a slow stage slows the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import count
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from flowctl.config import Settings
-from flowctl.core.acker import Verdict
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
-from flowctl.core.settlement import Emitted, Settlement
+from flowctl.core.settlement import Settlement
 from flowctl.core.spout import RevokeOrder, SpoutCore
-from flowctl.errors import InternalError, JobError
+from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.groupings import Choose, make_choice
-from flowctl.topology.plan import StagePlan, source_key
-from flowctl.topology.roots import OnEnd, Root, Roots
-from flowctl.topology.stage import Parcel, Stage
+from flowctl.topology.plan import StagePlan
+from flowctl.topology.roots import OnEnd, Roots
+from flowctl.topology.routing import Router, Translate
+from flowctl.topology.stage import Stage
 
 _DONE: Final = Settlement()
 _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
-
-# Of a spout's name and a record: what is emitted; None: nothing, the record is done (S107).
-Translate = Callable[[str, Record], Any]
-
-
-class Route(NamedTuple):
-    """``stage`` gets from a source, as its ``source``-th, what ``choose`` gives to its tasks."""
-
-    stage: Stage
-    source: int
-    choose: Choose
 
 
 class TopologyCore:
@@ -77,36 +64,13 @@ class TopologyCore:
             tree_timeout_s=tree_timeout_s,
             on_end=on_end,
         )
-        self._translate = translate or {}
         self._max_pending = max_pending
-        self._ids = count(1)
         self._input_ended = False
-        self._dropped = 0  # emits of copies of inputs that were settled before
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
+        self._router = Router(self._stages, self._roots, translate or {})
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
-        # Who gets what comes from a source.
-        self._routes: dict[str, list[Route]] = {}
-        self._wire_up(stages)
-        sources = {sub.component for p in stages for sub in p.subscriptions}
-        self._first = [
-            s
-            for s in self._in_order
-            if any(sub.component in sources - set(self._stages) for sub in s.plan.subscriptions)
-        ]
-
-    def _wire_up(self, plans: Sequence[StagePlan]) -> None:
-        for plan in plans:
-            stage = self._stages[plan.name]
-            for subscription in plan.subscriptions:
-                choice = make_choice(subscription, stage.loads)
-                index = plan.sources.index(subscription.source)
-                route = Route(stage, index, choice)
-                self._routes.setdefault(subscription.source, []).append(route)
-                feeder = self._stages.get(subscription.component)
-                if feeder is not None and stage not in feeder.feeds:
-                    feeder.feeds += (stage,)
-                    stage.fed_by += (feeder,)
+        self._first = [stage for stage in self._in_order if stage.is_first]
 
     # -- bolts come and go ---------------------------------------------------------------
 
@@ -128,9 +92,7 @@ class TopologyCore:
         self._windows[bolt] = consumer.policy.window
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
-        for parcel in stage.take_held(bolt):
-            stage.put(next(self._ids), parcel)
-        stage.flush(now_s)
+        self._router.put_again(stage, stage.take_held(bolt), now_s)
         self._collect(stage, core, now_s)
 
     def _place(self, bolt: str) -> tuple[Stage, SpoutCore]:
@@ -182,40 +144,9 @@ class TopologyCore:
             if not batch:
                 break
             for root in batch:
-                self._plant_one(root, now_s)
+                self._router.plant(root, now_s)
             for stage in self._first:
                 stage.flush(now_s)
-
-    def _plant_one(self, root: Root, now_s: float) -> None:
-        roots, spout = self._roots, root.spout
-        translate = self._translate.get(spout)
-        value = translate(root.partition, root.record) if translate else root.record.value
-        reason = None
-        targets: list[tuple[Stage, int, int]] = []
-        try:
-            if translate is None or value is not None:
-                targets = self._targets(spout, value, None)
-        except JobError as error:
-            reason = error.problem
-        planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
-        for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
-            stage.put(next(self._ids), Parcel(edges, value, index, task))
-        if planting.init is not None:
-            init = planting.init
-            verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
-            self._judge(verdict, "", now_s)
-        elif reason is None:  # nobody gets it, or nobody keeps account
-            roots.done(root)
-        else:
-            roots.refuse(root, reason, now_s)
-
-    def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
-        """Return stage, index of the source there, and task of each receiver."""
-        return [
-            (stage, index, chosen)
-            for stage, index, choose in self._routes.get(source, ())
-            for chosen in choose(value, task)
-        ]
 
     def _pass_end_on(self, now_s: float) -> None:
         for stage in self._in_order:
@@ -239,70 +170,8 @@ class TopologyCore:
         records = core.tuple_records(ack.tuple_id)
         outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
-            self._settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
+            self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
         return outcome
-
-    def _settle(
-        self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
-    ) -> None:
-        """Emits first, as their edges ride on the acks of their anchors (S65)."""
-        for emit in said.emits:
-            self._route(stage, bolt, emit, now_s)
-        for failed in said.failed:
-            self._fail_input(stage, bolt, failed.input_id, failed.reason, now_s)
-        if said.held:
-            stage.hold(bolt, said.held)
-        held = said.held and set(said.held)
-        for record in records:
-            if not held or record.position not in held:
-                self._ack_input(stage, bolt, record.position, now_s)  # type: ignore[arg-type]
-        for input_id in said.acked:
-            self._ack_input(stage, bolt, input_id, now_s)
-        for input_id in said.prolonged:
-            self._prolong(stage, input_id, now_s)
-        for fed in stage.feeds:
-            fed.flush(now_s)
-
-    def _route(self, stage: Stage, bolt: str, emit: Emitted, now_s: float) -> None:
-        parcels = stage.parcels
-        anchors = [parcels[i] for i in emit.anchors if i in parcels]
-        if emit.anchors and not anchors:
-            self._dropped += 1  # what it was made from was settled by another copy
-            return
-        source = source_key(stage.name, emit.stream)
-        try:
-            targets = self._targets(source, emit.value, emit.task)
-        except JobError as error:
-            for input_id in emit.anchors:
-                self._fail_input(stage, bolt, input_id, error.problem, now_s)
-            return
-        edges_of = stage.acks.emit(anchors, len(targets))
-        for (fed, index, task), edges in zip(targets, edges_of, strict=True):
-            fed.put(next(self._ids), Parcel(edges, emit.value, index, task))
-
-    def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
-        parcel = stage.take(bolt, input_id)
-        if parcel is not None:
-            for root, value in stage.acks.ack(parcel):
-                self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
-
-    def _fail_input(
-        self, stage: Stage, bolt: str, input_id: int, reason: str, now_s: float
-    ) -> None:
-        parcel = stage.take(bolt, input_id)
-        if parcel is not None:
-            for root in stage.acks.fail(parcel):
-                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-
-    def _prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
-        parcel = stage.parcels.get(input_id)
-        if parcel is not None:
-            for root in stage.acks.reset_timeout(parcel):
-                self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
-
-    def _judge(self, verdict: Verdict | None, reason: str, now_s: float) -> None:
-        if verdict is not None:
-            self._roots.on_verdict(verdict, reason, now_s)
 
     def on_fail(
         self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
@@ -340,10 +209,7 @@ class TopologyCore:
             stage.refresh_rate()
         if self._roots.on_time(now_s):
             for stage in self._in_order:
-                for root in stage.acks.on_tick():
-                    reason = f"an input was held for too long in {stage.name}"
-                    self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-                stage.forget_held(self._roots.trees)
+                self._router.on_tick(stage, now_s)
 
     # -- what others read ----------------------------------------------------------------
 
@@ -364,7 +230,7 @@ class TopologyCore:
             if isinstance(event, TupleGaveUp):
                 for record in core.abandon(event.tuple_id):
                     input_id: Any = record.position
-                    self._fail_input(stage, "", input_id, event.reason, now_s)
+                    self._router.fail_input(stage, "", input_id, event.reason, now_s)
             else:
                 self._events.append(event)
 
@@ -432,5 +298,5 @@ class TopologyCore:
             pending_now=roots.pending,
             ledger_now=sum(map(len, roots.ledgers)),
             orphans=sum(ledger.orphans for ledger in roots.ledgers),
-            dropped_emits=self._dropped,
+            dropped_emits=self._router.dropped,
         )

@@ -54,6 +54,7 @@ class Stage:
         self.name = plan.name
         self.feeds: tuple[Stage, ...] = ()  # the stages that get from it
         self.fed_by: tuple[Stage, ...] = ()
+        self.is_first = False  # a spout feeds it
         self.is_ended = False
         self.parcels: dict[int, Parcel] = {}
         self.held: dict[str, dict[int, None]] = {}  # bolt → inputs it has not settled

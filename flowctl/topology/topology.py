@@ -21,9 +21,10 @@ from flowctl.ports import CheckpointStore, FlowProducer
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub import TopologyCore, Translate
+from flowctl.topology.hub import TopologyCore
 from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
 from flowctl.topology.roots import RootEnd
+from flowctl.topology.routing import Translate
 from flowctl.topology.sources import sources_of
 from flowctl.topology.stages import Stages
 from flowctl.topology.tasks import StageCode, check_code, is_manual

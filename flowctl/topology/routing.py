@@ -1,0 +1,165 @@
+"""Where values go from a root and from a bolt's emits, and what that means for their trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from flowctl.core.acker import Verdict
+from flowctl.core.records import Record
+from flowctl.core.settlement import Emitted, Settlement
+from flowctl.errors import JobError
+from flowctl.topology.groupings import Choose, make_choice
+from flowctl.topology.plan import source_key
+from flowctl.topology.roots import Root, Roots
+from flowctl.topology.stage import Parcel, Stage
+
+# Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
+Translate = Callable[[str, Record], Any]
+
+
+class Route(NamedTuple):
+    """``stage`` gets from a source, as its ``source``-th, what ``choose`` gives to its tasks."""
+
+    stage: Stage
+    source: int
+    choose: Choose
+
+
+class Router:
+    """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
+
+    ``dropped`` counts emits of copies of inputs that had been settled before.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[str, Stage],
+        roots: Roots,
+        translate: Mapping[str, Translate],
+    ) -> None:
+        self.dropped = 0
+        self._roots = roots
+        self._translate = translate
+        self._numbers = count(1)
+        self._routes: dict[str, list[Route]] = {}  # by source
+        for stage in stages.values():
+            self._wire_up(stage, stages)
+
+    def _wire_up(self, stage: Stage, stages: Mapping[str, Stage]) -> None:
+        plan = stage.plan
+        for subscription in plan.subscriptions:
+            choice = make_choice(subscription, stage.loads)
+            route = Route(stage, plan.sources.index(subscription.source), choice)
+            self._routes.setdefault(subscription.source, []).append(route)
+            feeder = stages.get(subscription.component)
+            if feeder is None:
+                stage.is_first = True
+            elif stage not in feeder.feeds:
+                feeder.feeds += (stage,)
+                stage.fed_by += (feeder,)
+
+    def plant(self, root: Root, now_s: float) -> None:
+        roots, spout = self._roots, root.spout
+        translate = self._translate.get(spout)
+        value = translate(root.partition, root.record) if translate else root.record.value
+        reason = None
+        targets: list[tuple[Stage, int, int]] = []
+        try:
+            if translate is None or value is not None:
+                targets = self._targets(spout, value, None)
+        except JobError as error:
+            reason = error.problem
+        planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
+        for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
+            stage.put(next(self._numbers), Parcel(edges, value, index, task))
+        if planting.init is not None:
+            init = planting.init
+            verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
+            self._judge(verdict, "", now_s)
+        elif reason is None:  # nobody gets it, or nobody keeps account
+            roots.done(root)
+        else:
+            roots.refuse(root, reason, now_s)
+
+    def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
+        """Return stage, index of the source there, and task of each receiver."""
+        return [
+            (stage, index, chosen)
+            for stage, index, choose in self._routes.get(source, ())
+            for chosen in choose(value, task)
+        ]
+
+    def put_again(self, stage: Stage, parcels: Sequence[Parcel], now_s: float) -> None:
+        """A bolt went that held these."""
+        for parcel in parcels:
+            stage.put(next(self._numbers), parcel)
+        stage.flush(now_s)
+
+    def settle(
+        self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
+    ) -> None:
+        """Emits first, as their edges ride on the acks of their anchors (S65)."""
+        for emit in said.emits:
+            self._route(stage, bolt, emit, now_s)
+        for failed in said.failed:
+            self.fail_input(stage, bolt, failed.input_id, failed.reason, now_s)
+        if said.held:
+            stage.hold(bolt, said.held)
+        held = said.held and set(said.held)
+        for record in records:
+            if not held or record.position not in held:
+                self._ack_input(stage, bolt, record.position, now_s)  # type: ignore[arg-type]
+        for input_id in said.acked:
+            self._ack_input(stage, bolt, input_id, now_s)
+        for input_id in said.prolonged:
+            self._prolong(stage, input_id, now_s)
+        for fed in stage.feeds:
+            fed.flush(now_s)
+
+    def _route(self, stage: Stage, bolt: str, emit: Emitted, now_s: float) -> None:
+        parcels = stage.parcels
+        anchors = [parcels[i] for i in emit.anchors if i in parcels]
+        if emit.anchors and not anchors:
+            self.dropped += 1  # what it was made from was settled by another copy
+            return
+        source = source_key(stage.name, emit.stream)
+        try:
+            targets = self._targets(source, emit.value, emit.task)
+        except JobError as error:
+            for input_id in emit.anchors:
+                self.fail_input(stage, bolt, input_id, error.problem, now_s)
+            return
+        edges_of = stage.acks.emit(anchors, len(targets))
+        for (fed, index, task), edges in zip(targets, edges_of, strict=True):
+            fed.put(next(self._numbers), Parcel(edges, emit.value, index, task))
+
+    def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
+        parcel = stage.take(bolt, input_id)
+        if parcel is not None:
+            for root, value in stage.acks.ack(parcel):
+                self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
+
+    def fail_input(self, stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> None:
+        parcel = stage.take(bolt, input_id)
+        if parcel is not None:
+            for root in stage.acks.fail(parcel):
+                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+
+    def _prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
+        parcel = stage.parcels.get(input_id)
+        if parcel is not None:
+            for root in stage.acks.reset_timeout(parcel):
+                self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
+
+    def _judge(self, verdict: Verdict | None, reason: str, now_s: float) -> None:
+        if verdict is not None:
+            self._roots.on_verdict(verdict, reason, now_s)
+
+    def on_tick(self, stage: Stage, now_s: float) -> None:
+        """Inputs of ``stage`` that have emitted and are held for too long fail their trees."""
+        for root in stage.acks.on_tick():
+            reason = f"an input was held for too long in {stage.name}"
+            self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+        stage.forget_held(self._roots.trees)
