@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from flowctl.core.acker import Verdict
+from flowctl.core.buffer import size_of
 from flowctl.core.records import Record
 from flowctl.core.settlement import Emitted, Settlement
 from flowctl.errors import JobError
@@ -61,27 +62,31 @@ class Router:
                 stage.fed_by += (feeder,)
 
     def plant(self, root: Root, now_s: float) -> None:
+        """Begin the tree of ``root``; what can't be emitted fails it."""
         roots, spout = self._roots, root.spout
-        translate = self._translate.get(spout)
-        value = translate(root.partition, root.record) if translate else root.record.value
-        reason = None
-        targets: list[tuple[Stage, int, int]] = []
         try:
-            if translate is None or value is not None:
-                targets = self._targets(spout, value, None)
-        except JobError as error:
-            reason = error.problem
+            value, targets = self._first_of(root)
+        except Exception as error:  # also what a user's translate raises
+            roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
+            return
         planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, value, index, task))
-        if planting.init is not None:
+        if planting.init is None:  # nobody gets it, or nobody keeps account
+            roots.done(root)
+        else:
             init = planting.init
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
             self._judge(verdict, "", now_s)
-        elif reason is None:  # nobody gets it, or nobody keeps account
-            roots.done(root)
-        else:
-            roots.refuse(root, reason, now_s)
+
+    def _first_of(self, root: Root) -> tuple[Any, list[tuple[Stage, int, int]]]:
+        """Return what is emitted of ``root``, and who gets it."""
+        translate = self._translate.get(root.spout)
+        if translate is None:
+            return root.record.value, self._targets(root.spout, root.record.value, None)
+        value = translate(root.partition, root.record)
+        size_of(value)  # raises for what would not arrive
+        return value, [] if value is None else self._targets(root.spout, value, None)
 
     def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
         """Return stage, index of the source there, and task of each receiver."""

@@ -15,7 +15,7 @@ from flowctl.core.anchors import NextId
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.settlement import DEFAULT_STREAM
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, JobError
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import CheckpointStore, FlowProducer
 from flowctl.runtime.spout import FlowControlSpout
@@ -130,7 +130,7 @@ class Topology:
         """Add a spout that emits the values of ``producer``'s records.
 
         ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
-        and the record is done.  It runs in the hub, so it must be quick and raise nothing.
+        and the record is done.  It runs in the hub, so it must be quick; a raise fails the root.
         ``on_ack`` and ``on_fail`` hear of the ends of roots, from a thread of their own.
         """
         check_name("spout", name, [*self._producers, *self._bolts])
@@ -239,6 +239,10 @@ class TopologyJob(FlowControlSpout):
         finally:
             self._teller.close()
         return self._extended(report)
+
+    def open(self, *_: Any, **__: Any) -> None:
+        """Refused: a topology has no bolts of the caller's own to drive by hand."""
+        raise JobError("a topology can't be driven by hand.", remedy="Call run.")
 
     def _extended(self, report: Report) -> TopologyReport:
         core = self.core

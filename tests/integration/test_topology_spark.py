@@ -41,8 +41,11 @@ def telling(place: Path) -> Callable[[str], None]:
     return tell
 
 
-def diamond(place: Path, roots: int) -> Topology:
-    """spout → b1, b2 → b3; b3 writes into SQLite, and each worker says who it is."""
+def diamond(place: Path, roots: int, pause_s: float) -> Topology:
+    """spout → b1, b2 → b3; b3 writes into SQLite, and each worker says who it is.
+
+    b1 and b2 take ``pause_s`` for a record, so that a small run is not over before its kill.
+    """
     database = str(place / "out.db")
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -54,7 +57,11 @@ def diamond(place: Path, roots: int) -> Topology:
 
     def way(name: str) -> Callable[[Input, Collector], None]:
         def pass_on(given: Input, out: Collector) -> None:
+            import time
+
             tell(out.bolt)
+            if pause_s:
+                time.sleep(pause_s)
             out([given.value, name])
 
         return pass_on
@@ -123,11 +130,12 @@ class Killer:
 
 
 def run_and_kill(
-    spark: Any, place: Path, roots: int, plan: Sequence[tuple[int, str]]
+    spark: Any, place: Path, roots: int, plan: Sequence[tuple[int, str]], pause_s: float = 0.0
 ) -> tuple[TopologyReport, Killer]:
     from pyspark_flowctl import SparkStages
 
-    job = diamond(place, roots).job(SparkStages(spark=spark), checkpoint=MemoryCheckpointStore())
+    made = diamond(place, roots, pause_s)
+    job = made.job(SparkStages(spark=spark), checkpoint=MemoryCheckpointStore())
     with Killer(place, job, plan) as killer:
         report = job.run(view=Witness())
     assert report.trees is not None
@@ -150,7 +158,7 @@ def check(place: Path, report: TopologyReport, killer: Killer, roots: int, kills
 @pytest.mark.req("S70", "S81")
 def test_a_diamond_whose_worker_is_killed_is_exact(spark: Any, tmp_path: Path) -> None:
     roots = 10_000
-    report, killer = run_and_kill(spark, tmp_path, roots, [(roots // 4, "b1.1")])
+    report, killer = run_and_kill(spark, tmp_path, roots, [(roots // 4, "b1.1")], 0.0005)
     check(tmp_path, report, killer, roots, kills=1)
 
 

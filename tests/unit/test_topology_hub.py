@@ -216,6 +216,27 @@ def test_what_nobody_gets_is_done() -> None:
     assert hub.core.checkpoint().partitions["s:p"].records == 2
 
 
+@pytest.mark.parametrize("value", [ValueError("no"), {1, 2}])
+def test_a_translate_that_fails_fails_its_root_only(value: Any) -> None:
+    def translate(partition: str, record: Any) -> Any:
+        if record.value != "bad":
+            return record.value
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    made = topology()
+    made.bolt("a", nothing).shuffle("s")
+    made._translate["s"] = translate
+    hub = Hub(made, overrides={"retry.attempts_max": 2})
+    hub.offer(["good", "bad"])
+    for _ in range(100):
+        hub.step()
+        hub.now_s += 0.01
+    assert hub.core.gave_up is not None
+    assert (hub.core.gave_up.first, hub.figures.complete) == (2, 1)
+
+
 @pytest.mark.req("S58", "S71")
 def test_without_ackers_a_root_is_done_when_it_is_emitted() -> None:
     made = topology(ackers=0)
