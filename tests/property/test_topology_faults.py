@@ -1,0 +1,115 @@
+"""Any topology, any order, any faults: every root's effect arrives, and nothing is left over."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowctl.topology import Collector, Input, Topology
+from tests.topology_driver import Hub, topology
+
+ROOTS = 60
+# Bolts here send no heartbeats, and tuples wait for long: without this they would be sent twice.
+NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+
+
+class Pieces:
+    """A random chain of stages: each gets from one or two before it; the last is the sink."""
+
+    def __init__(self, rng: random.Random, faults: float) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.arrived: Counter[tuple[Any, ...]] = Counter()
+        self.topology: Topology = topology(tree_timeout_s=1e6)
+        self.paths: dict[str, list[tuple[str, ...]]] = {"s": [("s",)]}
+        names = ["s"]
+        for number in range(rng.randint(1, 4)):
+            name = f"b{number}"
+            self._add(name, rng.sample(names, min(len(names), rng.randint(1, 2))), self.pass_on)
+            names.append(name)
+        ends = [n for n in names[1:] if not self._feeds(n)]
+        self._add("sink", ends, self.arrive)
+
+    def _feeds(self, name: str) -> bool:
+        return any(name in [s.component for s in p.plan.subscriptions] for p in self._declared())
+
+    def _declared(self) -> Any:
+        return self.topology._bolts.values()
+
+    def _add(self, name: str, sources: list[str], code: Any) -> None:
+        declarer = self.topology.bolt(name, code, count=self.rng.randint(1, 3))
+        self.paths[name] = []
+        for source in sources:
+            kind = self.rng.choice(["shuffle", "least_loaded", "fields"])
+            if kind == "fields":
+                declarer.fields(source, 0)
+            else:
+                getattr(declarer, kind)(source)
+            self.paths[name] += [(*path, name) for path in self.paths[source]]
+
+    def _maybe_fail(self) -> None:
+        if self.rng.random() < self.faults:
+            raise ValueError("by chance")
+
+    def pass_on(self, given: Input, out: Collector) -> None:
+        out([*given.value, out.bolt.partition(".")[0]])
+        self._maybe_fail()
+
+    def arrive(self, given: Input, out: Collector) -> None:
+        self._maybe_fail()
+        number, *path = given.value
+        self.arrived[number, ("s", *path, "sink")] += 1
+
+
+def drive(pieces: Pieces, kills: float, **overrides: Any) -> Hub:
+    rng = pieces.rng
+    hub = Hub(pieces.topology, overrides={"tuple.records_max": rng.choice([1, 3, 50]), **overrides})
+    hub.offer([[n] for n in range(ROOTS)])
+    hub.core.end_of_input(now_s=0.0)
+    for _ in range(100_000):
+        if hub.core.is_drained:
+            return hub
+        hub.emit()
+        hub.now_s += 0.01
+        if rng.random() < kills and hub.in_flight:
+            hub.kill(rng.choice(list(hub.in_flight)).bolt)
+        elif hub.in_flight:
+            hub.in_flight.rotate(rng.randrange(len(hub.in_flight)))
+            emission = hub.in_flight.popleft()
+            hub.ack(emission, hub.process_one(emission))
+        assert hub.core.gave_up is None
+    raise AssertionError(f"not drained: {hub.figures}")
+
+
+@pytest.mark.req("S70", "S72", "S77")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_without_faults_each_way_of_each_root_arrives_once(seed: int) -> None:
+    pieces = Pieces(random.Random(seed), faults=0.0)
+    hub = drive(pieces, kills=0.0, **{"hedge.enabled": False}, **NO_EXPIRY)
+    wanted = {(n, path): 1 for n in range(ROOTS) for path in pieces.paths["sink"]}
+    assert pieces.arrived == wanted
+    assert (hub.figures.complete, hub.figures.ledger_now) == (ROOTS, 0)
+    assert hub.core.checkpoint().partitions["s:p"].records == ROOTS
+
+
+@pytest.mark.req("S70", "S66", "S78")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_with_faults_and_kills_each_arrives_at_least_once(seed: int) -> None:
+    pieces = Pieces(random.Random(seed), faults=0.02)
+    hub = drive(pieces, kills=0.05, **{"retry.attempts_max": 1_000, "retry.backoff_max_s": 0.2})
+    wanted = {(n, path) for n in range(ROOTS) for path in pieces.paths["sink"]}
+    assert set(pieces.arrived) == wanted
+    assert hub.figures.complete == ROOTS
+    assert hub.core.checkpoint().partitions["s:p"].records == ROOTS
+    assert not any(stage.parcels for stage in hub.core._in_order)
+    for _ in range(4):  # what late branches said of trees that had failed
+        hub.now_s += 1.1e6
+        hub.emit()
+    assert hub.figures.ledger_now == 0
