@@ -169,6 +169,40 @@ def test_what_is_held_for_too_long_expires() -> None:
     assert hub.figures.expired >= 1
 
 
+class Late(Keeper):
+    """Emits what it held when it is told to, however late."""
+
+    def execute(self, given: Input, out: ManualCollector) -> None:
+        if given.value != "go":
+            self.held.append(given)
+            return
+        for held in self.held:
+            out.emit(held.value, anchors=held)
+            out.ack(held)
+        self.held.clear()
+        out.ack(given)
+
+
+@pytest.mark.req("S50")
+def test_what_comes_of_an_input_that_nobody_waits_for_any_more_is_dropped() -> None:
+    got: list[Any] = []
+    made = topology(tree_timeout_s=10.0)
+    made.bolt("a", Late).shuffle("s")
+    made.bolt("sink", lambda given, out: got.append(given.value)).shuffle("a")
+    hub = Hub(made)
+    hub.offer(["x"])
+    for _ in range(4):
+        while hub.step():
+            pass
+        hub.now_s += 10.1
+    assert hub.figures.replayed >= 1  # each replay is held as well
+    hub.offer(["go"], start=2)
+    hub.run()
+    assert got == ["x"]
+    assert hub.figures.dropped_emits == hub.figures.replayed
+    assert hub.figures.complete == 2
+
+
 def test_a_bolt_may_prolong_what_it_holds() -> None:
     hub = _held_over_two_ticks(prolongs=True)
     assert hub.figures.expired == 0
