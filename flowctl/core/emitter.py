@@ -80,6 +80,9 @@ class Emitter:
         if not self._intake.buffer:
             self._is_limited = False
             return self._emit_copy(now_s) if self.input_ended else None
+        if self._intake.is_held:
+            self._is_limited = False  # its position is not saved yet
+            return None
         if is_held:
             self._is_limited = False  # by no bolt's window: none of them must grow from it
             return None
@@ -187,6 +190,6 @@ class Emitter:
             flow_tuple.attempt,
             cut.partition,
             cut.records,
-            self._intake.ledgers[cut.partition].cumulative,
+            self._intake.acked_through(cut.partition),
             cut.size_bytes,
         )

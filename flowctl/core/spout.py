@@ -7,7 +7,7 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -22,9 +22,16 @@ from flowctl.core.events import (
     TupleGaveUp,
 )
 from flowctl.core.guard import SinkGuard
+from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
-from flowctl.core.recovery import Recovery
+from flowctl.core.records import (
+    Ack,
+    AckOutcome,
+    Checkpoint,
+    Emission,
+    Record,
+)
+from flowctl.core.recovery import DeadTuple, Recovery
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
 
@@ -40,9 +47,16 @@ class SpoutCore:
     """Decides which tuple goes to which bolt when, and what is done.  Pure; not thread-safe."""
 
     def __init__(
-        self, settings: CoreSettings | None = None, *, checkpoint: Checkpoint | None = None
+        self,
+        settings: CoreSettings | None = None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
+        """``has_dead_letter``: the driver keeps what :meth:`poll_dead` gives; ``chance``: jitter."""
         self.settings = settings or CoreSettings()
+        self.guarantee = self.settings.guarantee.processing
         checkpoint = checkpoint or Checkpoint()
         self.counters = Counters()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
@@ -51,7 +65,7 @@ class SpoutCore:
         self._windows = dict(checkpoint.windows)
         # What a bolt had done before it went: (acked, records acked, moved away).
         self._former: dict[str, tuple[int, int, int]] = {}
-        self.intake = Intake(self.settings.buffer, checkpoint, self._events)
+        self.intake = Intake(self.settings.buffer, checkpoint, self._events, self.guarantee)
         self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
         # Bolts that nobody should wait for: suspect, or full of tuples given up on.
         self._out: set[str] = set()
@@ -61,9 +75,24 @@ class SpoutCore:
             self._events,
             revoke=self._revoke,
             note_changed=self._note_room,
+            let_go=self._let_go,
+            has_dead_letter=has_dead_letter,
+            chance=chance,
         )
         self._ending = Ending(self.settings, self.bolts, self._pending, self.counters, self._revoke)
         self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
+        self.handover = Handover(
+            self.intake,
+            self._recovery,
+            pending=self._pending,
+            bolts=self.bolts,
+            counters=self.counters,
+            events=self._events,
+            guarantee=self.guarantee,
+            revoke=self._revoke,
+            note_changed=self._note_room,
+            let_go=self._let_go,
+        )
         self._emitter = Emitter(
             self.settings,
             self.counters,
@@ -130,7 +159,9 @@ class SpoutCore:
             BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)
         )
         for index, flow_tuple in enumerate(held):
-            if lost and index < consumer.slots:
+            if not self.guarantee.sends_again:
+                self._recovery.drop(flow_tuple, bolt, f"bolt {bolt} went: {reason}", now_s)
+            elif lost and index < consumer.slots:
                 self._recovery.fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
             else:
                 self._recovery.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
@@ -153,6 +184,10 @@ class SpoutCore:
         del now_s
         self._emitter.input_ended = True
         self.intake.end()
+
+    def on_committed(self) -> None:
+        """What was offered is saved: where that has to come first, it may be sent now (S88)."""
+        self.intake.is_held = False
 
     # -- tuples go out -------------------------------------------------------------------
 
@@ -225,13 +260,14 @@ class SpoutCore:
             self._revoke(holder, [flow_tuple.tuple_id])
 
     def _complete(self, flow_tuple: FlowTuple) -> None:
-        del self._pending[flow_tuple.tuple_id]
-        records = len(flow_tuple.cut.records)
+        self._let_go(flow_tuple)
         self.intake.ack(flow_tuple.cut)
-        counters = self.counters
-        counters.acked += 1
-        counters.records_acked += records
-        counters.records_pending_now -= records
+        self.counters.acked += 1
+        self.counters.records_acked += len(flow_tuple.cut.records)
+
+    def _let_go(self, flow_tuple: FlowTuple) -> None:
+        del self._pending[flow_tuple.tuple_id]
+        self.counters.records_pending_now -= len(flow_tuple.cut.records)
 
     def on_fail(
         self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
@@ -251,6 +287,21 @@ class SpoutCore:
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
         return self._recovery.fault(flow_tuple, bolt, reason, now_s)
+
+    def poll_dead(self) -> DeadTuple | None:
+        """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
+
+        It counts as acked only after :meth:`on_dead_lettered` (S109).
+        """
+        return self._recovery.poll_dead(self._pending)
+
+    def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
+        """What :meth:`poll_dead` gave is safe; one that was acked meanwhile is ignored."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return
+        self._complete(flow_tuple)
+        self._recovery.note_dead_lettered(flow_tuple, now_s)
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
