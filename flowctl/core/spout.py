@@ -54,7 +54,7 @@ class SpoutCore:
         has_dead_letter: bool = False,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        """``has_dead_letter``: the driver keeps what :meth:`poll_dead` gives; ``chance``: jitter."""
+        """``has_dead_letter``: the driver keeps what ``poll_dead`` gives; ``chance``: of jitter."""
         self.settings = settings or CoreSettings()
         self.guarantee = self.settings.guarantee.processing
         checkpoint = checkpoint or Checkpoint()
