@@ -260,15 +260,19 @@ class KafkaTopics:
                 self._parts.assign()
             return
         by_partition: dict[str, list[Message]] = {}
+        failures: list[Message] = []
         for message in messages:
-            failure = message.error()
-            if failure is not None:
-                self._take_error(failure, message)
+            if message.error() is not None:
+                failures.append(message)
                 continue
             self._is_troubled = False
             by_partition.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
         for name, group in by_partition.items():
             self._take(name, group)
+        for message in failures:  # after the rest: an end lies behind what was before it
+            failure = message.error()
+            assert failure is not None
+            self._take_error(failure, message)
         self._commit_read(list(by_partition))
 
     def _take(self, name: str, messages: list[Message]) -> None:
