@@ -64,17 +64,15 @@ class Assignment:
         job = self._host.job if self._host is not None else ""
         for name in names:
             low, high = self._bounds(TopicPartition(*split_name(name)))
-            own = self.own.get(name)
             state = where_to_start(
-                own, committed.get(name), job=job, first_poll=self._first_poll
+                self.own.get(name), committed.get(name), job=job, first_poll=self._first_poll
             ) or first_position(self._first_poll, low=low, high=high)
             at = next_offset(state, low=low)
             if at > high:
                 raise _cut(name, at, high)
-            if state != own:
-                self.own[name] = state
-                if self._host is not None:
-                    self._host.give(name, state)
+            self.own[name] = state
+            if self._host is not None:  # also if nothing is new: it may have been taken away before
+                self._host.give(name, state)
             self.reading[name] = Reading(name, self._jump(name, at, low), high)
         self.assign()
 

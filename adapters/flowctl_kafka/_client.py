@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl.errors import ConfigError, SourceError
@@ -13,13 +13,27 @@ if TYPE_CHECKING:
 
 # An answer takes milliseconds; a broker that restarts is back within this.
 TIMEOUT_S = 10.0
-_OURS = ("bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store")
+_OURS = (
+    "bootstrap.servers",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "on_commit",
+)
 
 
 def make_consumer(
-    servers: str, group: str | None, config: Mapping[str, Any], *, refresh_s: float
+    servers: str,
+    group: str | None,
+    config: Mapping[str, Any],
+    *,
+    refresh_s: float,
+    on_commit: Callable[[Any, Any], None],
 ) -> Consumer:
-    """Return a consumer that commits nothing by itself.  Raises :class:`ConfigError`."""
+    """Return a consumer that commits nothing by itself.  Raises :class:`ConfigError`.
+
+    ``on_commit`` gets the answers to commits that were not waited for.
+    """
     try:
         from confluent_kafka import Consumer, KafkaException
     except ImportError:
@@ -43,6 +57,7 @@ def make_consumer(
         "group.id": group or "flowctl",  # must be there; without a group nothing is committed to it
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        "on_commit": on_commit,
     }
     try:
         return Consumer(settings, logger=logging.getLogger("flowctl.kafka"))

@@ -12,7 +12,7 @@ from flowctl_kafka._client import TIMEOUT_S, is_passing, name_of, split_name, un
 from flowctl_kafka._start import GroupCommit, Note, read_note
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 OFFSET_MAX = (1 << 63) - 1
 
@@ -38,10 +38,13 @@ class GroupCommits:
             found = self._consumer.committed(wanted, timeout=TIMEOUT_S)
         except KafkaException as error:
             raise unreachable(self._servers, error.args[0]) from error
+        for partition in found:
+            if partition.error is not None:  # not knowing is not the same as nothing
+                raise unreachable(self._servers, partition.error)
         return {
             name_of(partition): GroupCommit(partition.offset, read_note(partition.metadata))
             for partition in found
-            if partition.error is None and partition.offset >= 0
+            if partition.offset >= 0
         }
 
     def save(self, states: Mapping[str, PartitionCheckpoint], *, wait: bool) -> bool:
@@ -92,6 +95,20 @@ class GroupCommits:
         except KafkaException as error:
             errors = [error.args[0]]
         for found in errors:
-            if not is_passing(found):
-                self._logger.warning("kafka_commit_failed", reason=found.str())
+            self._note_failed(found)
         return not errors
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """The client's answer to a commit; what failed is committed again at its next time.
+
+        A group refuses commits for a moment while it is shared out anew.
+        """
+        for partition in partitions:
+            failed = error or partition.error
+            if failed is not None:
+                self._known.pop(name_of(partition), None)
+                self._note_failed(failed)
+
+    def _note_failed(self, error: KafkaError) -> None:
+        if not is_passing(error):
+            self._logger.warning("kafka_commit_failed", reason=error.str())

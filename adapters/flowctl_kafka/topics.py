@@ -117,7 +117,16 @@ class KafkaTopics:
             consumer.close()
 
     def _make_consumer(self) -> Consumer:
-        return make_consumer(self._servers, self._group, self._config, refresh_s=self._refresh_s)
+        return make_consumer(
+            self._servers,
+            self._group,
+            self._config,
+            refresh_s=self._refresh_s,
+            on_commit=self._on_commit,
+        )
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._commits.on_commit(error, partitions)
 
     def open(self, checkpoint: Checkpoint) -> None:
         """Get ready to read on; fails early where Kafka can't be reached."""
@@ -219,7 +228,12 @@ class KafkaTopics:
     def _is_at_end(self) -> bool:
         if not self._until_end or not self._is_assigned:
             return False
-        return all(reading.next >= reading.end for reading in self._parts.reading.values())
+        readings = self._parts.reading.values()
+        if any(reading.next < reading.end for reading in readings):
+            return False
+        # Who shares must go on polling until all is done: others may take partitions over.
+        is_shared = self._group is not None and self._host is not None
+        return not is_shared or not any(map(self._uncommitted, self._parts.reading))
 
     def _refresh(self) -> None:
         """Read partitions that are new."""
@@ -336,11 +350,14 @@ class KafkaTopics:
         full = [
             TopicPartition(*split_name(name))
             for name in self._parts.reading
-            if self._host.uncommitted(name) >= self._uncommitted_max
+            if self._uncommitted(name) >= self._uncommitted_max
         ]
         if full:
             self._consumer.pause(full)
         return full
+
+    def _uncommitted(self, name: str) -> int:
+        return self._host.uncommitted(name) if self._host is not None else 0
 
     def _resume(self, paused: list[TopicPartition]) -> None:
         assert self._consumer is not None

@@ -112,6 +112,39 @@ def test_offsets_that_were_trimmed_away_are_jumped(kafka: MockKafka, topic: str)
     assert store.load("job").partitions[f"{topic}-0"].position == 3_999
 
 
+class Gathering:
+    """A client that hands out records and the ends of their partitions in one piece."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def consume(self, _: int, timeout: float) -> list[Any]:
+        found: list[Any] = []
+        until(lambda: (found.extend(self._client.consume(1_000, timeout)), at_ends(found))[1])
+        return found
+
+
+def at_ends(messages: list[Any]) -> bool:
+    return len([m for m in messages if m.error() is not None]) == MockKafka.PARTITIONS
+
+
+def test_an_end_that_comes_with_the_last_records_does_not_hide_them(
+    kafka: MockKafka, topic: str
+) -> None:
+    kafka.fill(topic, 400)
+    producer = source(kafka, topic)
+    producer.open(Checkpoint())
+    producer._consumer = Gathering(producer._consumer)  # type: ignore[assignment]
+    seen: list[int] = []
+    while (chunk := producer.poll(1_000)) is not None:
+        seen += [int(record.value) for record in chunk.records]
+    producer.close()
+    assert sorted(seen) == list(range(400))
+
+
 def test_a_topic_that_was_made_anew_is_not_taken_for_done(kafka: MockKafka, topic: str) -> None:
     store = MemoryCheckpointStore()
     epoch = store.acquire("job")
