@@ -95,6 +95,7 @@ class Handover:
         if holder is not None and holder.take_out(flow_tuple.tuple_id) is not None:
             holder.strays[flow_tuple.tuple_id] = now_s
             self._revoke(holder, [flow_tuple.tuple_id])
+            self._recovery.watch(holder)
             self._note_changed(holder)
         self._counters.handed_over += 1
         self._let_go(flow_tuple)

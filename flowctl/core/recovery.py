@@ -197,7 +197,9 @@ class Recovery:
 
     def watch(self, consumer: AdaptiveFlowConsumer) -> None:
         """A tuple was sent to ``consumer``, or its RTO changed: see that its alarm is set."""
-        if consumer.armed_at_s + consumer.rtt.rto_s < consumer.alarm_s and consumer.flight:
+        if consumer.strays and not consumer.flight:
+            self._alarms.set(consumer, consumer.strays_due_s())
+        elif consumer.armed_at_s + consumer.rtt.rto_s < consumer.alarm_s and consumer.flight:
             self._alarms.set(consumer, self.due_s(consumer))
 
     def next_s(self) -> float | None:

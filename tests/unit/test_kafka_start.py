@@ -54,8 +54,13 @@ def test_a_rewind_and_a_clear_hold_against_the_jobs_own_commit() -> None:
 @pytest.mark.req("S114")
 @pytest.mark.parametrize(
     ("first_poll", "begins"),
-    [("earliest", None), ("latest", None), ("uncommitted_earliest", 79), ("uncommitted_latest", 79)],
-)  # fmt: skip
+    [
+        ("earliest", None),
+        ("latest", None),
+        ("uncommitted_earliest", 79),
+        ("uncommitted_latest", 79),
+    ],
+)
 def test_the_first_poll_strategy(first_poll: str, begins: int | None) -> None:
     found = where_to_start(None, GroupCommit(80), job="mine", first_poll=first_poll)  # type: ignore[arg-type]
     assert (found.position if found else None) == begins
@@ -79,4 +84,4 @@ def test_a_note_fits_into_what_kafka_keeps_by_leaving_ranges_out_from_above() ->
     text = Note(flowctl=1, job="j" * 200, acked=acked).to_text()
     assert len(text.encode()) <= 4_096
     kept = msgspec.json.decode(text, type=Note).acked
-    assert 50 < len(kept) and kept == acked[: len(kept)]
+    assert len(kept) > 50 and kept == acked[: len(kept)]
