@@ -12,8 +12,11 @@ import structlog
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.ports import SharingProducer
+from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
 from flowctl.runtime.listening import Listening
+from flowctl.runtime.sharing import Host
 
 if TYPE_CHECKING:
     from flowctl.config import Settings
@@ -54,6 +57,7 @@ class HandDriven:
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
         self._listening: Listening | None = None
+        self._control: RunControl
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def open(
@@ -74,6 +78,8 @@ class HandDriven:
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
+        self._control = RunControl(self._core, clock=clock)
+        self._control.saved = restored
         if self.listener is not None:
             self._listening = Listening(self.listener)
             self._listening.opened(self.name, restored)
@@ -87,6 +93,10 @@ class HandDriven:
             return
         core = self._opened()
         if not self._producer_is_open:
+            if isinstance(self.producer, SharingProducer):
+                # Acks come by this same thread: nothing to wait for when a partition goes.
+                host = Host(self._control, self.save, job=self.name, finish_s=0.0)
+                self.producer.attach(host)
             self.producer.open(core.checkpoint())
             self._producer_is_open = True
         self._saved_at_s = self._clock()
@@ -174,7 +184,9 @@ class HandDriven:
 
     def save(self) -> None:
         """Save the checkpoint now; raises what the store raises."""
-        self.checkpoint.save(self.name, self._opened().checkpoint(), epoch=self._epoch)
+        checkpoint = self._opened().checkpoint()
+        self.checkpoint.save(self.name, checkpoint, epoch=self._epoch)
+        self._control.saved = checkpoint
         self._saved_at_s = self._clock()
         if self._store_is_away:
             self._store_is_away = False

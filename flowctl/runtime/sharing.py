@@ -11,15 +11,26 @@ from flowctl.runtime.control import RunControl
 
 # What is in flight when a partition goes is waited for this long: most tuples take at most
 # tuple.service_max_s, and a group waits for its members some 45 s (Kafka's session.timeout.ms).
-_FINISH_S = 2.0
+FINISH_S = 2.0
 _POLL_S = 0.02  # far below a tuple's time in process
 
 
 class Host:
-    """A :class:`flowctl.ports.SourceHost`.  Used by the reader's thread."""
+    """A :class:`flowctl.ports.SourceHost`.  Used by the reader's thread.
 
-    def __init__(self, control: RunControl, save: Callable[[], None], *, job: str) -> None:
+    ``finish_s``: how long a partition that goes may hold up the reader for what is in flight.
+    """
+
+    def __init__(
+        self,
+        control: RunControl,
+        save: Callable[[], None],
+        *,
+        job: str,
+        finish_s: float = FINISH_S,
+    ) -> None:
         self.job = job
+        self._finish_s = finish_s
         self.guarantee = control.core.guarantee
         self._control = control
         self._save = save
@@ -53,7 +64,7 @@ class Host:
 
     def _finish(self, partitions: Sequence[str]) -> None:
         control = self._control
-        until_s = control.clock() + _FINISH_S
+        until_s = control.clock() + self._finish_s
         while control.clock() < until_s and not control.finished.is_set():
             with control.lock:
                 left = [control.core.handover.hold_back(name) for name in partitions]

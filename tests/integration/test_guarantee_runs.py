@@ -13,7 +13,7 @@ from fault_parts import until
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import TupleDropped
-from flowctl.core.records import Batch
+from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.runtime.run import Run
 from flowctl.runtime.spout import FlowControlSpout
@@ -140,3 +140,23 @@ def test_no_guarantee_saves_on_the_interval_what_was_read() -> None:
     settings = {"checkpoint.interval_s": 0.02}
     spout(process, store, "no_guarantee", **settings).run(view="off")
     assert saved == [400], "all was read, the first tuple was not acked"
+
+
+@pytest.mark.req("S91", "S92")
+def test_one_tuple_a_call_and_what_was_done_before_does_not_count() -> None:
+    store = MemoryCheckpointStore()
+    state = PartitionCheckpoint(2, 2, (AckedRange(4, 5, 2), AckedRange(7, 7, 1)))
+    store.save("job", Checkpoint({"p": state}), epoch=store.acquire("job"))
+    one = {"tuple.records_max": 1, "window.policy": "fixed", "window.initial": 9}
+    hand = spout(print, store, "at_least_once", count=9, **one)
+    hand.open({"one": 9})
+    hand.activate()
+    emissions = [hand.next_tuple() for _ in range(2)]
+    assert [e.records[0].position for e in emissions if e] == [3, 6]
+    for emission in emissions:
+        assert emission is not None
+        hand.ack(emission)
+    left = [emission.records[0].position for emission in iter(hand.next_tuple, None)]
+    assert left == [8, 9]
+    hand.close()
+    assert store.load("job").partitions["p"].position == 7

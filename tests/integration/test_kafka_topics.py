@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from confluent_kafka import KafkaError, KafkaException
 from fault_parts import until
 
 from flowctl.bolts.local import LocalBolts
@@ -145,6 +146,106 @@ def test_an_end_that_comes_with_the_last_records_does_not_hide_them(
     assert sorted(seen) == list(range(400))
 
 
+class Broken:
+    """A client whose poll raises or gives ``errors``, one at a time, before it works."""
+
+    def __init__(self, client: Any, *errors: KafkaError) -> None:
+        self._client = client
+        self._errors = list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def consume(self, most: int, timeout: float) -> list[Any]:
+        if self._errors:
+            raise KafkaException(self._errors.pop(0))
+        return list(self._client.consume(most, timeout))
+
+
+@pytest.mark.req("S98")
+def test_errors_that_pass_are_logged_once_a_stretch_and_the_loop_goes_on(
+    kafka: MockKafka, topic: str
+) -> None:
+    kafka.fill(topic, 40)
+    producer = source(kafka, topic)
+    producer.open(Checkpoint())
+    troubles: list[str] = []
+    producer._logger = Warned(troubles)
+    passing = [KafkaError(KafkaError._TRANSPORT), KafkaError(KafkaError._ALL_BROKERS_DOWN)]
+    producer._consumer = Broken(producer._consumer, *passing)  # type: ignore[assignment]
+    seen = 0
+    while (chunk := producer.poll(1_000)) is not None:
+        seen += len(chunk.records)
+    producer.close()
+    assert seen == 40
+    assert troubles == ["kafka_trouble"]
+
+
+class Warned:
+    """A logger that keeps the names of its events."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.warning = lambda event, **_: events.append(event)
+
+
+@pytest.mark.req("S98")
+def test_errors_that_do_not_pass_end_the_run_after_what_was_read(
+    kafka: MockKafka, topic: str
+) -> None:
+    kafka.fill(topic, 40)
+    producer = source(kafka, topic)
+    producer.open(Checkpoint())
+    fatal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    producer._consumer = Broken(producer._consumer, fatal)  # type: ignore[assignment]
+    with pytest.raises(SourceError, match=f"Kafka at {kafka.servers}"):
+        producer.poll(10)
+    producer.close()
+
+
+@pytest.mark.req("S93")
+def test_one_poll_hands_out_what_waits_before_it_asks_again(kafka: MockKafka, topic: str) -> None:
+    kafka.fill(topic, 400)
+    producer = source(kafka, topic)
+    producer.open(Checkpoint())
+    asked = []
+    inner = producer._fetch
+    producer._fetch = lambda most: (asked.append(most), inner(most))[1]  # type: ignore[method-assign]
+    until(lambda: producer.poll(3).records and producer._waiting, "chunks that wait")  # type: ignore[union-attr]
+    before = len(asked)
+    while producer._waiting:
+        chunk = producer.poll(3)
+        assert chunk is not None and 0 < len(chunk.records) <= 3
+        assert len({record.position for record in chunk.records}) == len(chunk.records)
+    assert len(asked) == before
+    producer.close()
+
+
+class Trimmed:
+    """A client to which the records from ``first`` on exist no more, up to the end."""
+
+    def __init__(self, client: Any, first: int) -> None:
+        self._client = client
+        self._first = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def consume(self, most: int, timeout: float) -> list[Any]:
+        found = self._client.consume(most, timeout)
+        return [m for m in found if m.error() is not None or m.offset() < self._first]
+
+
+@pytest.mark.req("S97", "S99")
+def test_a_gap_in_the_middle_and_one_at_the_end_are_jumped(kafka: MockKafka, topic: str) -> None:
+    kafka.fill(topic, 400)
+    producer = source(kafka, topic)
+    inner = producer._make_consumer
+    producer._make_consumer = lambda: Trimmed(inner(), 90)  # type: ignore[assignment,method-assign]
+    store = MemoryCheckpointStore()
+    assert numbers(run(producer, store)) == list(range(360))
+    assert store.load("job").partitions[f"{topic}-0"].position == 89
+
+
 def test_a_topic_that_was_made_anew_is_not_taken_for_done(kafka: MockKafka, topic: str) -> None:
     store = MemoryCheckpointStore()
     epoch = store.acquire("job")
@@ -229,6 +330,32 @@ def test_the_group_is_told_whose_commit_it_is(kafka: MockKafka, topic: str) -> N
     for partition in kafka.committed(topic, topic):
         assert partition.offset == 10
         assert msgspec.json.decode(partition.metadata) == {"flowctl": 1, "job": "orders"}
+
+
+@pytest.mark.req("S103", "S113")
+def test_a_spout_that_is_driven_by_hand_tells_the_group_too(kafka: MockKafka, topic: str) -> None:
+    kafka.fill(topic, 40)
+    spout = FlowControlSpout(
+        name="orders",
+        producer=source(kafka, topic, group=topic),
+        bolts=LocalBolts(print, count=1),
+        checkpoint=MemoryCheckpointStore(),
+    )
+    spout.open({"one": 4})
+    spout.activate()
+    seen: list[int] = []
+
+    def step() -> bool:
+        emission = spout.next_tuple()
+        if emission is not None:
+            seen.extend(int(record.value) for record in emission.records)
+            spout.ack(emission)
+        return len(seen) >= 40
+
+    until(step, "all records")
+    spout.close()
+    assert sorted(seen) == list(range(40))
+    assert {p.offset for p in kafka.committed(topic, topic)} == {10}
 
 
 @pytest.mark.req("S94", "S95")

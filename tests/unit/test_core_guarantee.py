@@ -181,3 +181,17 @@ def test_what_an_earlier_run_had_acked_is_left_out(mode: str) -> None:
     made.widen("b1", 10)
     offered(made, 4)
     assert [e.records[0].position for e in made.emit()] == [3, 4]
+
+
+@pytest.mark.req("S96")
+def test_a_retry_needs_no_seek_it_is_still_here() -> None:
+    """Storm reads a retry from the source again; here its records are kept until they are acked."""
+    made = Driver("b1", "b2", buffer_uncommitted_max=1)
+    assert made.offer(2) == 1
+    [emission] = made.emit()
+    made.fail(emission)
+    made.wait_for_deadline()
+    [again] = made.emit()
+    assert again.records == emission.records
+    made.ack(again)
+    assert made.position() == 1
