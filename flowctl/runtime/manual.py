@@ -120,25 +120,30 @@ class HandDriven:
         core.on_deadline(now_s=now_s)
         emission = core.poll_emit(now_s=now_s)
         if emission is None:
-            self._fill(core)
+            while self._fill(core):
+                pass  # all of it was done before: that does not count (S92)
             emission = core.poll_emit(now_s=now_s)
         if self._listening is not None:
             self._tell(core, emission)
         return emission
 
-    def _fill(self, core: SpoutCore) -> None:
-        """Poll only when what was polled before has been taken (S93)."""
+    def _fill(self, core: SpoutCore) -> bool:
+        """Poll only when what was polled before has been taken (S93).
+
+        True if records were taken and none of them has to be sent.
+        """
         chunk = self._rest or self.producer.poll(self.settings.tuple.records_max)
         now_s = self._clock()
         if chunk is None:
             core.end_of_input(now_s=now_s)
-            return
+            return False
         taken = core.offer(chunk.partition, chunk.records, now_s=now_s)
         if core.intake.is_held:
             self.save()
             core.on_committed()
         left = chunk.records[taken:]
         self._rest = type(chunk)(chunk.partition, left) if left else None
+        return taken > 0 and not core.intake.buffer
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""
