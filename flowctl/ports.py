@@ -107,7 +107,13 @@ class SharingProducer(Protocol):
     """A producer that shares its partitions with other drivers, so that they come and go."""
 
     def attach(self, host: SourceHost) -> None:
-        """Called before ``open``; ``host`` may be called from within ``open`` and ``poll``."""
+        """Called before ``open``; ``host`` may be called from ``open``, ``poll`` and ``keep``."""
+
+    def keep(self) -> bool:
+        """Called now and then while records that were polled find no room: serve the others.
+
+        False if partitions were taken away: what is left of the last chunk is not ours any more.
+        """
 
 
 class DeadLetter(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -83,6 +83,25 @@ class Assignment:
             return at
         self._logger.warning("kafka_offsets_vanished", partition=name, first=at, last=low - 1)
         return forward
+
+    def all(self) -> list[TopicPartition]:
+        """What is read here, for the client."""
+        from confluent_kafka import TopicPartition
+
+        return [TopicPartition(*split_name(name)) for name in self.reading]
+
+    def pause(self, may_not: Callable[[str], bool]) -> list[TopicPartition]:
+        """Pause the partitions that may not be polled; return them."""
+        paused = [partition for partition in self.all() if may_not(name_of(partition))]
+        if paused:
+            self._consumer.pause(paused)
+        return paused
+
+    def resume(self, paused: Iterable[TopicPartition]) -> None:
+        """Undo a pause, of what is still read here."""
+        still = [partition for partition in paused if name_of(partition) in self.reading]
+        if still:
+            self._consumer.resume(still)
 
     def drop(self, names: Iterable[str]) -> None:
         """Others read them."""

@@ -19,6 +19,7 @@ _OURS = (
     "enable.auto.commit",
     "enable.auto.offset.store",
     "on_commit",
+    "partition.assignment.strategy",  # all is taken away and given anew: nothing else is handled
 )
 
 

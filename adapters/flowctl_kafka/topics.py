@@ -20,7 +20,6 @@ from flowctl_kafka._client import (
     list_partitions,
     make_consumer,
     name_of,
-    split_name,
     unreachable,
 )
 from flowctl_kafka._commits import GroupCommits
@@ -85,8 +84,7 @@ class KafkaTopics:
         self._translate = translate
         self._until_end = until_end
         self._uncommitted_max = uncommitted_max
-        self._refresh_s = refresh_s
-        self._commit_s = commit_s
+        self._refresh_s, self._commit_s = refresh_s, commit_s
         self._config = dict(config or {})
         self._clock = clock
         self._host: SourceHost | None = None
@@ -100,6 +98,7 @@ class KafkaTopics:
         self._is_assigned = False
         self._is_closing = False
         self._is_troubled = False
+        self._is_kept = False  # paused as a whole, as there is no room
         self._error: BaseException | None = None
 
     def attach(self, host: SourceHost) -> None:
@@ -260,6 +259,9 @@ class KafkaTopics:
 
         assert self._consumer is not None
         rebalances = self._rebalances
+        if self._is_kept:
+            self._is_kept = False
+            self._parts.resume(self._parts.all())
         paused = self._pause()
         try:
             messages = self._consumer.consume(max_records, _POLL_S)
@@ -267,7 +269,7 @@ class KafkaTopics:
             self._take_error(error.args[0])
             return
         finally:
-            self._resume(paused)
+            self._parts.resume(paused)
         if rebalances != self._rebalances:
             # What was fetched may be of partitions as they were before: read it again.
             if messages and self._parts.reading and self._error is None:
@@ -284,10 +286,26 @@ class KafkaTopics:
         for name, group in by_partition.items():
             self._take(name, group)
         for message in failures:  # after the rest: an end lies behind what was before it
-            failure = message.error()
-            assert failure is not None
-            self._take_error(failure, message)
+            if (failure := message.error()) is not None:
+                self._take_error(failure, message)
         self._commit_read(list(by_partition))
+
+    def keep(self) -> bool:
+        """See :class:`flowctl.ports.SharingProducer`: who does not poll is put out of the group."""
+        from confluent_kafka import KafkaException
+
+        if self._group is None or self._consumer is None:
+            return True
+        rebalances = self._rebalances
+        if not self._is_kept:  # until the next fetch: nothing may come
+            self._is_kept = True
+            self._parts.pause(lambda _: True)
+        try:
+            if self._consumer.consume(1, 0.0) and rebalances != self._rebalances:
+                self._parts.assign()  # it came after a rebalance: read it again
+        except KafkaException as error:
+            self._take_error(error.args[0])
+        return rebalances == self._rebalances
 
     def _take(self, name: str, messages: list[Message]) -> None:
         reading = self._parts.reading.get(name)
@@ -342,28 +360,12 @@ class KafkaTopics:
 
     def _pause(self) -> list[TopicPartition]:
         """Pause the partitions that may not be polled (S94, S95)."""
-        from confluent_kafka import TopicPartition
-
-        if self._uncommitted_max is None or self._host is None:
+        if (most := self._uncommitted_max) is None:
             return []
-        assert self._consumer is not None
-        full = [
-            TopicPartition(*split_name(name))
-            for name in self._parts.reading
-            if self._uncommitted(name) >= self._uncommitted_max
-        ]
-        if full:
-            self._consumer.pause(full)
-        return full
+        return self._parts.pause(lambda name: self._uncommitted(name) >= most)
 
     def _uncommitted(self, name: str) -> int:
         return self._host.uncommitted(name) if self._host is not None else 0
-
-    def _resume(self, paused: list[TopicPartition]) -> None:
-        assert self._consumer is not None
-        still = [partition for partition in paused if name_of(partition) in self._parts.reading]
-        if still:
-            self._consumer.resume(still)
 
     def _take_error(self, error: KafkaError, message: Message | None = None) -> None:
         from confluent_kafka import KafkaError as Codes

@@ -50,6 +50,11 @@ def _tuples(report: Report) -> str:
         f"{count(report.tuples_failed)} failed",
         f"acks {count(report.acks_late)} late, {count(report.acks_duplicate)} doubled",
     ]
+    if report.tuples_dead_lettered:
+        facts.append(f"dead letters {count(report.tuples_dead_lettered)}")
+    if report.tuples_dropped:
+        records = counted(report.records_dropped, "record")
+        facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)

@@ -154,6 +154,9 @@ class Meter:
             bolts=last.bolts,
             bolts_lost=counters.bolts_lost,
             checkpoint_saves=saves,
+            tuples_dropped=counters.dropped,
+            records_dropped=counters.records_dropped,
+            tuples_dead_lettered=counters.dead_lettered,
             max_in_flight_records=counters.records_pending_max,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
-from flowctl.ports import FlowProducer
+from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
 
@@ -41,6 +41,7 @@ class Reader(threading.Thread):
         """
         super().__init__(name="flowctl-reader", daemon=True)
         self._save_first = save_first
+        self._sharing = producer if isinstance(producer, SharingProducer) else None
         self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
         self._producer = producer
@@ -91,6 +92,8 @@ class Reader(threading.Thread):
                 records = records[taken:]
                 if taken and self._commits_first:
                     self._commit()
+                if not taken and self._sharing is not None and not self._sharing.keep():
+                    return  # another driver reads them now
             except NOT_MSGPACK as caught:
                 error = unsendable_error(partition, records, caught)
                 records = records[: unsendable_at(records) or 0]

@@ -102,6 +102,7 @@ def test_after_the_last_attempt_it_goes_to_the_dead_letter_is_committed_and_the_
     saved = store.load("job").partitions["p"]
     assert (saved.position, saved.records, saved.acked) == (600, 600, ())
     assert letters.closed == 1
+    assert report.tuples_dead_lettered == len(POISON)
     kinds = [type(event) for event in view.events]
     assert kinds.count(TupleGaveUp) == kinds.count(TupleDeadLettered) == len(POISON)
 

@@ -124,6 +124,7 @@ def test_what_raises_is_dropped_and_the_run_goes_on(mode: str) -> None:
     [dropped] = [event for event in view.events if isinstance(event, TupleDropped)]
     assert dropped.first <= 77 <= dropped.last  # type: ignore[operator]
     assert report.records_acked == 400 - dropped.records
+    assert (report.tuples_dropped, report.records_dropped) == (1, dropped.records)
     assert store.load("job").partitions["p"].position == 400
 
 
