@@ -49,6 +49,10 @@ class Host:
         control = self._control
         with control.lock:
             control.core.handover.give(partition, state, now_s=control.clock())
+        if state.position is not None and state != control.saved.partitions.get(partition):
+            # Where it begins ("at the end, as it was") must outlive a driver that reads nothing.
+            with suppress(CheckpointUnavailableError):
+                self._save()
 
     def take_away(self, partitions: Sequence[str]) -> Checkpoint:
         """See :class:`flowctl.ports.SourceHost`."""

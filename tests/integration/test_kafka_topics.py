@@ -315,9 +315,11 @@ def test_where_the_first_poll_begins(
 ) -> None:
     kafka.write(topic, [b"0", b"1", b"2", b"3"], partition=0)
     if others is not None:
-        kafka.commit("group", topic, 0, others)
+        kafka.commit(topic, topic, 0, others)
     store = MemoryCheckpointStore()
-    shared = {"group": f"group{'' if others is not None else topic}", "first_poll": first_poll}
+    # The mock lets a rebalance take as long as a session, less a second.
+    config = {"session.timeout.ms": 2_000}
+    shared = {"group": topic, "first_poll": first_poll, "config": config}
     assert numbers(run(source(kafka, topic, **shared), store)) == expected
     kafka.write(topic, [b"4"], partition=0)
     assert numbers(run(source(kafka, topic, **shared), store)) == [4], "a restart is no first poll"
@@ -356,6 +358,15 @@ def test_a_spout_that_is_driven_by_hand_tells_the_group_too(kafka: MockKafka, to
     spout.close()
     assert sorted(seen) == list(range(40))
     assert {p.offset for p in kafka.committed(topic, topic)} == {10}
+
+
+@pytest.mark.req("S114")
+def test_latest_is_where_the_end_was_at_the_first_start(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"0", b"1"], partition=0)
+    assert run(source(kafka, topic, first_poll="latest"), store) == []
+    kafka.write(topic, [b"2"], partition=0)
+    assert numbers(run(source(kafka, topic, first_poll="latest"), store)) == [2]
 
 
 @pytest.mark.req("S94", "S95")
