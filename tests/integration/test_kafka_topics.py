@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,14 +11,12 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError, KafkaException
 from fault_parts import until
+from kafka_runs import numbers, run, source
 
 from flowctl.bolts.local import LocalBolts
-from flowctl.config import Settings
 from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ProcessError, SourceError
-from flowctl.ports import CheckpointStore
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_kafka import NOTHING, KafkaTopics, Routed, by_topic
@@ -37,35 +35,6 @@ def topic() -> str:
     return f"topic-{next(_numbers)}"
 
 
-def run(
-    producer: KafkaTopics,
-    store: CheckpointStore | None = None,
-    *,
-    job: str = "job",
-    process: Callable[[Batch], object] = lambda batch: None,
-    **settings: Any,
-) -> list[Any]:
-    """Run to the end; return the values that were processed."""
-    seen: list[Any] = []
-
-    def note(batch: Batch) -> None:
-        process(batch)
-        seen.extend(record.value for record in batch)
-
-    FlowControlSpout(
-        name=job,
-        producer=producer,
-        bolts=LocalBolts(note, count=2),
-        checkpoint=store or MemoryCheckpointStore(),
-        settings=Settings().with_overrides(settings),
-    ).run(view="off")
-    return seen
-
-
-def numbers(values: list[Any]) -> list[int]:
-    return sorted(int(value) for value in values)
-
-
 @pytest.mark.req("S12", "S117")
 def test_a_restart_goes_on_after_what_was_done(kafka: MockKafka, topic: str) -> None:
     store = MemoryCheckpointStore()
@@ -75,10 +44,6 @@ def test_a_restart_goes_on_after_what_was_done(kafka: MockKafka, topic: str) -> 
     kafka.write(topic, [b"1000", b"1001"], partition=3)
     assert numbers(run(source(kafka, topic), store)) == [1_000, 1_001]
     assert store.load("job").records == 1_002
-
-
-def source(kafka: MockKafka, topic: str | list[str], **how: Any) -> KafkaTopics:
-    return KafkaTopics(topic, servers=kafka.servers, until_end=True, **how)
 
 
 @pytest.mark.req("S12", "S87")
@@ -111,139 +76,6 @@ def test_offsets_that_were_trimmed_away_are_jumped(kafka: MockKafka, topic: str)
     assert rest == list(range(rest[0], 4_000))
     assert rest[0] > 100, "the cluster kept it all: nothing is shown"
     assert store.load("job").partitions[f"{topic}-0"].position == 3_999
-
-
-class Gathering:
-    """A client that hands out records and the ends of their partitions in one piece."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def consume(self, _: int, timeout: float) -> list[Any]:
-        found: list[Any] = []
-        until(lambda: (found.extend(self._client.consume(1_000, timeout)), at_ends(found))[1])
-        return found
-
-
-def at_ends(messages: list[Any]) -> bool:
-    return len([m for m in messages if m.error() is not None]) == MockKafka.PARTITIONS
-
-
-def test_an_end_that_comes_with_the_last_records_does_not_hide_them(
-    kafka: MockKafka, topic: str
-) -> None:
-    kafka.fill(topic, 400)
-    producer = source(kafka, topic)
-    producer.open(Checkpoint())
-    producer._consumer = Gathering(producer._consumer)  # type: ignore[assignment]
-    seen: list[int] = []
-    while (chunk := producer.poll(1_000)) is not None:
-        seen += [int(record.value) for record in chunk.records]
-    producer.close()
-    assert sorted(seen) == list(range(400))
-
-
-class Broken:
-    """A client whose poll raises or gives ``errors``, one at a time, before it works."""
-
-    def __init__(self, client: Any, *errors: KafkaError) -> None:
-        self._client = client
-        self._errors = list(errors)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def consume(self, most: int, timeout: float) -> list[Any]:
-        if self._errors:
-            raise KafkaException(self._errors.pop(0))
-        return list(self._client.consume(most, timeout))
-
-
-@pytest.mark.req("S98")
-def test_errors_that_pass_are_logged_once_a_stretch_and_the_loop_goes_on(
-    kafka: MockKafka, topic: str
-) -> None:
-    kafka.fill(topic, 40)
-    producer = source(kafka, topic)
-    producer.open(Checkpoint())
-    troubles: list[str] = []
-    producer._logger = Warned(troubles)
-    passing = [KafkaError(KafkaError._TRANSPORT), KafkaError(KafkaError._ALL_BROKERS_DOWN)]
-    producer._consumer = Broken(producer._consumer, *passing)  # type: ignore[assignment]
-    seen = 0
-    while (chunk := producer.poll(1_000)) is not None:
-        seen += len(chunk.records)
-    producer.close()
-    assert seen == 40
-    assert troubles == ["kafka_trouble"]
-
-
-class Warned:
-    """A logger that keeps the names of its events."""
-
-    def __init__(self, events: list[str]) -> None:
-        self.warning = lambda event, **_: events.append(event)
-
-
-@pytest.mark.req("S98")
-def test_errors_that_do_not_pass_end_the_run_after_what_was_read(
-    kafka: MockKafka, topic: str
-) -> None:
-    kafka.fill(topic, 40)
-    producer = source(kafka, topic)
-    producer.open(Checkpoint())
-    fatal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    producer._consumer = Broken(producer._consumer, fatal)  # type: ignore[assignment]
-    with pytest.raises(SourceError, match=f"Kafka at {kafka.servers}"):
-        producer.poll(10)
-    producer.close()
-
-
-@pytest.mark.req("S93")
-def test_one_poll_hands_out_what_waits_before_it_asks_again(kafka: MockKafka, topic: str) -> None:
-    kafka.fill(topic, 400)
-    producer = source(kafka, topic)
-    producer.open(Checkpoint())
-    asked = []
-    inner = producer._fetch
-    producer._fetch = lambda most: (asked.append(most), inner(most))[1]  # type: ignore[method-assign]
-    until(lambda: producer.poll(3).records and producer._waiting, "chunks that wait")  # type: ignore[union-attr]
-    before = len(asked)
-    while producer._waiting:
-        chunk = producer.poll(3)
-        assert chunk is not None and 0 < len(chunk.records) <= 3
-        assert len({record.position for record in chunk.records}) == len(chunk.records)
-    assert len(asked) == before
-    producer.close()
-
-
-class Trimmed:
-    """A client to which the records from ``first`` on exist no more, up to the end."""
-
-    def __init__(self, client: Any, first: int) -> None:
-        self._client = client
-        self._first = first
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def consume(self, most: int, timeout: float) -> list[Any]:
-        found = self._client.consume(most, timeout)
-        return [m for m in found if m.error() is not None or m.offset() < self._first]
-
-
-@pytest.mark.req("S97", "S99")
-def test_a_gap_in_the_middle_and_one_at_the_end_are_jumped(kafka: MockKafka, topic: str) -> None:
-    kafka.fill(topic, 400)
-    producer = source(kafka, topic)
-    inner = producer._make_consumer
-    producer._make_consumer = lambda: Trimmed(inner(), 90)  # type: ignore[assignment,method-assign]
-    store = MemoryCheckpointStore()
-    assert numbers(run(producer, store)) == list(range(360))
-    assert store.load("job").partitions[f"{topic}-0"].position == 89
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_done(kafka: MockKafka, topic: str) -> None:
