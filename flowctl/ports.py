@@ -10,7 +10,15 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from flowctl.core.records import Batch, Checkpoint, Position, Record
+from flowctl.core.guarantee import ProcessingGuarantee
+from flowctl.core.records import (
+    Batch,
+    Checkpoint,
+    Emission,
+    PartitionCheckpoint,
+    Position,
+    Record,
+)
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.
 Process: TypeAlias = Callable[[Batch], Any]
@@ -74,6 +82,81 @@ class MeasuredProducer(Protocol):
 
     def progress(self) -> SourceProgress:
         """How much is read by now; cheap, called from any thread."""
+
+
+class SourceHost(Protocol):
+    """What a run offers a producer whose partitions come and go.  For the thread that polls."""
+
+    job: str
+    guarantee: ProcessingGuarantee
+
+    def saved(self) -> Checkpoint:
+        """What the checkpoint store holds of this job, as far as is known."""
+
+    def uncommitted(self, partition: str) -> int:
+        """Records of ``partition`` that were read and are not below its cumulative ack."""
+
+    def give(self, partition: str, state: PartitionCheckpoint) -> None:
+        """``partition`` is read here from now on, from just after ``state.position``.
+
+        Records in its acked ranges are skipped.  To be called before its first record is polled.
+        """
+
+    def take_away(self, partitions: Sequence[str]) -> Checkpoint:
+        """``partitions`` are read elsewhere from now on: finish what is nearly done, save, forget.
+
+        Returns what is saved.  With the store away that is less than what was done: the next
+        reader does the rest again.
+        """
+
+
+@runtime_checkable
+class SharingProducer(Protocol):
+    """A producer that shares its partitions with other drivers, so that they come and go."""
+
+    def attach(self, host: SourceHost) -> None:
+        """Called before ``open``; ``host`` may be called from ``open``, ``poll`` and ``keep``."""
+
+    def keep(self) -> bool:
+        """Called now and then while records that were polled find no room: serve the others.
+
+        False if partitions were taken away: what is left of the last chunk is not ours any more.
+        """
+
+
+class DeadLetter(Protocol):
+    """Keeps what can't be processed, so that the job can go on without it (S109, S124)."""
+
+    def dead_letter(
+        self, job: str, partition: str, records: Sequence[Record], *, attempts: int, reason: str
+    ) -> None:
+        """Keep ``records``; when this returns they must be safe: they count as processed then.
+
+        Called from one thread, which may be waited for.  What it raises ends the run, and the
+        records are not counted; after a kill the same records may come again.
+        """
+
+    def close(self) -> None:
+        """Release what was opened; called once, when the run ends."""
+
+
+class SpoutListener(Protocol):
+    """Is told what becomes of tuples (S112).  From one thread; must not block; must not raise."""
+
+    def on_open(self, job: str, restored: Checkpoint) -> None:
+        """A run begins."""
+
+    def on_emit(self, emission: Emission) -> None:
+        """A tuple is sent for the first time."""
+
+    def on_ack(self, emission: Emission) -> None:
+        """It is done; also told where that changes nothing any more: its partition went (S108)."""
+
+    def on_retry(self, emission: Emission, reason: str) -> None:
+        """It failed and goes again after its back-off."""
+
+    def on_max_retry_reached(self, emission: Emission, reason: str) -> None:
+        """Its attempts ran out."""
 
 
 class CheckpointStore(Protocol):

@@ -12,6 +12,7 @@ from flowctl.core.settings import (
     BufferSettings,
     CoreSettings,
     DispatchSettings,
+    GuaranteeSettings,
     HedgeSettings,
     RetrySettings,
     TimeoutSettings,
@@ -30,6 +31,7 @@ _SECTIONS = {
     "timeout": TimeoutSettings,
     "retry": RetrySettings,
     "buffer": BufferSettings,
+    "guarantee": GuaranteeSettings,
 }
 E = TypeVar("E", bound=FlowEvent)
 
@@ -53,9 +55,16 @@ class Driver:
     """A core, a clock, and short words for what happens to them; checks after each."""
 
     def __init__(
-        self, *bolts: str, slots: int = 1, checkpoint: Checkpoint | None = None, **values: Any
+        self,
+        *bolts: str,
+        slots: int = 1,
+        checkpoint: Checkpoint | None = None,
+        has_dead_letter: bool = False,
+        **values: Any,
     ) -> None:
-        self.core = SpoutCore(core_settings(**values), checkpoint=checkpoint)
+        self.core = SpoutCore(
+            core_settings(**values), checkpoint=checkpoint, has_dead_letter=has_dead_letter
+        )
         self.clock = ManualClock()
         self.log: list[FlowEvent] = []
         self.log_emitted: list[Emission] = []

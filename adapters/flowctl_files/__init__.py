@@ -1,7 +1,8 @@
-"""Sources that read files: :class:`TextLines`."""
+"""Sources that read files: :class:`TextLines`; a file for what can't be processed."""
 
 from __future__ import annotations
 
+from flowctl_files.dead_letter import JsonLinesDeadLetter
 from flowctl_files.text_lines import TextLines
 
-__all__ = ["TextLines"]
+__all__ = ["JsonLinesDeadLetter", "TextLines"]

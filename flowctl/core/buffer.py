@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from flowctl.core.records import Record
+from flowctl.core.records import NOTHING, Record
 
+NO_SIZE = -1  # of NOTHING, which is never sent
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
 # msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text.
 _SENT_AS_THEY_ARE = (str, bytes, int, float, list, dict)
@@ -18,12 +19,17 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes ``value`` takes on the wire (text counts its characters)."""
+    """Return about how many bytes ``value`` takes on the wire (text counts its characters).
+
+    ``NO_SIZE`` for :data:`flowctl.core.records.NOTHING`.
+    """
     kind = value.__class__
     if kind is str or kind is bytes:
         return len(value)
     if value is None or kind is int or kind is float or kind is bool:
         return _SCALAR_BYTES
+    if value is NOTHING:
+        return NO_SIZE
     if not isinstance(value, _SENT_AS_THEY_ARE):
         raise TypeError(f"{kind.__name__} does not arrive as it is sent")
     return len(_encode(value))
@@ -74,6 +80,20 @@ class SendBuffer:
         self._runs.append(_Run(partition, seq, records, sizes))
         self.records += len(records)
         self.size_bytes += sum(sizes)
+
+    def drop(self, partition: str) -> int:
+        """Take out all that is left of ``partition``; return how many records.  O(runs)."""
+        dropped = 0
+        kept: deque[_Run] = deque()
+        for run in self._runs:
+            if run.partition != partition:
+                kept.append(run)
+                continue
+            dropped += len(run.records) - run.taken
+            self.size_bytes -= sum(run.sizes[run.taken :])
+        self._runs = kept
+        self.records -= dropped
+        return dropped
 
     def cut(self, records_max: int, bytes_max: int) -> Cut:
         """Take up to ``records_max`` records and ``bytes_max`` bytes, at least one record.

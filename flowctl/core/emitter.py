@@ -12,7 +12,7 @@ from flowctl.core.ending import Ending
 from flowctl.core.events import FlowEvent, TupleHedged, TupleMoved
 from flowctl.core.guard import SinkGuard
 from flowctl.core.intake import Intake
-from flowctl.core.records import Emission
+from flowctl.core.records import Ack, Emission
 from flowctl.core.recovery import Recovery
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
@@ -80,6 +80,9 @@ class Emitter:
         if not self._intake.buffer:
             self._is_limited = False
             return self._emit_copy(now_s) if self.input_ended else None
+        if self._intake.is_held:
+            self._is_limited = False  # its position is not saved yet
+            return None
         if is_held:
             self._is_limited = False  # by no bolt's window: none of them must grow from it
             return None
@@ -89,6 +92,19 @@ class Emitter:
             self._is_limited = True
             return None
         return self._emit_new(consumer, now_s)
+
+    def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
+        """A tuple that is still in flight was acked, and sink times are told."""
+        if self._guard is not None:
+            self._guard.on_ack(
+                now_s,
+                sent_at_s=flow_tuple.sent_at_s,
+                records=len(flow_tuple.cut.records),
+                sink_s=ack.sink_s,
+                wait_s=ack.wait_s,
+                in_flight=self.in_flight,
+                was_limited=flow_tuple.is_limited,
+            )
 
     @property
     def in_flight(self) -> int:
@@ -187,6 +203,6 @@ class Emitter:
             flow_tuple.attempt,
             cut.partition,
             cut.records,
-            self._intake.ledgers[cut.partition].cumulative,
+            self._intake.acked_through(cut.partition),
             cut.size_bytes,
         )

@@ -13,7 +13,7 @@ from flowctl.core.drain import Thief
 from flowctl.core.finish import Finish
 from flowctl.core.hedge import Hedger
 from flowctl.core.service import ServicePool
-from flowctl.core.settings import CoreSettings
+from flowctl.core.settings import CoreSettings, HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
 
@@ -39,7 +39,10 @@ class Ending:
         self._is_last_out = False  # nothing is left that was never sent
         self._finish = Finish(bolts)
         self._thief = Thief(bolts, revoke)
-        self._hedger = Hedger(settings.hedge, bolts, pending)
+        hedge = settings.hedge
+        if not settings.guarantee.processing.sends_again:  # a copy is a second time
+            hedge = HedgeSettings(enabled=False)
+        self._hedger = Hedger(hedge, bolts, pending)
 
     def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
         """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.

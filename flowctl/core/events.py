@@ -117,7 +117,10 @@ class TupleFailed(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleGaveUp(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """The attempts ran out; the run fails, its position stays before this tuple."""
+    """The attempts ran out: with a dead letter it goes there and counts as acked.
+
+    Without one the run fails, its position stays before this tuple.
+    """
 
     tuple_id: int
     partition: str
@@ -126,6 +129,43 @@ class TupleGaveUp(FlowEvent, frozen=True, gc=False, kw_only=True):
     attempts: int
     bolts: tuple[str, ...]
     reason: str
+
+
+class TupleDeadLettered(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """A tuple that was given up is safe in the dead letter, and so counts as acked (S109, S124)."""
+
+    tuple_id: int
+    partition: str
+    first: Position
+    last: Position
+    records: int
+
+
+class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """Failed, expired or lost where nothing is sent again (S88): perhaps done, perhaps not."""
+
+    bolt: str
+    tuple_id: int
+    partition: str
+    first: Position
+    last: Position
+    records: int
+    reason: str
+
+
+class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """Another driver reads it from now on; ``handed_over`` tuples under way are left to it."""
+
+    partition: str
+    position: Position | None
+    handed_over: int
+
+
+class PartitionGiven(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """This driver reads it from now on, from just after ``position``."""
+
+    partition: str
+    position: Position | None
 
 
 class IntakePaused(FlowEvent, frozen=True, gc=False, kw_only=True):

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
-from flowctl.core.buffer import Cut, SendBuffer, size_of
+from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, size_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
-from flowctl.core.records import Checkpoint, Record
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
 
 class Intake:
-    """Ledgers and send buffer of all partitions.  Not thread-safe; owned by ``SpoutCore``."""
+    """Ledgers and send buffer of all partitions.  Not thread-safe; owned by ``SpoutCore``.
+
+    Where the guarantee commits what was read, a record counts as acked once it is offered.
+    ``is_held``: it may not be sent yet, because its position must be saved first (S88).
+    """
 
     def __init__(
-        self, settings: BufferSettings, restored: Checkpoint, events: deque[FlowEvent]
+        self,
+        settings: BufferSettings,
+        restored: Checkpoint,
+        events: deque[FlowEvent],
+        guarantee: ProcessingGuarantee = ProcessingGuarantee.AT_LEAST_ONCE,
     ) -> None:
+        self.is_held = False
+        self._guarantee = guarantee
         self.buffer = SendBuffer()
         self.ledgers: dict[str, PartitionLedger] = {}
         self.uncommitted = 0  # records read and not below their partition's cumulative ack
@@ -44,17 +55,40 @@ class Intake:
                 if len(run) == taken
                 else [size_of(record.value) for record in run]  # some were skipped
             )
-            self.buffer.put(partition, seq, run, run_sizes)
+            if not self._guarantee.commits_acked:
+                ledger.ack(seq, seq + len(run), run[0].position, run[-1].position)
+            if NO_SIZE in run_sizes:
+                self._put_without_nulls(ledger, seq, run, run_sizes)
+            else:
+                self.buffer.put(partition, seq, run, run_sizes)
         self.uncommitted += ledger.uncommitted - before
+        self.is_held = self.is_held or self._guarantee.commits_before_emit
         return taken
+
+    def _put_without_nulls(
+        self, ledger: PartitionLedger, seq: int, run: Sequence[Record], sizes: Sequence[int]
+    ) -> None:
+        """As ``put``, with records that hold nothing acked instead (S107)."""
+        start = 0
+        for is_null, group in groupby(range(len(run)), lambda index: sizes[index] == NO_SIZE):
+            stop = start + len(list(group))
+            part = run[start:stop]
+            if not is_null:
+                self.buffer.put(ledger.partition, seq + start, part, sizes[start:stop])
+            elif self._guarantee.commits_acked:
+                ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
+            start = stop
 
     @property
     def has_room(self) -> bool:
         """Whether a producer that was refused should offer again: half of the buffer is free.
 
-        Half, so that it does so in few large steps.
+        Half, so that it does so in few large steps.  Where what was read is committed before it is
+        sent, all of it: a kill loses what waits here (S93).
         """
         settings = self._settings
+        if self._guarantee.commits_before_emit:
+            return not self.buffer and not self.is_held
         return (
             2 * self.buffer.records <= settings.records_max
             and 2 * self.buffer.size_bytes <= settings.bytes_max
@@ -77,7 +111,10 @@ class Intake:
         )
 
     def _fitting(self, sizes: Sequence[int]) -> int:
-        """How many records of these sizes fit; one always fits into an empty buffer."""
+        """How many records of these sizes fit; one always fits into an empty buffer.
+
+        Each NOTHING makes the sum smaller by one byte: that is nothing too.
+        """
         room = self._settings.bytes_max - self.buffer.size_bytes
         if sum(sizes) <= room:
             return len(sizes)
@@ -104,11 +141,35 @@ class Intake:
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are processed."""
+        if not self._guarantee.commits_acked:
+            return  # they were counted when they were read
         ledger = self.ledgers[cut.partition]
         before = ledger.cumulative_seq
         records = cut.records
         ledger.ack(cut.seq, cut.seq + len(records), records[0].position, records[-1].position)
         self.uncommitted -= ledger.cumulative_seq - before
+
+    def acked_through(self, partition: str) -> Position | None:
+        """Up to where all is processed, as far as that is known."""
+        return self.ledgers[partition].cumulative if self._guarantee.commits_acked else None
+
+    def uncommitted_of(self, partition: str) -> int:
+        """Records of ``partition`` that were read and are not below its cumulative ack."""
+        ledger = self.ledgers.get(partition)
+        return ledger.uncommitted if ledger is not None else 0
+
+    def give(self, partition: str, state: PartitionCheckpoint) -> None:
+        """``partition`` is read here from now on, from just after ``state``."""
+        self.forget(partition)
+        self._restored[partition] = state
+
+    def forget(self, partition: str) -> PartitionCheckpoint | None:
+        """``partition`` is read elsewhere from now on; return how far it was done, if known."""
+        ledger = self.ledgers.pop(partition, None)
+        if ledger is None:
+            return self._restored.pop(partition, None)
+        self.uncommitted -= ledger.uncommitted
+        return ledger.checkpoint()
 
     @property
     def skipped(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 
 import msgspec
 
@@ -21,6 +21,20 @@ from flowctl.core.settlement import Settlement
 # a typed union; a hex string sorts the same.
 PositionPart: TypeAlias = int | float | str | None
 Position: TypeAlias = int | float | str | tuple[PositionPart, ...]
+
+
+class _Nothing:
+    """See :data:`NOTHING`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+# The value of a record that a translator found nothing in: it is not sent, and counts as acked at
+# once, so that its position does not hold up the checkpoint (S107).
+NOTHING: Final = _Nothing()
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -166,6 +180,7 @@ class AckOutcome(enum.Enum):
     DUPLICATE = "duplicate"  # the tuple was already complete
     UNKNOWN = "unknown"  # no such tuple, or from an epoch that is over
     FAILED = "failed"  # a fail was taken: the tuple goes again
+    DROPPED = "dropped"  # a fail was taken where nothing is sent again (core/guarantee.py)
     GAVE_UP = "gave_up"  # a fail was taken and the attempts ran out
 
 

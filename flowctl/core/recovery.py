@@ -10,23 +10,41 @@ others.  A bolt without heartbeats, or ``timeout.rule = "clock"``: each tuple ex
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import msgspec
 
 from flowctl.core.alarms import Alarms
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleExpired, TupleFailed, TupleGaveUp, TupleLost
-from flowctl.core.records import AckOutcome
-from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.events import (
+    FlowEvent,
+    TupleDeadLettered,
+    TupleDropped,
+    TupleExpired,
+    TupleFailed,
+    TupleGaveUp,
+    TupleLost,
+)
+from flowctl.core.records import AckOutcome, Record
+from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
+
+
+class DeadTuple(msgspec.Struct, frozen=True, gc=False):
+    """A tuple whose attempts ran out: what happened, and its records."""
+
+    gave_up: TupleGaveUp
+    records: Sequence[Record]
 
 
 class Recovery:
     """Tuples that did not make it, and the timers that find them.
 
     Part of ``SpoutCore``, not thread-safe.  ``revoke`` asks a bolt for tuples back;
-    ``note_changed`` is told of each bolt that was looked at.
+    ``note_changed`` is told of each bolt that was looked at; ``let_go`` forgets a tuple that does
+    not go again.  ``chance`` gives the jitter of back-offs.
     """
 
     def __init__(
@@ -37,9 +55,18 @@ class Recovery:
         *,
         revoke: Callable[[AdaptiveFlowConsumer, list[int]], None],
         note_changed: Callable[[AdaptiveFlowConsumer], None],
+        let_go: Callable[[FlowTuple], None],
+        has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
-        self.retries = RetryQueue()
-        self.gave_up: TupleGaveUp | None = None  # the first tuple whose attempts ran out
+        self.retries = RetryQueue(settings.retry, chance)
+        # The first tuple whose attempts ran out, if there is nowhere to keep it.
+        self.gave_up: TupleGaveUp | None = None
+        # Tuples whose attempts ran out, and why, on their way to the dead letter.
+        self.dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
+        self._has_dead_letter = has_dead_letter
+        self._sends_again = settings.guarantee.processing.sends_again
+        self._let_go = let_go
         self._settings = settings
         self._silence_max_s = settings.timeout.silence_max_s
         self._counters = counters
@@ -52,15 +79,16 @@ class Recovery:
 
     def fault(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> AckOutcome:
         """Count a fault of ``flow_tuple`` on ``bolt``; schedule it again or give it up."""
-        retry = self._settings.retry
         flow_tuple.faults += 1
         flow_tuple.shun(bolt)
         self._counters.failed += 1
-        if flow_tuple.faults >= retry.attempts_max:
+        if not self._sends_again:
+            self.drop(flow_tuple, bolt, reason, now_s)
+            return AckOutcome.DROPPED
+        retry_at_s = self.retries.schedule(flow_tuple, now_s=now_s)
+        if retry_at_s is None:
             self._give_up(flow_tuple, reason, now_s)
             return AckOutcome.GAVE_UP
-        retry_at_s = now_s + backoff_s(flow_tuple.faults, retry)
-        self.retries.add(flow_tuple, not_before_s=retry_at_s, now_s=now_s)
         self._events.append(
             TupleFailed(
                 at_s=now_s,
@@ -87,8 +115,52 @@ class Recovery:
             bolts=tuple(sorted(flow_tuple.avoid or ())),
             reason=reason,
         )
-        self.gave_up = self.gave_up or event
+        if self._has_dead_letter:
+            self.dead.append((flow_tuple, event))
+        else:
+            self.gave_up = self.gave_up or event
         self._events.append(event)
+
+    def poll_dead(self, pending: Container[int]) -> DeadTuple | None:
+        """Return the next one on its way to the dead letter, if it is still ``pending``."""
+        while self.dead:
+            flow_tuple, gave_up = self.dead.popleft()
+            if flow_tuple.tuple_id in pending:  # not acked late, not taken away
+                return DeadTuple(gave_up, flow_tuple.cut.records)
+        return None
+
+    def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """Count and tell a tuple that is safe in the dead letter."""
+        self._counters.dead_lettered += 1
+        self._events.append(
+            TupleDeadLettered(
+                at_s=now_s,
+                tuple_id=flow_tuple.tuple_id,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                records=len(flow_tuple.cut.records),
+            )
+        )
+
+    def drop(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> None:
+        """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
+        records = len(flow_tuple.cut.records)
+        self._counters.dropped += 1
+        self._counters.records_dropped += records
+        self._let_go(flow_tuple)
+        self._events.append(
+            TupleDropped(
+                at_s=now_s,
+                bolt=bolt,
+                tuple_id=flow_tuple.tuple_id,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                records=records,
+                reason=reason,
+            )
+        )
 
     # -- signs ---------------------------------------------------------------------------
 
@@ -220,7 +292,10 @@ class Recovery:
                 )
             )
             consumer.take_out(flow_tuple.tuple_id)
-            self.send_elsewhere(flow_tuple, consumer, now_s)
+            if self._sends_again:
+                self.send_elsewhere(flow_tuple, consumer, now_s)
+            else:
+                self.drop(flow_tuple, consumer.bolt, "it never arrived", now_s)
 
     def _expire(
         self, consumer: AdaptiveFlowConsumer, overdue: Sequence[FlowTuple], now_s: float
@@ -238,7 +313,10 @@ class Recovery:
             )
             consumer.take_out(flow_tuple.tuple_id)
             consumer.strays[flow_tuple.tuple_id] = now_s
-            self.send_elsewhere(flow_tuple, consumer, now_s)
+            if self._sends_again:
+                self.send_elsewhere(flow_tuple, consumer, now_s)
+            else:
+                self.drop(flow_tuple, consumer.bolt, "no ack in time", now_s)
         if overdue and consumer.watches_signs:
             # If it comes back to life, it need not begin them: others have them.
             self._revoke(consumer, [flow_tuple.tuple_id for flow_tuple in overdue])

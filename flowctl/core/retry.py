@@ -2,62 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
+from flowctl.core.records import Position
 from flowctl.core.settings import RetrySettings
 from flowctl.core.tuples import FlowTuple
 
 
-def backoff_s(faults: int, settings: RetrySettings) -> float:
-    """Return how long to wait after the ``faults``-th fault: first · 2^(faults-1), bounded."""
+def backoff_s(
+    faults: int, settings: RetrySettings, chance: Callable[[], float] | None = None
+) -> float:
+    """Return how long to wait after the ``faults``-th fault: first · 2^(faults-1), bounded.
+
+    ``chance`` gives numbers from 0 to 1, by which up to ``jitter_share`` of it is left out; None:
+    no jitter.
+    """
     doubled: float = settings.backoff_first_s * 2 ** min(faults - 1, 32)  # 2^32 s: past any bound
-    return min(settings.backoff_max_s, doubled)
+    wait_s = min(settings.backoff_max_s, doubled)
+    return wait_s if chance is None else wait_s * (1.0 - settings.jitter_share * chance())
 
 
 class RetryQueue:
-    """At most one schedule per tuple; taking out is lazy.  Not thread-safe."""
+    """What goes again: one schedule per tuple, bounded in attempts.  Not thread-safe.
 
-    __slots__ = ("_ready", "_scheduled", "_waiting")
+    Taking out is lazy: an entry of a heap counts only while it is the tuple's newest.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_chance", "_due_s", "_ready", "_scheduled", "_settings", "_waiting")
+
+    def __init__(
+        self, settings: RetrySettings | None = None, chance: Callable[[], float] | None = None
+    ) -> None:
         # (time, tuple id): two with the same time both survive, in a fixed order (S110).
         self._waiting: list[tuple[float, int]] = []  # by the time before which they must not go
         self._ready: list[tuple[float, int]] = []  # by the deadline that they missed
         self._scheduled: dict[int, FlowTuple] = {}
+        self._due_s: dict[int, float] = {}  # of those that wait
+        self._settings = settings or RetrySettings()
+        self._chance = chance
 
     def __len__(self) -> int:
         return len(self._scheduled)
 
+    def schedule(self, flow_tuple: FlowTuple, *, now_s: float) -> float | None:
+        """Schedule it after its back-off; return when it is ready, or None: refused (S110).
+
+        Refused when its faults have reached ``attempts_max``.
+        """
+        if flow_tuple.faults >= self._settings.attempts_max:
+            return None
+        ready_at_s = now_s + backoff_s(flow_tuple.faults, self._settings, self._chance)
+        self.add(flow_tuple, not_before_s=ready_at_s, now_s=now_s)
+        return ready_at_s
+
     def add(self, flow_tuple: FlowTuple, *, not_before_s: float, now_s: float) -> None:
-        """Schedule ``flow_tuple``; it is ready at ``not_before_s``."""
-        self._scheduled[flow_tuple.tuple_id] = flow_tuple
+        """Schedule ``flow_tuple``, ready at ``not_before_s``; this takes an older one's place."""
+        tuple_id = flow_tuple.tuple_id
+        self._scheduled[tuple_id] = flow_tuple
         if not_before_s > now_s:
-            heappush(self._waiting, (not_before_s, flow_tuple.tuple_id))
+            self._due_s[tuple_id] = not_before_s
+            heappush(self._waiting, (not_before_s, tuple_id))
         else:
-            heappush(self._ready, (flow_tuple.deadline_s, flow_tuple.tuple_id))
+            self._due_s.pop(tuple_id, None)
+            heappush(self._ready, (flow_tuple.deadline_s, tuple_id))
 
     def discard(self, tuple_id: int) -> bool:
         """Take a tuple out, as it is done after all; True if it was scheduled."""
+        self._due_s.pop(tuple_id, None)
         return self._scheduled.pop(tuple_id, None) is not None
 
     def next_due_s(self) -> float | None:
         """When the next waiting tuple becomes ready, or None."""
-        self._drop_done(self._waiting)
-        return self._waiting[0][0] if self._waiting else None
+        waiting = self._waiting
+        while waiting and self._due_s.get(waiting[0][1]) != waiting[0][0]:
+            heappop(waiting)
+        return waiting[0][0] if waiting else None
 
     def ripen(self, now_s: float) -> None:
-        """Make ready what has waited long enough."""
+        """Make ready what has waited long enough; stops at the first that has not (S111)."""
         while self._waiting and self._waiting[0][0] <= now_s:
-            _, tuple_id = heappop(self._waiting)
+            due_s, tuple_id = heappop(self._waiting)
+            if self._due_s.get(tuple_id) == due_s:
+                del self._due_s[tuple_id]
+                heappush(self._ready, (self._scheduled[tuple_id].deadline_s, tuple_id))
+
+    def is_ready(self, tuple_id: int, *, now_s: float) -> bool:
+        """Whether the tuple is scheduled and its time has come."""
+        return tuple_id in self._scheduled and self._due_s.get(tuple_id, now_s) <= now_s
+
+    def earliest_retriable(self, *, now_s: float) -> dict[str, Position]:
+        """Per partition the lowest position among tuples that are due (S111).  O(due)."""
+        self.ripen(now_s)
+        earliest: dict[str, Position] = {}
+        for _, tuple_id in self._ready:
             flow_tuple = self._scheduled.get(tuple_id)
-            if flow_tuple is not None:
-                heappush(self._ready, (flow_tuple.deadline_s, tuple_id))
+            if flow_tuple is None or tuple_id in self._due_s:
+                continue
+            partition, first = flow_tuple.cut.partition, flow_tuple.first
+            if partition not in earliest or first < earliest[partition]:  # type: ignore[operator]
+                earliest[partition] = first
+        return earliest
 
     def take_ready(self) -> Iterator[FlowTuple]:
         """Yield ready tuples, earliest deadline first, each taken out; :meth:`put_back` undoes."""
         while self._ready:
             _, tuple_id = heappop(self._ready)
+            if tuple_id in self._due_s:
+                continue  # it failed again since: its newest schedule is another one
             flow_tuple = self._scheduled.pop(tuple_id, None)
             if flow_tuple is not None:
                 yield flow_tuple
@@ -67,6 +119,9 @@ class RetryQueue:
         self._scheduled[flow_tuple.tuple_id] = flow_tuple
         heappush(self._ready, (flow_tuple.deadline_s, flow_tuple.tuple_id))
 
-    def _drop_done(self, heap: list[tuple[float, int]]) -> None:
-        while heap and heap[0][1] not in self._scheduled:
-            heappop(heap)
+    def take_partition(self, partition: str) -> list[FlowTuple]:
+        """Take out and return what is scheduled of ``partition``: it was taken away (S99)."""
+        taken = [t for t in self._scheduled.values() if t.cut.partition == partition]
+        for flow_tuple in taken:
+            self.discard(flow_tuple.tuple_id)
+        return taken

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from flowctl.core.guarantee import GuaranteeName, ProcessingGuarantee
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Ratio = Annotated[float, msgspec.Meta(gt=1)]
@@ -102,6 +104,9 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     # S110: exponential, first wait, factor 2.
     backoff_first_s: Seconds = 0.1
     backoff_max_s: Seconds = 10.0
+    # Up to half of the wait is left out at random, so that tuples which failed together (a database
+    # that went away) do not all come back at the same moment.
+    jitter_share: Share = 0.5
 
 
 class BufferSettings(_Section, frozen=True, kw_only=True):
@@ -115,6 +120,18 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     uncommitted_max: Count = 1_000_000
 
 
+class GuaranteeSettings(_Section, frozen=True, kw_only=True):
+    """How often a record may have its effect, so what may be committed when."""
+
+    # The one mode that loses nothing (S86).
+    mode: GuaranteeName = "at_least_once"
+
+    @property
+    def processing(self) -> ProcessingGuarantee:
+        """The mode, with what it means."""
+        return ProcessingGuarantee(self.mode)
+
+
 class CoreSettings(_Section, frozen=True, kw_only=True):
     """All settings of the core."""
 
@@ -125,3 +142,4 @@ class CoreSettings(_Section, frozen=True, kw_only=True):
     timeout: TimeoutSettings = TimeoutSettings()
     retry: RetrySettings = RetrySettings()
     buffer: BufferSettings = BufferSettings()
+    guarantee: GuaranteeSettings = GuaranteeSettings()

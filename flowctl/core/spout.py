@@ -7,7 +7,7 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -16,16 +16,13 @@ from flowctl.core.counters import Counters
 from flowctl.core.dispatch import is_by_completion
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
-from flowctl.core.events import (
-    BoltAdded,
-    BoltRemoved,
-    FlowEvent,
-    TupleGaveUp,
-)
+from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guard import SinkGuard
+from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
-from flowctl.core.recovery import Recovery
+from flowctl.core.recovery import DeadTuple, Recovery
+from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
 
@@ -41,18 +38,23 @@ class SpoutCore:
     """Decides which tuple goes to which bolt when, and what is done.  Pure; not thread-safe."""
 
     def __init__(
-        self, settings: CoreSettings | None = None, *, checkpoint: Checkpoint | None = None
+        self,
+        settings: CoreSettings | None = None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
+        """``has_dead_letter``: the driver keeps what ``poll_dead`` gives; ``chance``: of jitter."""
         self.settings = settings or CoreSettings()
+        self.guarantee = self.settings.guarantee.processing
         checkpoint = checkpoint or Checkpoint()
         self.counters = Counters()
-        self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
         self._orders: deque[RevokeOrder] = deque()
-        self._windows = dict(checkpoint.windows)
-        # What a bolt had done before it went: (acked, records acked, moved away).
-        self._former: dict[str, tuple[int, int, int]] = {}
-        self.intake = Intake(self.settings.buffer, checkpoint, self._events)
+        self._roster = Roster(self.settings, checkpoint, self.counters, self._events)
+        self.bolts = self._roster.bolts
+        self.intake = Intake(self.settings.buffer, checkpoint, self._events, self.guarantee)
         self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
         # Bolts that nobody should wait for: suspect, or full of tuples given up on.
         self._out: set[str] = set()
@@ -62,6 +64,9 @@ class SpoutCore:
             self._events,
             revoke=self._revoke,
             note_changed=self._note_room,
+            let_go=self._let_go,
+            has_dead_letter=has_dead_letter,
+            chance=chance,
         )
         self._ending = Ending(
             self.settings,
@@ -72,6 +77,18 @@ class SpoutCore:
             holds_back=is_by_completion(self.settings),
         )
         self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
+        self.handover = Handover(
+            self.intake,
+            self._recovery,
+            pending=self._pending,
+            bolts=self.bolts,
+            counters=self.counters,
+            events=self._events,
+            guarantee=self.guarantee,
+            revoke=self._revoke,
+            note_changed=self._note_room,
+            let_go=self._let_go,
+        )
         self._emitter = Emitter(
             self.settings,
             self.counters,
@@ -98,22 +115,15 @@ class SpoutCore:
         """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
-        consumer = AdaptiveFlowConsumer(
+        consumer = self._roster.add(
             bolt,
             slots=slots,
             epoch=epoch,
             now_s=now_s,
-            settings=self.settings,
-            events=self._events,
-            pool=self._emitter.pool,
-            learned=self._windows.get(bolt),
             in_order=in_order,
+            pool=self._emitter.pool,
         )
-        former = self._former.get(bolt, (0, 0, 0))
-        consumer.acked, consumer.records_acked, consumer.moved_away = former
-        self.bolts[bolt] = consumer
         self._note_room(consumer)
-        self._events.append(BoltAdded(at_s=now_s, bolt=bolt, epoch=epoch, slots=slots))
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
         """A bolt went.  What it held goes to others; a bolt that is not there is ignored.
@@ -121,28 +131,20 @@ class SpoutCore:
         ``lost``: it died rather than left, so the tuples that it was working on (the oldest, one
         a slot) may be the cause, and count a fault.
         """
-        consumer = self.bolts.pop(bolt, None)
-        if consumer is None:
+        if bolt not in self.bolts:
             return
-        consumer.is_gone = True
-        consumer.has_room = False
-        self._emitter.dispatcher.forget(consumer)
         self._out.discard(bolt)
         self._ending.forget(bolt)
-        self._windows[bolt] = consumer.policy.window
-        self._former[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
-        held = consumer.take_all()
-        consumer.strays.clear()
-        consumer.service.leave(self._emitter.pool)
-        self.counters.bolts_lost += lost
-        self._events.append(
-            BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)
+        self._roster.remove(
+            bolt,
+            now_s=now_s,
+            reason=reason,
+            lost=lost,
+            pool=self._emitter.pool,
+            dispatcher=self._emitter.dispatcher,
+            recovery=self._recovery,
+            guarantee=self.guarantee,
         )
-        for index, flow_tuple in enumerate(held):
-            if lost and index < consumer.slots:
-                self._recovery.fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
-            else:
-                self._recovery.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
     # -- records come in -----------------------------------------------------------------
 
@@ -162,6 +164,10 @@ class SpoutCore:
         del now_s
         self._emitter.input_ended = True
         self.intake.end()
+
+    def on_committed(self) -> None:
+        """What was offered is saved: where that has to come first, it may be sent now (S88)."""
+        self.intake.is_held = False
 
     # -- tuples go out -------------------------------------------------------------------
 
@@ -196,17 +202,8 @@ class SpoutCore:
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
                 self._recovery.on_acked(consumer, flow_tuple, now_s)
-            guard = self._guard
-            if guard is not None and (ack.sink_s is not None or guard.in_use):
-                guard.on_ack(
-                    now_s,
-                    sent_at_s=flow_tuple.sent_at_s,
-                    records=len(flow_tuple.cut.records),
-                    sink_s=ack.sink_s,
-                    wait_s=ack.wait_s,
-                    in_flight=self._emitter.in_flight,
-                    was_limited=flow_tuple.is_limited,
-                )
+            if self._guard is not None and (ack.sink_s is not None or self._guard.in_use):
+                self._emitter.tell_guard(flow_tuple, ack, now_s)
             consumer.on_ack(flow_tuple, ack, now_s)
             self._recovery.watch(consumer)
             outcome = AckOutcome.ACKED
@@ -236,13 +233,14 @@ class SpoutCore:
             self._revoke(holder, [flow_tuple.tuple_id])
 
     def _complete(self, flow_tuple: FlowTuple) -> None:
-        del self._pending[flow_tuple.tuple_id]
-        records = len(flow_tuple.cut.records)
+        self._let_go(flow_tuple)
         self.intake.ack(flow_tuple.cut)
-        counters = self.counters
-        counters.acked += 1
-        counters.records_acked += records
-        counters.records_pending_now -= records
+        self.counters.acked += 1
+        self.counters.records_acked += len(flow_tuple.cut.records)
+
+    def _let_go(self, flow_tuple: FlowTuple) -> None:
+        del self._pending[flow_tuple.tuple_id]
+        self.counters.records_pending_now -= len(flow_tuple.cut.records)
 
     def on_fail(
         self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
@@ -262,6 +260,21 @@ class SpoutCore:
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
         return self._recovery.fault(flow_tuple, bolt, reason, now_s)
+
+    def poll_dead(self) -> DeadTuple | None:
+        """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
+
+        It counts as acked only after :meth:`on_dead_lettered` (S109).
+        """
+        return self._recovery.poll_dead(self._pending)
+
+    def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
+        """What :meth:`poll_dead` gave is safe; one that was acked meanwhile is ignored."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return
+        self._complete(flow_tuple)
+        self._recovery.note_dead_lettered(flow_tuple, now_s)
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
@@ -350,8 +363,7 @@ class SpoutCore:
 
     def checkpoint(self) -> Checkpoint:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
-        windows = {**self._windows, **{b: c.policy.window for b, c in self.bolts.items()}}
-        return self.intake.checkpoint(windows)
+        return self.intake.checkpoint(self._roster.windows)
 
     @property
     def gave_up(self) -> TupleGaveUp | None:

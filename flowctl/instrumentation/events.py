@@ -27,6 +27,10 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleHedged: "tuple_hedged",
     ev.TupleFailed: "tuple_failed",
     ev.TupleGaveUp: "tuple_gave_up",
+    ev.TupleDeadLettered: "tuple_dead_lettered",
+    ev.TupleDropped: "tuple_dropped",
+    ev.PartitionTakenAway: "partition_taken_away",
+    ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
     ev.IntakeResumed: "intake_resumed",
 }
@@ -36,6 +40,8 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.BoltRemoved: logging.WARNING,
     ev.TupleFailed: logging.WARNING,
     ev.TupleGaveUp: logging.ERROR,
+    ev.TupleDeadLettered: logging.ERROR,
+    ev.TupleDropped: logging.WARNING,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -114,6 +120,16 @@ def _failure(event: ev.FlowEvent) -> str:
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             tries = numbers.counted(event.attempts, "attempt")
             return f"tuple {event.tuple_id} given up after {tries} ({where}): {event.reason}"
+        case ev.TupleDeadLettered():
+            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
+            return f"tuple {event.tuple_id} is in the dead letter ({where})"
+        case ev.TupleDropped():
+            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
+            return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"
+        case ev.PartitionTakenAway():
+            return f"{event.partition} taken away at {show(event.position)}"
+        case ev.PartitionGiven():
+            return f"{event.partition} given, read on from {show(event.position)}"
         case _:
             return ""
 

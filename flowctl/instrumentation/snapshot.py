@@ -90,6 +90,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bolts: tuple[BoltView, ...]
     bolts_lost: int  # connections that ended before the run did
     checkpoint_saves: int
+    tuples_dropped: int = 0  # where nothing is sent again: failed, expired or lost
+    records_dropped: int = 0
+    tuples_dead_lettered: int = 0  # given up and kept elsewhere; among the acked ones
     max_in_flight_records: int  # the most that was emitted and not acked at one moment
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input

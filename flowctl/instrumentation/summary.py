@@ -54,6 +54,11 @@ def _tuples(report: Report) -> str:
         facts.append(f"{count(report.tuples_lost)} lost on the way")
     if report.tuples_hedged:
         facts.append(f"{count(report.tuples_hedged)} run twice at the end")
+    if report.tuples_dead_lettered:
+        facts.append(f"dead letters {count(report.tuples_dead_lettered)}")
+    if report.tuples_dropped:
+        records = counted(report.records_dropped, "record")
+        facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)

@@ -42,6 +42,7 @@ class Checkpointer(threading.Thread):
         self._epoch = epoch
         self._interval_s = interval_s
         self._closing = threading.Event()
+        self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def run(self) -> None:
@@ -57,12 +58,40 @@ class Checkpointer(threading.Thread):
                 self._control.fail(error)
                 return
 
+    def save_first(self) -> bool:
+        """Save what is about to be sent (S88), waiting for an absent store; False: don't send.
+
+        For another thread than this one, which is not started in that mode.
+        """
+        wait_s = self._interval_s
+        while not self._control.stopping.is_set():
+            try:
+                self.save()
+                return True
+            except CheckpointUnavailableError as error:
+                self._note_away(error)
+                self._control.stopping.wait(wait_s)
+                wait_s = min(_RETRY_MAX_S, 2 * wait_s)
+            except BaseException as error:
+                self._control.fail(error)
+                return False
+        return False
+
     def save(self) -> None:
-        """Save now if something changed since the last save; raises what the store raises."""
+        """Save now if something changed since the last save; raises what the store raises.
+
+        From any thread.
+        """
+        with self._saving:
+            self._save_one()
+
+    def _save_one(self) -> None:
         control = self._control
         with control.lock:
             checkpoint = control.core.checkpoint()
             records = control.records_before + control.core.counters.records_acked
+        if not control.core.guarantee.commits_acked:
+            records = checkpoint.records  # what was read
         if self._is_news(checkpoint):
             self._store.save(self._job, checkpoint, epoch=self._epoch)
             self.saves += 1
@@ -82,7 +111,8 @@ class Checkpointer(threading.Thread):
         ``is_hurried`` becomes true.
         """
         self._closing.set()
-        self.join()
+        if self.ident:  # without a commit timer it never ran
+            self.join()
         deadline_s = self._control.clock() + timeout_s
         pause_s = self._interval_s
         while True:

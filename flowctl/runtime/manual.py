@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -11,10 +12,21 @@ import structlog
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.ports import SharingProducer
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.dead_letters import keep
+from flowctl.runtime.listening import Listening
+from flowctl.runtime.sharing import Host
 
 if TYPE_CHECKING:
     from flowctl.config import Settings
-    from flowctl.ports import CheckpointStore, FlowProducer, SourceChunk
+    from flowctl.ports import (
+        CheckpointStore,
+        DeadLetter,
+        FlowProducer,
+        SourceChunk,
+        SpoutListener,
+    )
 
 _MANUAL_EPOCH = 1  # hand-driven bolts do not reconnect; their epoch never changes
 
@@ -31,6 +43,8 @@ class HandDriven:
     producer: FlowProducer
     checkpoint: CheckpointStore
     settings: Settings
+    dead_letter: DeadLetter | None = None
+    listener: SpoutListener | None = None
 
     def __init__(self) -> None:
         self.open_was_called = False
@@ -42,6 +56,8 @@ class HandDriven:
         self._producer_is_open = False
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
+        self._listening: Listening | None = None
+        self._control: RunControl
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def open(
@@ -55,7 +71,18 @@ class HandDriven:
             raise ConfigError("open", "was called before.", remedy="Call close() first.")
         self._clock = clock
         self._epoch = self.checkpoint.acquire(self.name)
-        self._core = SpoutCore(self.settings, checkpoint=self.checkpoint.load(self.name))
+        restored = self.checkpoint.load(self.name)
+        self._core = SpoutCore(
+            self.settings,
+            checkpoint=restored,
+            has_dead_letter=self.dead_letter is not None,
+            chance=random.random,
+        )
+        self._control = RunControl(self._core, clock=clock)
+        self._control.saved = restored
+        if self.listener is not None:
+            self._listening = Listening(self.listener)
+            self._listening.opened(self.name, restored)
         for bolt, slots in bolts.items():
             self._core.add_bolt(bolt, slots=slots, epoch=_MANUAL_EPOCH, now_s=clock())
         self.open_was_called = True
@@ -66,6 +93,10 @@ class HandDriven:
             return
         core = self._opened()
         if not self._producer_is_open:
+            if isinstance(self.producer, SharingProducer):
+                # Acks come by this same thread: nothing to wait for when a partition goes.
+                host = Host(self._control, self.save, job=self.name, finish_s=0.0)
+                self.producer.attach(host)
             self.producer.open(core.checkpoint())
             self._producer_is_open = True
         self._saved_at_s = self._clock()
@@ -83,25 +114,36 @@ class HandDriven:
         if not self.is_active:
             return None
         now_s = self._clock()
-        if now_s - self._saved_at_s >= self.settings.checkpoint.interval_s:
+        is_due = now_s - self._saved_at_s >= self.settings.checkpoint.interval_s
+        if is_due and core.guarantee.commits_on_interval:
             self._save_if_there(now_s)
         core.on_deadline(now_s=now_s)
         emission = core.poll_emit(now_s=now_s)
         if emission is None:
-            self._fill(core)
+            while self._fill(core):
+                pass  # all of it was done before: that does not count (S92)
             emission = core.poll_emit(now_s=now_s)
+        if self._listening is not None:
+            self._tell(core, emission)
         return emission
 
-    def _fill(self, core: SpoutCore) -> None:
-        """Poll only when what was polled before has been taken (S93)."""
+    def _fill(self, core: SpoutCore) -> bool:
+        """Poll only when what was polled before has been taken (S93).
+
+        True if records were taken and none of them has to be sent.
+        """
         chunk = self._rest or self.producer.poll(self.settings.tuple.records_max)
         now_s = self._clock()
         if chunk is None:
             core.end_of_input(now_s=now_s)
-            return
+            return False
         taken = core.offer(chunk.partition, chunk.records, now_s=now_s)
+        if core.intake.is_held:
+            self.save()
+            core.on_committed()
         left = chunk.records[taken:]
         self._rest = type(chunk)(chunk.partition, left) if left else None
+        return taken > 0 and not core.intake.buffer
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""
@@ -111,13 +153,34 @@ class HandDriven:
             tuple_id=emission.tuple_id,
             attempt=emission.attempt,
         )
-        return self._opened().on_ack(ack, now_s=self._clock())
+        outcome = self._opened().on_ack(ack, now_s=self._clock())
+        if self._listening is not None:
+            self._listening.acked(emission.tuple_id)
+            self._listening.flush()
+        return outcome
 
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
         """The emission failed: it goes again after a back-off, to another bolt."""
-        return self._opened().on_fail(
-            emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=self._clock()
+        core, now_s = self._opened(), self._clock()
+        outcome = core.on_fail(
+            emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=now_s
         )
+        if self.dead_letter is not None:
+            while (dead := core.poll_dead()) is not None:
+                keep(self.dead_letter, self.name, dead)
+                core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
+        if self._listening is not None:
+            self._tell(core, None)
+        return outcome
+
+    def _tell(self, core: SpoutCore, emission: Emission | None) -> None:
+        listening = self._listening
+        assert listening is not None
+        if emission is not None:
+            listening.emitted(emission)
+        while (event := core.poll_event()) is not None:
+            listening.happened(event)
+        listening.flush()
 
     @property
     def is_drained(self) -> bool:
@@ -126,7 +189,9 @@ class HandDriven:
 
     def save(self) -> None:
         """Save the checkpoint now; raises what the store raises."""
-        self.checkpoint.save(self.name, self._opened().checkpoint(), epoch=self._epoch)
+        checkpoint = self._opened().checkpoint()
+        self.checkpoint.save(self.name, checkpoint, epoch=self._epoch)
+        self._control.saved = checkpoint
         self._saved_at_s = self._clock()
         if self._store_is_away:
             self._store_is_away = False

@@ -59,7 +59,8 @@ class Meter:
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         saved_cumulative = sum(p.records for p in control.saved.partitions.values())
-        reruns = counters.records_pending_now + done - control.records_saved
+        # Where what was read is saved, a kill runs nothing again (it loses it).
+        reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s = control.store_away_since_s
         views = [
             PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
@@ -83,7 +84,9 @@ class Meter:
             eta_s=eta_s,
             records_saved=control.records_saved,
             kill_reruns=reruns,
-            kill_reruns_cumulative_only=(counters.records_pending_now + done - saved_cumulative),
+            kill_reruns_cumulative_only=max(
+                0, counters.records_pending_now + done - saved_cumulative
+            ),
             store_away_s=None if away_s is None else now_s - away_s,
             note=note,
         )
@@ -153,6 +156,9 @@ class Meter:
             bolts=last.bolts,
             bolts_lost=counters.bolts_lost,
             checkpoint_saves=saves,
+            tuples_dropped=counters.dropped,
+            records_dropped=counters.records_dropped,
+            tuples_dead_lettered=counters.dead_lettered,
             max_in_flight_records=counters.records_pending_max,
         )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
-from flowctl.ports import FlowProducer
+from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
 
@@ -27,8 +27,22 @@ class Reader(threading.Thread):
     end of the run.
     """
 
-    def __init__(self, control: RunControl, producer: FlowProducer, *, unsaved_max: int) -> None:
+    def __init__(
+        self,
+        control: RunControl,
+        producer: FlowProducer,
+        *,
+        unsaved_max: int,
+        save_first: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``save_first`` saves the checkpoint where that comes before any emit.
+
+        False: it could not, and the run stops.
+        """
         super().__init__(name="flowctl-reader", daemon=True)
+        self._save_first = save_first
+        self._sharing = producer if isinstance(producer, SharingProducer) else None
+        self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
         self._producer = producer
         self._unsaved_max = unsaved_max
@@ -53,8 +67,13 @@ class Reader(threading.Thread):
 
     def _read(self) -> None:
         control = self._control
+        records_max = POLL_RECORDS_MAX
+        if self._commits_first:  # a kill loses what was read and not sent: keep it small
+            records_max = min(records_max, control.core.settings.tuple.records_max)
         while not control.stopping.is_set():
-            chunk = self._producer.poll(POLL_RECORDS_MAX)
+            if self._commits_first:
+                self._await_sent()
+            chunk = self._producer.poll(records_max)
             if chunk is None:
                 with control.lock:
                     control.core.end_of_input(now_s=control.clock())
@@ -69,7 +88,12 @@ class Reader(threading.Thread):
         error: SourceError | None = None
         while records and not self._control.stopping.is_set():
             try:
-                records = records[self._offer_once(partition, records) :]
+                taken = self._offer_once(partition, records)
+                records = records[taken:]
+                if taken and self._commits_first:
+                    self._commit()
+                if not taken and self._sharing is not None and not self._sharing.keep():
+                    return  # another driver reads them now
             except NOT_MSGPACK as caught:
                 error = unsendable_error(partition, records, caught)
                 records = records[: unsendable_at(records) or 0]
@@ -91,6 +115,22 @@ class Reader(threading.Thread):
         if taken and was_empty:
             control.wake()
         return taken
+
+    def _await_sent(self) -> None:
+        """Do not poll while polled records still wait to be sent (S93)."""
+        control = self._control
+        with control.lock:
+            while not control.core.intake.has_room and not control.stopping.is_set():
+                control.reader_waits = True
+                control.room.wait(_ROOM_WAIT_S)
+                control.reader_waits = False
+
+    def _commit(self) -> None:
+        """Save what was offered, and only then let it be sent (S88)."""
+        if self._save_first():
+            with self._control.lock:
+                self._control.core.on_committed()
+            self._control.wake()
 
     def _may_go_on(self) -> bool:
         """With the store away, work goes on only as far as ``uncommitted_max`` unsaved records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import threading
 from collections import deque
@@ -15,13 +16,24 @@ from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FencedError
 from flowctl.instrumentation.numbers import count
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import BoltNotice, Bolts, CheckpointStore, FlowProducer
+from flowctl.ports import (
+    BoltNotice,
+    Bolts,
+    CheckpointStore,
+    DeadLetter,
+    FlowProducer,
+    SharingProducer,
+    SpoutListener,
+)
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.dead_letters import DeadLetters
 from flowctl.runtime.interrupts import Interrupts
+from flowctl.runtime.listening import Listening
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.sender import Sender
+from flowctl.runtime.sharing import Host
 from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
@@ -56,6 +68,8 @@ class Run:
         view: View,
         interrupts: Interrupts | None = None,
         make_core: Callable[[Checkpoint], DriverCore] | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
     ) -> None:
         self._job = job
         self._producer = producer
@@ -73,7 +87,14 @@ class Run:
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = store.acquire(job)
         restored = store.load(job)
-        make_core = make_core or (lambda saved: SpoutCore(settings, checkpoint=saved))
+        make_core = make_core or (
+            lambda saved: SpoutCore(
+                settings,
+                checkpoint=saved,
+                has_dead_letter=dead_letter is not None,
+                chance=random.random,
+            )
+        )
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
@@ -81,7 +102,16 @@ class Run:
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
         )
-        self.reader = Reader(self.control, producer, unsaved_max=settings.buffer.uncommitted_max)
+        self.reader = Reader(
+            self.control,
+            producer,
+            unsaved_max=settings.buffer.uncommitted_max,
+            save_first=self.checkpointer.save_first,
+        )
+        self._dead_letters = (
+            DeadLetters(self.control, dead_letter, job=job) if dead_letter is not None else None
+        )
+        self._listening = Listening(listener) if listener is not None else None
         self._server: SpoutServer | None = None
         self._sender: Sender | None = None
         self._epoch = epoch
@@ -117,6 +147,10 @@ class Run:
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
             self._view.message(_resume_line(self._restored))
+        if self._listening is not None:
+            self._listening.opened(self._job, self._restored)
+        if isinstance(self._producer, SharingProducer):
+            self._producer.attach(Host(self.control, self.checkpointer.save, job=self._job))
         self._producer.open(self._restored)
         meter.begin()
         self.reader.start()
@@ -146,10 +180,18 @@ class Run:
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
         )
-        self._sender = Sender(self.control, self._server)
+        self._sender = Sender(
+            self.control,
+            self._server,
+            dead_letters=self._dead_letters,
+            listening=self._listening,
+        )
         self._bolts.start(self._server.endpoint, self._notices.append)
         self._sender.start()
-        self.checkpointer.start()
+        if self._dead_letters is not None:
+            self._dead_letters.start()
+        if self.control.core.guarantee.commits_on_interval:
+            self.checkpointer.start()
 
     def _watch(self, meter: Meter) -> None:
         """Show the run four times a second until it is over; see that bolts are there."""
@@ -271,9 +313,13 @@ class Run:
         self.control.wake()
 
     def _save(self) -> None:
-        if self._sender is None or not self.checkpointer.ident:
+        if self._dead_letters is not None:  # what it keeps counts as done
+            self._dead_letters.stop(STOP_GRACE_S)
+        if self._sender is None or not self._sender.ident:
             return
         self._sender.join()
+        if not self.control.core.guarantee.commits_on_interval:
+            return  # all that was sent was saved before (S88)
         if isinstance(self.control.error, FencedError):
             return  # the newer driver's checkpoint stands
         if self.control.store_away_since_s is not None:

@@ -14,7 +14,9 @@ from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import RevokeOrder
 from flowctl.errors import FencedError, InternalError, ProcessError, SourceError
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.dead_letters import DeadLetters
 from flowctl.runtime.faults import describe_fail, gave_up_error, unsendable_error
+from flowctl.runtime.listening import Listening
 from flowctl.wire.frames import (
     AckFrame,
     FailFrame,
@@ -38,10 +40,19 @@ _SLEEP_MAX_S = 0.5
 class Sender(threading.Thread):
     """Drives the core until the run is finished.  ``events`` is drained by whoever shows them."""
 
-    def __init__(self, control: RunControl, server: SpoutServer) -> None:
+    def __init__(
+        self,
+        control: RunControl,
+        server: SpoutServer,
+        *,
+        dead_letters: DeadLetters | None = None,
+        listening: Listening | None = None,
+    ) -> None:
         super().__init__(name="flowctl-sender", daemon=True)
         self._control = control
         self._server = server
+        self._dead_letters = dead_letters
+        self._listening = listening
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self.last_fail: FailFrame | None = None
         control.wake = server.wake
@@ -68,14 +79,17 @@ class Sender(threading.Thread):
                 self._check_gave_up(None)
             emissions, is_more = self._decide(now_s)
             orders = self._drain_orders()
-            while (event := core.poll_event()) is not None:
-                self.events.append(event)
+            self._take_events()
             deadline_s = core.next_deadline_s()
             if control.reader_waits and core.intake.has_room:
                 control.room.notify()
             if self._is_finished():
                 control.finished.set()
         self._send(emissions, orders)
+        if self._listening is not None:
+            for emission in emissions:
+                self._listening.emitted(emission)
+            self._listening.flush()
         if is_more:
             return 0.0
         if deadline_s is None:
@@ -86,13 +100,31 @@ class Sender(threading.Thread):
         """Everything read is acked; or, when stopping, nothing is in flight."""
         core = self._control.core
         if self._control.stopping.is_set():
+            if self._sends_committed() and core.intake.buffer:
+                return False
             return all(not consumer.flight for consumer in core.bolts.values())
         return self._control.reader_done.is_set() and core.is_drained
+
+    def _take_events(self) -> None:
+        core = self._control.core
+        while (event := core.poll_event()) is not None:
+            self.events.append(event)
+            if self._listening is not None:
+                self._listening.happened(event)
+        if self._dead_letters is not None:
+            while (dead := core.poll_dead()) is not None:
+                self._dead_letters.put(dead)
+
+    def _sends_committed(self) -> bool:
+        """Stopping in order: what is committed already and not sent would be lost, so send it."""
+        core = self._control.core
+        is_orderly = self._control.error is None and not core.intake.is_held
+        return core.guarantee.commits_before_emit and is_orderly
 
     def _decide(self, now_s: float) -> tuple[list[Emission], bool]:
         """Emissions for this turn, and whether there may be more at once."""
         emissions: list[Emission] = []
-        if self._control.stopping.is_set():
+        if self._control.stopping.is_set() and not self._sends_committed():
             return emissions, False
         size_bytes = 0
         poll_emit = self._control.core.poll_emit
@@ -157,6 +189,8 @@ class Sender(threading.Thread):
     def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
         core = self._control.core
         if isinstance(frame, AckFrame):
+            if self._listening is not None:
+                self._listening.acked(frame.tuple_id)
             core.on_ack(
                 Ack(
                     bolt=bolt,

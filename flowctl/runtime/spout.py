@@ -14,7 +14,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import Bolts, CheckpointStore, FlowProducer
+from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.run import Run
@@ -35,8 +35,9 @@ class FlowControlSpout(HandDriven):
     """Reads ``producer``, hands tuples to ``bolts``, keeps the position in ``checkpoint``.
 
     ``name`` is the checkpoint's key: a run with the same name goes on where the last one ended,
-    and two at once fence each other (the older stops).  The attributes may be replaced before
-    :meth:`run`; one object runs once at a time.
+    and two at once fence each other (the older stops).  ``dead_letter`` keeps what can't be
+    processed; without one the run fails there.  ``listener`` is told what becomes of tuples.  The
+    attributes may be replaced before :meth:`run`; one object runs once at a time.
 
     Either :meth:`run` does everything, or the caller drives by hand as in Storm:
     ``open, activate, next_tuple, ack, fail, deactivate, close`` (see :class:`HandDriven`).
@@ -50,6 +51,8 @@ class FlowControlSpout(HandDriven):
         bolts: Bolts,
         checkpoint: CheckpointStore,
         settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
     ) -> None:
         if not name or len(name) > _NAME_MAX or not name.isprintable():
             raise ConfigError(
@@ -61,6 +64,8 @@ class FlowControlSpout(HandDriven):
         self.bolts = bolts
         self.checkpoint = checkpoint
         self.settings = settings or Settings()
+        self.dead_letter = dead_letter
+        self.listener = listener
 
     def run(
         self,
@@ -91,6 +96,8 @@ class FlowControlSpout(HandDriven):
                     view=shown,
                     interrupts=interrupts,
                     make_core=self._make_core,
+                    dead_letter=self.dead_letter,
+                    listener=self.listener,
                 )
                 report = run.conduct()
         except BaseException as error:

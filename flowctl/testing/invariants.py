@@ -44,7 +44,8 @@ def _check_places(core: SpoutCore) -> None:
     for tuple_id, flow_tuple in core._pending.items():
         gave_up = flow_tuple.faults >= attempts_max
         _require((tuple_id in seen) is not gave_up, f"tuple {tuple_id} is nowhere")
-        _require(not gave_up or core.gave_up is not None, f"tuple {tuple_id} vanished silently")
+        is_told = core.gave_up is not None or core._recovery._has_dead_letter
+        _require(not gave_up or is_told, f"tuple {tuple_id} vanished silently")
     _require(seen.keys() <= core._pending.keys(), "a tuple that is done is still waited for")
 
 
@@ -54,7 +55,8 @@ def _check_counters(core: SpoutCore) -> None:
     _require(counters.records_pending_now == records, "records_pending_now is off")
     _require(counters.records_pending_max >= records, "records_pending_max is off")
     _require(
-        counters.acked + len(pending) == core._emitter.last_id,
+        counters.acked + counters.dropped + counters.handed_over + len(pending)
+        == core._emitter.last_id,
         "a tuple is neither acked nor pending",
     )
     _require(

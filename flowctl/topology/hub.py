@@ -16,11 +16,13 @@ from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.guarantee import ProcessingGuarantee
+from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
 from flowctl.core.settlement import Settlement
 from flowctl.core.spout import RevokeOrder, SpoutCore
-from flowctl.errors import InternalError
+from flowctl.errors import ConfigError, InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import OnEnd, Roots
@@ -51,6 +53,14 @@ class TopologyCore:
         max_pending: int | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
+        self.settings = settings
+        self.guarantee = settings.guarantee.processing
+        if self.guarantee is not ProcessingGuarantee.AT_LEAST_ONCE:
+            raise ConfigError(
+                "guarantee.mode",
+                f"a topology can't be {self.guarantee.value}.",
+                remedy="Its records are done when their trees are: leave it at at_least_once.",
+            )
         restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
@@ -152,6 +162,24 @@ class TopologyCore:
         for stage in self._in_order:
             if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
                 stage.end_of_input(now_s)
+
+    def on_committed(self) -> None:
+        """Nothing waits for that: trees are planted at least once."""
+
+    def poll_dead(self) -> None:
+        """A root that is given up ends the run; there is no dead letter for trees yet."""
+
+    def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
+        """Nothing comes from :meth:`poll_dead`."""
+
+    @property
+    def handover(self) -> Handover:
+        """Partitions that come and go would take their trees along: not there yet."""
+        raise ConfigError(
+            "producer",
+            "partitions of a topology's spout can't come and go.",
+            remedy="Read a fixed set of partitions: no consumer group.",
+        )
 
     def poll_order(self) -> RevokeOrder | None:
         """As in ``SpoutCore``."""

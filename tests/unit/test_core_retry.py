@@ -75,3 +75,56 @@ def test_the_back_off_doubles_up_to_its_bound() -> None:
     settings = RetrySettings()
     waits = [backoff_s(faults, settings) for faults in (1, 2, 3, 4, 8, 5_000)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 10.0, 10.0]
+
+
+@pytest.mark.req("S110")
+def test_chance_leaves_out_a_share_of_the_wait() -> None:
+    settings = RetrySettings(jitter_share=0.5)
+    assert backoff_s(1, settings, lambda: 0.0) == 0.1
+    assert backoff_s(1, settings, lambda: 1.0) == 0.05
+    assert backoff_s(3, settings, lambda: 0.5) == pytest.approx(0.3)
+    assert backoff_s(5_000, settings, lambda: 0.0) == settings.backoff_max_s
+
+
+@pytest.mark.req("S110")
+def test_refused_when_the_attempts_ran_out() -> None:
+    queue = RetryQueue(RetrySettings(attempts_max=3))
+    flow_tuple = tuple_due(1, 0.0)
+    flow_tuple.faults = 2
+    assert queue.schedule(flow_tuple, now_s=5.0) == 5.2
+    assert queue.discard(1)
+    flow_tuple.faults = 3
+    assert queue.schedule(flow_tuple, now_s=5.0) is None
+    assert len(queue) == 0
+
+
+@pytest.mark.req("S110")
+@pytest.mark.parametrize(("first_s", "then_s"), [(1.0, 5.0), (5.0, 1.0), (0.0, 5.0), (5.0, 0.0)])
+def test_one_schedule_per_id_the_newest(first_s: float, then_s: float) -> None:
+    queue = RetryQueue()
+    flow_tuple = tuple_due(1, 0.0)
+    queue.add(flow_tuple, not_before_s=first_s, now_s=0.0)
+    queue.add(flow_tuple, not_before_s=then_s, now_s=0.0)
+    assert len(queue) == 1
+    queue.ripen(then_s - 0.5)
+    assert queue.is_ready(1, now_s=0.0) is (then_s == 0.0)
+    assert ids(queue) == ([1] if then_s == 0.0 else [])
+    queue.ripen(9.0)
+    assert ids(queue) == ([] if then_s == 0.0 else [1])
+    assert ids(queue) == []
+
+
+@pytest.mark.req("S111")
+def test_the_earliest_retriable_of_each_partition_among_those_that_are_due() -> None:
+    queue = RetryQueue()
+    for tuple_id, partition, first, due_s in (
+        (1, "p", 30, 1.0), (2, "p", 10, 2.0), (3, "p", 5, 9.0), (4, "q", 7, 0.0), (5, "r", 1, 9.0),
+    ):  # fmt: skip
+        flow_tuple = FlowTuple(tuple_id, Cut(partition, 0, [Record(first, None)], 9))
+        queue.add(flow_tuple, not_before_s=due_s, now_s=0.0)
+    assert queue.earliest_retriable(now_s=0.5) == {"q": 7}
+    assert queue.earliest_retriable(now_s=2.0) == {"p": 10, "q": 7}
+    assert queue.is_ready(2, now_s=2.0) and not queue.is_ready(3, now_s=2.0)
+    assert not queue.is_ready(99, now_s=2.0)
+    queue.discard(2)
+    assert queue.earliest_retriable(now_s=2.0) == {"p": 30, "q": 7}

@@ -143,6 +143,10 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleMoved": "tuple_moved",
         "TupleFailed": "tuple_failed",
         "TupleGaveUp": "tuple_gave_up",
+        "TupleDeadLettered": "tuple_dead_lettered",
+        "TupleDropped": "tuple_dropped",
+        "PartitionTakenAway": "partition_taken_away",
+        "PartitionGiven": "partition_given",
         "IntakePaused": "intake_paused",
         "IntakeResumed": "intake_resumed",
     }

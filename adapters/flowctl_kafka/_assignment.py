@@ -1,0 +1,139 @@
+"""The partitions that are read here, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from flowctl.core.offsets import seek_forward
+from flowctl.core.records import Checkpoint
+from flowctl.errors import SourceError
+from flowctl.ports import SourceHost
+from flowctl_kafka._client import TIMEOUT_S, name_of, split_name, unreachable
+from flowctl_kafka._commits import GroupCommits
+from flowctl_kafka._start import FirstPoll, first_position, next_offset, where_to_start
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+
+class Reading:
+    """A partition that is read here: the next offset, and where ``until_end`` ends."""
+
+    __slots__ = ("end", "name", "next")
+
+    def __init__(self, name: str, next_: int, end: int) -> None:
+        self.name = name
+        self.next = next_
+        self.end = end
+
+
+class Assignment:
+    """Finds where to begin, and tells the client.  Not thread-safe.
+
+    ``own`` is what the job itself has done, by partition, as far as it is saved.  ``commits`` is
+    None without a group.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        commits: GroupCommits | None,
+        checkpoint: Checkpoint,
+        *,
+        host: SourceHost | None,
+        first_poll: FirstPoll,
+        servers: str,
+    ) -> None:
+        self.own = dict(checkpoint.partitions)
+        self.reading: dict[str, Reading] = {}
+        self._consumer = consumer
+        self._commits = commits
+        self._host = host
+        self._first_poll: FirstPoll = first_poll
+        self._servers = servers
+        self._logger = structlog.get_logger("flowctl.kafka")
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Read ``names`` too, each from where it was left."""
+        from confluent_kafka import TopicPartition
+
+        committed = self._commits.load(names) if self._commits is not None else {}
+        job = self._host.job if self._host is not None else ""
+        for name in names:
+            low, high = self._bounds(TopicPartition(*split_name(name)))
+            state = where_to_start(
+                self.own.get(name), committed.get(name), job=job, first_poll=self._first_poll
+            ) or first_position(self._first_poll, low=low, high=high)
+            at = next_offset(state, low=low)
+            if at > high:
+                raise _cut(name, at, high)
+            self.own[name] = state
+            if self._host is not None:  # also if nothing is new: it may have been taken away before
+                self._host.give(name, state)
+            self.reading[name] = Reading(name, self._jump(name, at, low), high)
+        self.assign()
+
+    def _jump(self, name: str, at: int, low: int) -> int:
+        """Where to read on if what should come next is no longer kept (S97, S100)."""
+        forward = seek_forward(at, low)
+        if forward is None:
+            return at
+        self._logger.warning("kafka_offsets_vanished", partition=name, first=at, last=low - 1)
+        return forward
+
+    def all(self) -> list[TopicPartition]:
+        """What is read here, for the client."""
+        from confluent_kafka import TopicPartition
+
+        return [TopicPartition(*split_name(name)) for name in self.reading]
+
+    def pause(self, may_not: Callable[[str], bool]) -> list[TopicPartition]:
+        """Pause the partitions that may not be polled; return them."""
+        paused = [partition for partition in self.all() if may_not(name_of(partition))]
+        if paused:
+            self._consumer.pause(paused)
+        return paused
+
+    def resume(self, paused: Iterable[TopicPartition]) -> None:
+        """Undo a pause, of what is still read here."""
+        still = [partition for partition in paused if name_of(partition) in self.reading]
+        if still:
+            self._consumer.resume(still)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Others read them."""
+        for name in names:
+            self.reading.pop(name, None)
+
+    def assign(self) -> None:
+        """Let the client read each partition from its next offset."""
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign(
+            [TopicPartition(*split_name(r.name), r.next) for r in self.reading.values()]
+        )
+
+    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        from confluent_kafka import KafkaException
+
+        try:
+            found = self._consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise unreachable(self._servers, error.args[0]) from error
+        if found is None:
+            raise SourceError(
+                f"Kafka at {self._servers}: no answer about {name_of(partition)}.",
+                remedy="Check that it runs.",
+            )
+        return found
+
+
+def _cut(name: str, at: int, high: int) -> SourceError:
+    return SourceError(
+        f"{name}: the checkpoint stands at offset {at - 1}, the topic ends at {high - 1}: it was"
+        " made anew or cut.",
+        remedy="Clear the checkpoint, or choose another name for the job.",
+    )

@@ -1,0 +1,98 @@
+"""Where to begin a partition: the checkpoint, the group's commit, or a first poll (S114)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowctl.core.records import AckedRange, PartitionCheckpoint
+
+FirstPoll = Literal["earliest", "latest", "uncommitted_earliest", "uncommitted_latest"]
+
+# Kafka keeps 4,096 bytes with an offset (offset.metadata.max.bytes).
+_NOTE_BYTES_MAX = 4_000
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stands beside a group's offset: whose commit it is (S103), and what is acked above it.
+
+    Ranges that find no room are left out, so that those records run again.
+    """
+
+    flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; tells ours from others'
+    job: str
+    acked: tuple[AckedRange, ...] = ()
+
+    def to_text(self) -> str:
+        """As JSON of at most as many bytes as Kafka keeps."""
+        note = self
+        while len(text := msgspec.json.encode(note)) > _NOTE_BYTES_MAX and note.acked:
+            note = msgspec.structs.replace(note, acked=note.acked[: len(note.acked) // 2])
+        return text.decode()
+
+
+class GroupCommit(msgspec.Struct, frozen=True):
+    """``next_offset`` is the first that is not done; ``note`` is None if others committed it."""
+
+    next_offset: int
+    note: Note | None = None
+
+
+def read_note(text: str | None) -> Note | None:
+    """Return the note if it is one of ours, else None."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Note)
+    except msgspec.DecodeError:
+        return None
+
+
+def where_to_start(
+    own: PartitionCheckpoint | None,
+    group: GroupCommit | None,
+    *,
+    job: str,
+    first_poll: FirstPoll,
+) -> PartitionCheckpoint | None:
+    """Return from where to read on, or None: as :func:`first_position` says.
+
+    The store is the truth for what this job did, also after a rewind; the group's commit tells what
+    another driver of the group did since.  What others than flowctl committed counts only for a
+    partition that the job does not know, with the strategies ``uncommitted_…``.
+    """
+    if group is not None and group.note is not None and group.note.job != job:
+        done = group.next_offset - 1
+        if own is None or _position(own) < done:
+            above = tuple(r for r in (own.acked if own else ()) if _int(r.first) > done)
+            acked = group.note.acked or above
+            return PartitionCheckpoint(done, own.records if own else 0, acked)
+    if own is not None:
+        return own
+    is_others = group is not None and group.note is None
+    if group is not None and is_others and first_poll.startswith("uncommitted"):
+        return PartitionCheckpoint(group.next_offset - 1)
+    return None
+
+
+def first_position(first_poll: FirstPoll, *, low: int, high: int) -> PartitionCheckpoint:
+    """Where a partition begins that nobody has read: its first offset or behind its last."""
+    first = high if first_poll.endswith("latest") else low
+    # None while nothing lies before it: a job that has read nothing says so.
+    return PartitionCheckpoint(first - 1 if first > low else None)
+
+
+def next_offset(state: PartitionCheckpoint, *, low: int) -> int:
+    """The offset to read next."""
+    return low if state.position is None else _position(state) + 1
+
+
+def _position(state: PartitionCheckpoint) -> int:
+    return -1 if state.position is None else _int(state.position)
+
+
+def _int(position: object) -> int:
+    if not isinstance(position, int):
+        raise TypeError(f"{position!r} is no offset")
+    return position

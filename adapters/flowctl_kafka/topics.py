@@ -1,0 +1,400 @@
+"""Topics of Kafka as a source."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from flowctl.core.guarantee import ProcessingGuarantee
+from flowctl.core.records import Checkpoint, Record
+from flowctl.core.timers import Timer
+from flowctl.errors import ConfigError, SourceError
+from flowctl.ports import SourceChunk, SourceHost
+from flowctl_kafka._assignment import Assignment
+from flowctl_kafka._client import (
+    is_passing,
+    list_partitions,
+    make_consumer,
+    name_of,
+    unreachable,
+)
+from flowctl_kafka._commits import GroupCommits
+from flowctl_kafka._start import FirstPoll
+from flowctl_kafka.translate import Translate, translated, value_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+# How long a poll waits for messages: half of what a producer may take.
+_POLL_S = 0.05
+
+
+class KafkaTopics:
+    """Reads topics: a :class:`flowctl.ports.FlowProducer`; a record's position is its offset.
+
+    ``servers`` is Kafka's ``bootstrap.servers``.  A partition is named ``topic-number``.  A
+    record's value is what ``translate`` makes of a message, by default its bytes; ``NOTHING``
+    counts as done at once.
+
+    Without ``group`` all partitions are read here, new ones from ``refresh_s`` [s] after they come.
+    With ``group`` they are shared with the other drivers of that consumer group, each a job with a
+    name and a checkpoint of its own; where one takes over from another it begins at the group's
+    commit.  That commit follows the checkpoint every ``commit_s`` [s], at a rebalance and at the
+    end, with the job's name and the acked ranges beside it; with AT_MOST_ONCE it comes before any
+    emit.  The checkpoint store is the truth for what the job itself did.
+
+    ``first_poll`` says where a partition begins that nobody has read, as in Storm: ``earliest``,
+    ``latest``, or ``uncommitted_…``: at the offset that others than flowctl committed in this
+    group, if there is one.  ``until_end``: the input ends at the offsets that were the last at the
+    start; otherwise it never does.  ``uncommitted_max``: a partition with so many records read
+    above its cumulative ack is paused until it has fewer (None: only ``buffer.uncommitted_max``).
+    ``config`` goes to the client (security, fetch sizes).
+
+    Raises :class:`SourceError` where offsets do not fit the topic, and for errors that do not pass.
+    Calls come from one thread.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        *,
+        servers: str,
+        group: str | None = None,
+        first_poll: FirstPoll = "uncommitted_earliest",
+        translate: Translate = value_of,
+        until_end: bool = False,
+        uncommitted_max: int | None = None,
+        refresh_s: float = 2.0,
+        commit_s: float = 30.0,
+        config: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        if not self._topics or not all(self._topics):
+            raise ConfigError("topics", "no topic given.", remedy="Name a topic.")
+        if uncommitted_max is not None and uncommitted_max < 1:
+            raise ConfigError("uncommitted_max", "must be 1 or more.", remedy="Leave it out.")
+        self._servers = servers
+        self._group = group
+        self._first_poll: FirstPoll = first_poll
+        self._translate = translate
+        self._until_end = until_end
+        self._uncommitted_max = uncommitted_max
+        self._refresh_s, self._commit_s = refresh_s, commit_s
+        self._config = dict(config or {})
+        self._clock = clock
+        self._host: SourceHost | None = None
+        self._consumer: Consumer | None = None
+        self._logger = structlog.get_logger("flowctl.kafka")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._waiting: deque[SourceChunk] = deque()
+        self._rebalances = 0
+        self._is_assigned = False
+        self._is_closing = False
+        self._is_troubled = False
+        self._is_kept = False  # paused as a whole, as there is no room
+        self._error: BaseException | None = None
+
+    def attach(self, host: SourceHost) -> None:
+        """See :class:`flowctl.ports.SharingProducer`."""
+        self._host = host
+
+    def partitions(self) -> Sequence[str]:
+        """All partitions of the topics, also those that other drivers of the group read."""
+        if self._consumer is not None:
+            return list_partitions(self._consumer, self._topics, self._servers)
+        consumer = self._make_consumer()
+        try:
+            return list_partitions(consumer, self._topics, self._servers)
+        finally:
+            consumer.close()
+
+    def _make_consumer(self) -> Consumer:
+        return make_consumer(
+            self._servers,
+            self._group,
+            self._config,
+            refresh_s=self._refresh_s,
+            on_commit=self._on_commit,
+        )
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._commits.on_commit(error, partitions)
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """Get ready to read on; fails early where Kafka can't be reached."""
+        self.close()
+        self._reset()
+        consumer = self._consumer = self._make_consumer()
+        now_s = self._clock()
+        self._refresh_timer = Timer(self._refresh_s, now_s=now_s)
+        self._commit_timer = Timer(self._commit_s, now_s=now_s)
+        job = self._host.job if self._host is not None else ""
+        self._commits = GroupCommits(consumer, job=job, servers=self._servers)
+        self._parts = Assignment(
+            consumer,
+            self._commits if self._group is not None else None,
+            checkpoint,
+            host=self._host,
+            first_poll=self._first_poll,
+            servers=self._servers,
+        )
+        names = list_partitions(consumer, self._topics, self._servers)
+        if self._group is None:
+            self._begin(names)
+        else:
+            consumer.subscribe(
+                self._topics,
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
+            )
+
+    # -- partitions come and go -----------------------------------------------------------
+
+    def _begin(self, names: Sequence[str]) -> None:
+        """Read ``names`` too, each from where it was left."""
+        self._parts.begin(names)
+        self._is_assigned = True
+
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._begin(sorted(map(name_of, partitions))))
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._leave([name_of(p) for p in partitions], are_ours=True))
+
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._leave([name_of(p) for p in partitions], are_ours=False))
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """The client's callbacks must not raise: keep the error for the poll."""
+        self._rebalances += 1
+        try:
+            step()
+        except BaseException as error:
+            self._error = self._error or error
+
+    def _leave(self, names: list[str], *, are_ours: bool) -> None:
+        """Others read ``names`` from now on; ``are_ours``: not yet, so the commit still counts."""
+        if self._is_closing:
+            return  # the run has saved, and close() has committed
+        self._parts.drop(names)
+        self._is_assigned = False  # until the group has said what is left
+        self._waiting = deque(c for c in self._waiting if c.partition not in names)
+        if self._host is None:
+            return
+        saved = self._host.take_away(names).partitions
+        states = {name: saved[name] for name in names if name in saved}
+        self._parts.own.update(states)
+        if are_ours and self._host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
+            self._commits.save(states, wait=True)  # S113
+        self._commits.forget(names)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return the next records, of one partition; see :class:`flowctl.ports.FlowProducer`.
+
+        The order of S91: subscription, commit if due, poll if nothing waits (S93).
+        """
+        if self._consumer is None:
+            raise SourceError("poll before open.", remedy="Call open first.")
+        now_s = self._clock()
+        if self._group is None and self._refresh_timer.expired_reset_on_true(now_s):
+            self._refresh()
+        if self._commit_timer.expired_reset_on_true(now_s):
+            self._commit_saved(wait=False)
+        if not self._waiting and self._error is None and max_records > 0:
+            if self._is_at_end():
+                return None
+            self._fetch(max_records)
+        if not self._waiting:
+            if self._error is not None:  # after what was read before it
+                raise self._error
+            return SourceChunk("", ())
+        chunk = self._waiting.popleft()
+        if len(chunk.records) > max_records:
+            self._waiting.appendleft(SourceChunk(chunk.partition, chunk.records[max_records:]))
+            chunk = SourceChunk(chunk.partition, chunk.records[:max_records])
+        return chunk
+
+    def _is_at_end(self) -> bool:
+        if not self._until_end or not self._is_assigned:
+            return False
+        readings = self._parts.reading.values()
+        if any(reading.next < reading.end for reading in readings):
+            return False
+        # Who shares must go on polling until all is done: others may take partitions over.
+        is_shared = self._group is not None and self._host is not None
+        return not is_shared or not any(map(self._uncommitted, self._parts.reading))
+
+    def _refresh(self) -> None:
+        """Read partitions that are new."""
+        assert self._consumer is not None
+        try:
+            names = list_partitions(self._consumer, self._topics, self._servers)
+        except SourceError as error:
+            self._note_trouble(error.problem)
+            return
+        new = [name for name in names if name not in self._parts.reading]
+        if new and not self._until_end:
+            self._begin(new)
+
+    def _commit_saved(self, *, wait: bool) -> None:
+        if self._group is None or self._host is None:
+            return
+        if self._host.guarantee is ProcessingGuarantee.AT_MOST_ONCE:
+            return  # no commit timer exists (S88)
+        saved = self._host.saved().partitions
+        self._commits.save({n: saved[n] for n in self._parts.reading if n in saved}, wait=wait)
+
+    def _fetch(self, max_records: int) -> None:
+        from confluent_kafka import KafkaException
+
+        assert self._consumer is not None
+        rebalances = self._rebalances
+        if self._is_kept:
+            self._is_kept = False
+            self._parts.resume(self._parts.all())
+        paused = self._pause()
+        try:
+            messages = self._consumer.consume(max_records, _POLL_S)
+        except KafkaException as error:
+            self._take_error(error.args[0])
+            return
+        finally:
+            self._parts.resume(paused)
+        if rebalances != self._rebalances:
+            # What was fetched may be of partitions as they were before: read it again.
+            if messages and self._parts.reading and self._error is None:
+                self._parts.assign()
+            return
+        by_partition: dict[str, list[Message]] = {}
+        failures: list[Message] = []
+        for message in messages:
+            if message.error() is not None:
+                failures.append(message)
+                continue
+            self._is_troubled = False
+            by_partition.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
+        for name, group in by_partition.items():
+            self._take(name, group)
+        for message in failures:  # after the rest: an end lies behind what was before it
+            if (failure := message.error()) is not None:
+                self._take_error(failure, message)
+        self._commit_read(list(by_partition))
+
+    def keep(self) -> bool:
+        """See :class:`flowctl.ports.SharingProducer`: who does not poll is put out of the group."""
+        from confluent_kafka import KafkaException
+
+        if self._group is None or self._consumer is None:
+            return True
+        rebalances = self._rebalances
+        if not self._is_kept:  # until the next fetch: nothing may come
+            self._is_kept = True
+            self._parts.pause(lambda _: True)
+        try:
+            if self._consumer.consume(1, 0.0) and rebalances != self._rebalances:
+                self._parts.assign()  # it came after a rebalance: read it again
+        except KafkaException as error:
+            self._take_error(error.args[0])
+        return rebalances == self._rebalances
+
+    def _take(self, name: str, messages: list[Message]) -> None:
+        reading = self._parts.reading.get(name)
+        if reading is None:
+            return
+        records: list[Record] = []
+        for message in messages:
+            offset = message.offset()
+            assert offset is not None
+            # Below: what is done (S100).  Above a gap: what lies between exists no more (S97).
+            if offset >= reading.next and not (self._until_end and offset >= reading.end):
+                value = self._value(name, message)
+                if self._error is not None:
+                    break
+                records.append(Record(offset, value))
+            reading.next = max(reading.next, offset + 1)
+        if records:
+            self._waiting.append(SourceChunk(name, records))
+
+    def _value(self, name: str, message: Message) -> Any:
+        try:
+            return translated(self._translate, message)
+        except Exception as error:
+            self._error = SourceError(
+                f"{name}, offset {message.offset()}: translate raised"
+                f" {type(error).__name__}: {error}.",
+                remedy="Mend translate, or let it return NOTHING for such messages.",
+            )
+            self._error.__cause__ = error
+            return None
+
+    def _commit_read(self, names: list[str]) -> None:
+        """AT_MOST_ONCE: the group must know before anything is sent (S88)."""
+        host = self._host
+        if self._group is None or host is None or not names:
+            return
+        if host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
+            return
+        ends = {
+            name: self._parts.reading[name].next for name in names if name in self._parts.reading
+        }
+        if self._commits.save_read(ends):
+            return
+        firsts = {c.partition: c.records[0].position for c in reversed(self._waiting)}
+        for name, first in firsts.items():  # not committed, so not ours to send: read it again
+            assert isinstance(first, int)
+            self._parts.reading[name].next = first
+        self._waiting.clear()
+        self._parts.assign()
+
+    # -- pauses and errors ----------------------------------------------------------------
+
+    def _pause(self) -> list[TopicPartition]:
+        """Pause the partitions that may not be polled (S94, S95)."""
+        if (most := self._uncommitted_max) is None:
+            return []
+        return self._parts.pause(lambda name: self._uncommitted(name) >= most)
+
+    def _uncommitted(self, name: str) -> int:
+        return self._host.uncommitted(name) if self._host is not None else 0
+
+    def _take_error(self, error: KafkaError, message: Message | None = None) -> None:
+        from confluent_kafka import KafkaError as Codes
+
+        if error.code() == Codes._PARTITION_EOF:
+            if message is not None:
+                reading = self._parts.reading.get(f"{message.topic()}-{message.partition()}")
+                at = message.offset()
+                if reading is not None and at is not None:  # what lay before it exists no more
+                    reading.next = max(reading.next, at)
+        elif is_passing(error) and not error.fatal():
+            self._note_trouble(error.str())
+        else:
+            self._error = self._error or unreachable(self._servers, error)
+
+    def _note_trouble(self, reason: str) -> None:
+        """One line a stretch (S44, S98)."""
+        if not self._is_troubled:
+            self._is_troubled = True
+            self._logger.warning("kafka_trouble", reason=reason)
+
+    def close(self) -> None:
+        """Commit what is saved to the group (S113), and leave it; harmless when repeated."""
+        if self._consumer is None:
+            return
+        consumer = self._consumer
+        try:
+            self._commit_saved(wait=True)
+        finally:
+            self._is_closing = True
+            self._consumer = None
+            consumer.close()

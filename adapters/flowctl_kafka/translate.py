@@ -1,0 +1,52 @@
+"""From a Kafka message to a record's value (S107, S114)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from flowctl.core.records import NOTHING
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+# What it returns is sent: a value that msgpack can hold, or NOTHING for a message that needs no
+# processing, whose offset is then done at once.
+Translate: TypeAlias = Callable[["Message"], Any]
+
+
+class Routed(msgspec.Struct, frozen=True, array_like=True):
+    """A value and the stream that it goes to; ``process`` gets it as ``[stream, value]``."""
+
+    stream: str
+    value: Any
+
+
+def value_of(message: Message) -> Any:
+    """The message's value as bytes; None for one without (a compacted topic's tombstone)."""
+    return message.value()
+
+
+def key_and_value(message: Message) -> Any:
+    """``[key, value]``, both bytes or None."""
+    return [message.key(), message.value()]
+
+
+def by_topic(translators: Mapping[str, Translate], *, otherwise: Translate = value_of) -> Translate:
+    """A translator for each topic; ``otherwise`` for topics that are not named."""
+    known = dict(translators)
+
+    def translate(message: Message) -> Any:
+        return known.get(message.topic() or "", otherwise)(message)
+
+    return translate
+
+
+def translated(translate: Translate, message: Message) -> Any:
+    """What is put into the record."""
+    value = translate(message)
+    if isinstance(value, Routed):
+        return NOTHING if value.value is NOTHING else [value.stream, value.value]
+    return value

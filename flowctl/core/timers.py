@@ -1,0 +1,37 @@
+"""Timers that are looked at: no thread, no clock of their own (S90)."""
+
+from __future__ import annotations
+
+from flowctl.errors import ConfigError
+
+# What starts at the same time should not all be due at the same time (Storm's value).
+FIRST_DELAY_S = 0.5
+
+
+class Timer:
+    """Expires ``delay_s + period_s`` after its start, then a period after each reset.  Seconds.
+
+    Late looks don't add up: however late, it is one expiry.  Not thread-safe.
+    """
+
+    __slots__ = ("_from_s", "_period_s")
+
+    def __init__(self, period_s: float, *, now_s: float, delay_s: float = FIRST_DELAY_S) -> None:
+        if not period_s > 0:
+            raise ConfigError("period_s", f"{period_s} is no time.", remedy="Give more than 0.")
+        if delay_s < 0:
+            raise ConfigError("delay_s", f"{delay_s} is no time.", remedy="Give 0 or more.")
+        self._period_s = period_s
+        self._from_s = now_s + delay_s
+
+    @property
+    def due_s(self) -> float:
+        """When it expires next."""
+        return self._from_s + self._period_s
+
+    def expired_reset_on_true(self, now_s: float) -> bool:
+        """Say whether it has expired, and start anew only if so."""
+        if now_s < self.due_s:
+            return False
+        self._from_s = now_s
+        return True

@@ -1,0 +1,71 @@
+"""Tells a listener what becomes of tuples, outside of the core's lock (S112)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from flowctl.core.events import FlowEvent, TupleDropped, TupleFailed, TupleGaveUp
+from flowctl.core.records import Checkpoint, Emission
+from flowctl.ports import SpoutListener
+
+
+class Listening:
+    """Collects while the lock is held; :meth:`flush` tells.  Used by one thread.
+
+    What the listener raises is logged, once a kind of call: watching must not end the work.
+    """
+
+    def __init__(self, listener: SpoutListener) -> None:
+        self._listener = listener
+        self._emissions: dict[int, Emission] = {}  # by tuple: the last one
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._logger = structlog.get_logger("flowctl.listener")
+        self._complained: set[str] = set()
+
+    def opened(self, job: str, restored: Checkpoint) -> None:
+        """A run begins."""
+        self._tell("on_open", lambda: self._listener.on_open(job, restored))
+
+    def emitted(self, emission: Emission) -> None:
+        """``emission`` goes out; the listener hears of a tuple's first one."""
+        if emission.tuple_id not in self._emissions and emission.attempt == 1:
+            self._later("on_emit", lambda: self._listener.on_emit(emission))
+        self._emissions[emission.tuple_id] = emission
+
+    def acked(self, tuple_id: int) -> None:
+        """A tuple is acked, whatever that means by now."""
+        emission = self._emissions.pop(tuple_id, None)
+        if emission is not None:
+            self._later("on_ack", lambda: self._listener.on_ack(emission))
+
+    def happened(self, event: FlowEvent) -> None:
+        """An event of the core."""
+        if isinstance(event, TupleFailed) and event.tuple_id in self._emissions:
+            failed, reason = self._emissions[event.tuple_id], event.reason
+            self._later("on_retry", lambda: self._listener.on_retry(failed, reason))
+        elif isinstance(event, TupleGaveUp) and event.tuple_id in self._emissions:
+            dead, why = self._emissions.pop(event.tuple_id), event.reason
+            self._later(
+                "on_max_retry_reached", lambda: self._listener.on_max_retry_reached(dead, why)
+            )
+        elif isinstance(event, TupleDropped):
+            self._emissions.pop(event.tuple_id, None)
+
+    def _later(self, what: str, tell: Callable[[], None]) -> None:
+        self._waiting.append(lambda: self._tell(what, tell))
+
+    def flush(self) -> None:
+        """Tell what was collected, in its order."""
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def _tell(self, what: str, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        except Exception as error:
+            if what not in self._complained:
+                self._complained.add(what)
+                self._logger.warning("listener_raised", call=what, reason=repr(error))

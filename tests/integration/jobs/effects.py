@@ -1,0 +1,60 @@
+"""A driver to be killed: each record's effect is a line in a file, in a mode of guarantee.
+
+Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH`` or
+``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from flowctl import Batch, FlowControlSpout, FlowProducer, LocalBolts, Settings
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+
+effects = os.open(os.environ["EFFECTS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+record_s = float(os.environ["RECORD_S"])
+
+
+def text_of(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def process(batch: Batch) -> None:
+    for record in batch:
+        time.sleep(record_s)
+        os.write(effects, f"{text_of(record.value)}\n".encode())  # one write: a line is whole
+
+
+def producer() -> FlowProducer:
+    kind, _, where = os.environ["SOURCE"].partition(":")
+    if kind == "files":
+        return TextLines(where)
+    from flowctl_kafka import KafkaTopics
+
+    servers, topic, group = where.split("/")
+    return KafkaTopics(
+        topic,
+        servers=servers,
+        group=group or None,
+        until_end=True,
+        commit_s=0.1,
+        config={"session.timeout.ms": 6000},
+    )
+
+
+if __name__ == "__main__":
+    FlowControlSpout(
+        name=os.environ["JOB"],
+        producer=producer(),
+        bolts=LocalBolts(process, count=3),
+        checkpoint=RedisCheckpointStore(os.environ["FLOWCTL_REDIS_URL"]),
+        settings=Settings().with_overrides(
+            {
+                "guarantee.mode": os.environ["MODE"],
+                "tuple.records_max": 20,
+                "checkpoint.interval_s": 0.05,
+            }
+        ),
+    ).run(view="off", report_path=os.environ.get("REPORT"))

@@ -1,0 +1,264 @@
+"""KafkaTopics in whole runs on the mock cluster: restart, gaps, first poll, notes, pauses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from fault_parts import until
+from kafka_runs import numbers, run, source
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
+from flowctl.errors import ProcessError, SourceError
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_kafka import NOTHING, KafkaTopics, Routed, by_topic
+from tests.kafka_parts import MockKafka
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[MockKafka]:
+    yield MockKafka()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_numbers)}"
+
+
+@pytest.mark.req("S12", "S117")
+def test_a_restart_goes_on_after_what_was_done(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.fill(topic, 1_000)
+    assert numbers(run(source(kafka, topic), store)) == list(range(1_000))
+    assert run(source(kafka, topic), store) == []
+    kafka.write(topic, [b"1000", b"1001"], partition=3)
+    assert numbers(run(source(kafka, topic), store)) == [1_000, 1_001]
+    assert store.load("job").records == 1_002
+
+
+@pytest.mark.req("S12", "S87")
+def test_acked_ranges_above_a_hole_are_not_run_again(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"%d" % n for n in range(100)], partition=0)
+
+    def fail_at_40(batch: Batch) -> None:
+        if any(record.value == b"40" for record in batch):
+            raise ValueError("not this one")
+
+    few = {"tuple.records_max": 5, "retry.attempts_max": 5, "retry.backoff_first_s": 0.05}
+    with pytest.raises(ProcessError):
+        run(source(kafka, topic), store, process=fail_at_40, **few)
+    saved = store.load("job").partitions[f"{topic}-0"]
+    assert saved.position == 39 and saved.acked
+    left = numbers(run(source(kafka, topic), store))
+    assert left[0] == 40 and len(left) == 100 - saved.records - sum(r.records for r in saved.acked)
+
+
+@pytest.mark.req("S97", "S99", "S100")
+def test_offsets_that_were_trimmed_away_are_jumped(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    values = [b"%06d" % n + bytes(2_000) for n in range(4_000)]  # 8 MB: the mock keeps some 5
+    kafka.write(topic, values[:100], partition=0)
+    first = run(source(kafka, topic), store)
+    assert len(first) == 100
+    kafka.write(topic, values[100:], partition=0)
+    rest = numbers([value[:6] for value in run(source(kafka, topic), store)])
+    assert rest == list(range(rest[0], 4_000))
+    assert rest[0] > 100, "the cluster kept it all: nothing is shown"
+    assert store.load("job").partitions[f"{topic}-0"].position == 3_999
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_done(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    epoch = store.acquire("job")
+    done = Checkpoint({f"{topic}-0": PartitionCheckpoint(500, 501)})
+    store.save("job", done, epoch=epoch)
+    kafka.write(topic, [b"1"], partition=0)
+    with pytest.raises(SourceError, match=f"{topic}-0: the checkpoint stands at offset 500"):
+        run(source(kafka, topic), store)
+
+
+@pytest.mark.req("S107", "S114")
+def test_nothing_to_emit_is_done_at_once_also_at_the_end(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"%d" % n for n in range(20)], partition=1)
+
+    def odd(message: Any) -> Any:
+        return NOTHING if int(message.value()) % 2 or message.offset() > 15 else message.value()
+
+    assert numbers(run(source(kafka, topic, translate=odd), store)) == list(range(0, 15, 2))
+    saved = store.load("job").partitions[f"{topic}-1"]
+    assert (saved.position, saved.acked) == (19, ())
+
+
+@pytest.mark.req("S114")
+def test_a_translator_for_each_topic_says_the_stream(kafka: MockKafka, topic: str) -> None:
+    other = f"{topic}-other"
+    kafka.write(topic, [b"1"], partition=0)
+    kafka.write(other, [b"2", b"3"], partition=0)
+    translate = by_topic(
+        {
+            topic: lambda message: Routed("ones", message.value()),
+            other: lambda message: Routed(
+                "twos", NOTHING if message.value() == b"3" else message.value()
+            ),
+        }
+    )
+    seen = run(source(kafka, [topic, other], translate=translate))
+    assert sorted(seen) == [["ones", b"1"], ["twos", b"2"]]
+
+
+@pytest.mark.req("S114")
+def test_a_translator_that_raises_names_the_offset(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"1", b"2", b"x", b"4"], partition=2)
+    with pytest.raises(SourceError, match=f"{topic}-2, offset 2: translate raised ValueError"):
+        run(source(kafka, topic, translate=lambda message: int(message.value())), store)
+    assert store.load("job").partitions[f"{topic}-2"].position == 1
+
+
+@pytest.mark.req("S114")
+@pytest.mark.parametrize(
+    ("first_poll", "others", "expected"),
+    [
+        ("uncommitted_latest", None, []),
+        ("earliest", 2, [0, 1, 2, 3]),
+        ("uncommitted_earliest", 2, [2, 3]),
+        ("uncommitted_latest", 2, [2, 3]),
+    ],
+)
+@pytest.mark.slow
+def test_where_the_first_poll_begins(
+    kafka: MockKafka, topic: str, first_poll: Any, others: int | None, expected: list[int]
+) -> None:
+    kafka.write(topic, [b"0", b"1", b"2", b"3"], partition=0)
+    if others is not None:
+        kafka.commit(topic, topic, 0, others)
+    store = MemoryCheckpointStore()
+    shared: dict[str, Any] = {"group": topic, "first_poll": first_poll}
+    assert numbers(run(source(kafka, topic, **shared), store)) == expected
+    shared["group"] += "-too"  # to join the same again takes the mock as long as a session
+    kafka.write(topic, [b"4"], partition=0)
+    assert numbers(run(source(kafka, topic, **shared), store)) == [4], "a restart is no first poll"
+
+
+@pytest.mark.req("S103", "S113")
+def test_the_group_is_told_whose_commit_it_is(kafka: MockKafka, topic: str) -> None:
+    kafka.fill(topic, 40)
+    run(source(kafka, topic, group=topic), job="orders")
+    for partition in kafka.committed(topic, topic):
+        assert partition.offset == 10
+        assert msgspec.json.decode(partition.metadata) == {"flowctl": 1, "job": "orders"}
+
+
+@pytest.mark.req("S103", "S113")
+def test_a_spout_that_is_driven_by_hand_tells_the_group_too(kafka: MockKafka, topic: str) -> None:
+    kafka.fill(topic, 40)
+    spout = FlowControlSpout(
+        name="orders",
+        producer=source(kafka, topic, group=topic),
+        bolts=LocalBolts(print, count=1),
+        checkpoint=MemoryCheckpointStore(),
+    )
+    spout.open({"one": 4})
+    spout.activate()
+    seen: list[int] = []
+
+    def step() -> bool:
+        emission = spout.next_tuple()
+        if emission is not None:
+            seen.extend(int(record.value) for record in emission.records)
+            spout.ack(emission)
+        return len(seen) >= 40
+
+    until(step, "all records")
+    spout.close()
+    assert sorted(seen) == list(range(40))
+    assert {p.offset for p in kafka.committed(topic, topic)} == {10}
+
+
+@pytest.mark.req("S114")
+def test_latest_is_where_the_end_was_at_the_first_start(kafka: MockKafka, topic: str) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"0", b"1"], partition=0)
+    assert run(source(kafka, topic, first_poll="latest"), store) == []
+    kafka.write(topic, [b"2"], partition=0)
+    assert numbers(run(source(kafka, topic, first_poll="latest"), store)) == [2]
+
+
+@pytest.mark.req("S94", "S95")
+def test_a_partition_with_a_hole_is_paused_and_the_others_go_on(
+    kafka: MockKafka, topic: str
+) -> None:
+    kafka.fill(topic, 4_000)
+    producer = source(kafka, topic, uncommitted_max=50, config={"queued.min.messages": 10})
+    done = set()
+    paused: list[str] = []
+    inner = producer._pause
+
+    def watched() -> Any:
+        found = inner()
+        paused.extend(f"{p.topic}-{p.partition}" for p in found)
+        return found
+
+    producer._pause = watched  # type: ignore[method-assign]
+
+    def hold(batch: Batch) -> None:
+        if batch.span.partition == f"{topic}-0" and batch[0].position == 0:
+            until(lambda: len(done) >= 3_000, "the other partitions")
+        done.update(r.value for r in batch if batch.span.partition != f"{topic}-0")
+
+    seen = run(producer, process=hold, **{"tuple.records_max": 10})
+    assert numbers(seen) == list(range(4_000))
+    assert f"{topic}-0" in paused
+
+
+@pytest.mark.req("S90", "S91")
+def test_a_partition_that_is_new_is_read_after_a_refresh(kafka: MockKafka, topic: str) -> None:
+    now_s = [0.0]
+    producer = KafkaTopics(topic, servers=kafka.servers, clock=lambda: now_s[0])
+    kafka.write(topic, [b"1"], partition=0)
+    producer.open(Checkpoint())
+    try:
+        producer._parts.drop([f"{topic}-0"])  # as if it had not been there
+        producer._parts.assign()
+        for _ in range(5):
+            assert producer.poll(10) is not None
+        assert f"{topic}-0" not in producer._parts.reading
+        now_s[0] = 2.5
+        found = until(lambda: producer.poll(10).records, "the new partition")  # type: ignore[union-attr]
+        assert [record.value for record in found] == [b"1"]
+    finally:
+        producer.close()
+
+
+def test_nobody_there(kafka: MockKafka, topic: str, free_port: int) -> None:
+    del kafka
+    producer = KafkaTopics(topic, servers=f"127.0.0.1:{free_port}")
+    producer_timeout = pytest.MonkeyPatch()
+    producer_timeout.setattr("flowctl_kafka._client.TIMEOUT_S", 0.2)
+    try:
+        with pytest.raises(SourceError, match=f"Kafka at 127.0.0.1:{free_port}"):
+            producer.open(Checkpoint())
+    finally:
+        producer_timeout.undo()
+        producer.close()
+
+
+@pytest.mark.req("S12")
+def test_ranges_of_a_checkpoint_are_skipped(kafka: MockKafka, topic: str) -> None:
+    kafka.write(topic, [b"%d" % n for n in range(10)], partition=0)
+    store = MemoryCheckpointStore()
+    state = PartitionCheckpoint(1, 2, (AckedRange(4, 6, 3),))
+    store.save("job", Checkpoint({f"{topic}-0": state}), epoch=store.acquire("job"))
+    assert numbers(run(source(kafka, topic), store)) == [2, 3, 7, 8, 9]

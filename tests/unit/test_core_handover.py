@@ -1,0 +1,160 @@
+"""Partitions that are taken away and given in mid-run, and records with nothing in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.core.events import PartitionGiven, PartitionTakenAway
+from flowctl.core.records import (
+    NOTHING,
+    AckedRange,
+    AckOutcome,
+    Checkpoint,
+    PartitionCheckpoint,
+    Record,
+)
+from tests.core_driver import Driver
+
+
+def two_partitions(**values: object) -> Driver:
+    driver = Driver("b1", "b2", **values)
+    driver.widen("b1", 4)
+    driver.widen("b2", 4)
+    driver.offer(4, "p")
+    driver.offer(4, "q")
+    return driver
+
+
+def take_away(driver: Driver, partition: str) -> None:
+    driver.core.handover.take_away(partition, now_s=driver.clock())
+    driver._settle()
+
+
+@pytest.mark.req("S99", "S108", "S113")
+def test_what_is_taken_away_is_neither_sent_nor_committed_and_late_acks_change_nothing() -> None:
+    driver = two_partitions()
+    emissions = driver.emit()
+    first = [e for e in emissions if e.partition == "p"]
+    driver.ack(first[0])
+    take_away(driver, "p")
+    assert set(driver.core.checkpoint().partitions) == {"q"}
+    assert driver.ack(first[1]) is AckOutcome.DUPLICATE
+    assert driver.fail(first[2]) is AckOutcome.DUPLICATE
+    assert driver.core.counters.handed_over == 3
+    [event] = driver.events(PartitionTakenAway)
+    assert (event.partition, event.position, event.handed_over) == ("p", 1, 3)
+    for emission in [*driver.emit(), *(e for e in emissions if e.partition == "q")]:
+        assert emission.partition == "q"
+        driver.ack(emission)
+    assert driver.core.is_drained
+
+
+@pytest.mark.req("S99")
+def test_what_waits_to_go_again_or_to_go_at_all_goes_to_the_other_driver() -> None:
+    driver = Driver("b1", window_initial=1)
+    driver.offer(5, "p")
+    [emission] = driver.emit()
+    driver.fail(emission)
+    assert driver.core.handover.hold_back("p") == 0, "nothing of it is in flight"
+    driver._settle()
+    driver.wait(60)
+    assert driver.emit() == []
+    take_away(driver, "p")
+    assert driver.core.is_drained
+    assert driver.core.intake.uncommitted == 0
+
+
+@pytest.mark.req("S113")
+def test_held_back_it_may_finish_what_is_in_flight() -> None:
+    driver = two_partitions()
+    emissions = [e for e in driver.emit() if e.partition == "p"]
+    assert driver.core.handover.hold_back("p") == 4
+    for emission in emissions:
+        driver.ack(emission)
+    assert driver.core.handover.hold_back("p") == 0
+    assert driver.position("p") == 4
+
+
+@pytest.mark.req("S99")
+def test_given_again_it_goes_on_where_the_other_left_it() -> None:
+    driver = two_partitions()
+    driver.emit()
+    take_away(driver, "p")
+    state = PartitionCheckpoint(7, 7, (AckedRange(9, 10, 2),))
+    driver.core.handover.give("p", state, now_s=driver.clock())
+    assert driver.core.checkpoint().partitions["p"] == state
+    records = [Record(n, n) for n in range(6, 13)]
+    driver.core.offer("p", records, now_s=driver.clock())
+    driver._settle()
+    driver.remove("b1", lost=False)
+    driver.add("b3")
+    driver.widen("b3", 20)
+    sent = [e.records[0].position for e in driver.emit() if e.partition == "p"]
+    assert sent == [8, 11, 12]
+    assert [e.position for e in driver.events(PartitionGiven)] == [7]
+
+
+@pytest.mark.req("S88", "S99")
+def test_what_was_committed_before_it_was_sent_is_still_ours_to_send() -> None:
+    driver = Driver("b1", window_initial=1, guarantee_mode="at_most_once")
+    driver.offer(3, "p")
+    driver.core.on_committed()
+    assert driver.core.handover.hold_back("p") == 0
+    take_away(driver, "p")
+    sent = []
+    while emissions := driver.emit():
+        for emission in emissions:
+            sent.append(emission.records[0].position)
+            driver.ack(emission)
+    assert sent == [1, 2, 3]
+
+
+def offer_values(driver: Driver, *values: object) -> None:
+    records = [Record(n, value) for n, value in enumerate(values, start=1)]
+    assert driver.core.offer("p", records, now_s=driver.clock()) == len(records)
+    driver._settle()
+
+
+@pytest.mark.req("S107")
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("a", NOTHING, "b"),
+        (NOTHING, "a", NOTHING, NOTHING),
+        (NOTHING,),
+        (NOTHING, NOTHING, "a"),
+        (None, NOTHING, b"", 0),
+    ],
+)
+def test_nothing_is_not_sent_and_counts_as_acked(values: tuple[object, ...]) -> None:
+    driver = Driver("b1")
+    driver.widen("b1", 10)
+    offer_values(driver, *values)
+    emissions = driver.emit()
+    sent = [record.value for e in emissions for record in e.records]
+    assert sent == [value for value in values if value is not NOTHING]
+    for emission in reversed(emissions):
+        driver.ack(emission)
+    state = driver.core.checkpoint().partitions["p"]
+    assert (state.position, state.records, state.acked) == (len(values), len(values), ())
+    assert driver.core.is_drained
+
+
+@pytest.mark.req("S107")
+def test_nothing_behind_a_hole_is_kept_as_a_range() -> None:
+    driver = Driver("b1")
+    offer_values(driver, "a", NOTHING, NOTHING)
+    driver.emit()
+    assert driver.position() is None
+    assert driver.acked_above() == [(2, 3, 2)]
+
+
+@pytest.mark.req("S107")
+@pytest.mark.parametrize("mode", ["at_most_once", "no_guarantee"])
+def test_nothing_in_the_other_modes(mode: str) -> None:
+    driver = Driver("b1", guarantee_mode=mode, checkpoint=Checkpoint())
+    offer_values(driver, NOTHING, "a", NOTHING)
+    driver.core.on_committed()
+    [emission] = driver.emit()
+    assert [record.value for record in emission.records] == ["a"]
+    assert driver.position() == 3
