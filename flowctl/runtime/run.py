@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import threading
 from collections import deque
@@ -12,7 +11,6 @@ from typing import Literal
 from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FencedError
 from flowctl.instrumentation.numbers import count
 from flowctl.instrumentation.snapshot import Report, View
@@ -67,7 +65,7 @@ class Run:
         settings: Settings,
         view: View,
         interrupts: Interrupts | None = None,
-        make_core: Callable[[Checkpoint], DriverCore] | None = None,
+        make_core: Callable[[Checkpoint], DriverCore],
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
@@ -87,14 +85,6 @@ class Run:
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = store.acquire(job)
         restored = store.load(job)
-        make_core = make_core or (
-            lambda saved: SpoutCore(
-                settings,
-                checkpoint=saved,
-                has_dead_letter=dead_letter is not None,
-                chance=random.random,
-            )
-        )
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Literal
@@ -117,7 +118,12 @@ class FlowControlSpout(HandDriven):
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
         """What decides; a topology has another."""
-        return SpoutCore(self.settings, checkpoint=checkpoint)
+        return SpoutCore(
+            self.settings,
+            checkpoint=checkpoint,
+            has_dead_letter=self.dead_letter is not None,
+            chance=random.random,
+        )
 
 
 def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
