@@ -13,6 +13,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.topology import Collector, Input
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.stages import LocalStages
 from flowctl.topology.topology import Topology, random_ids
@@ -159,3 +160,25 @@ class Hub:
                 continue
             assert due_s is not None and due_s < until_s, f"stuck: {self.figures}"
             self.now_s = max(self.now_s, due_s)
+
+
+def passing(given: Input, out: Collector) -> None:
+    out(given.value)
+
+
+def nothing(given: Input, out: Collector) -> None:
+    pass
+
+
+class Sink:
+    """Remembers which bolt got what."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Any]] = []
+
+    def __call__(self, given: Input, out: Collector) -> None:
+        self.got.append((out.bolt, given.value))
+
+    @property
+    def values(self) -> list[Any]:
+        return [value for _, value in self.got]

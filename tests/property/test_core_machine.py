@@ -5,7 +5,7 @@ Replay a failure with the line that Hypothesis prints, or with `--hypothesis-see
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, ClassVar, get_args
 
 import pytest
@@ -14,31 +14,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, WindowChanged
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Position, Record
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Position, Record
 from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.invariants import check
 from tests.core_driver import core_settings
+from tests.core_world import Bolt, RecordKey, covered_by
 
 PARTITIONS = ("p", "q")
 BOLTS = ("a", "b", "c")
 PICK = st.integers(0, 50)
-RecordKey = tuple[str, Position]
 # Draining: heartbeats come 4 a second, a hung tuple is given up after 8 s, three bolts may be
 # broken one after the other, and time-outs back off up to 8 s each.
 DRAIN_STEPS_MAX = 4_000
-
-
-class Bolt:
-    """A bolt as it is, not as the core sees it."""
-
-    def __init__(self, name: str, epoch: int, slots: int, beats: bool) -> None:
-        self.name, self.epoch, self.slots, self.beats = name, epoch, slots, beats
-        self.mode = "healthy"  # or: hung (beats, never done), frozen (nothing), lossy (drops all)
-        self.held: deque[Emission] = deque()
-        self.held_max = 0
-        self.window_at_start = 0
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -100,7 +89,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.acks: list[Ack] = []  # every ack that was ever under way in this run
         self.spans: dict[int, tuple[str, Position, Position]] = {}
         self.failed_on: dict[int, set[str]] = {}
-        self.covered = _covered(self.saved, self.source)
+        self.covered = covered_by(self.saved, self.source)
         self.position = {p: self._cumulative(p) for p in PARTITIONS}
         self.read = dict(self.position)
 
@@ -311,7 +300,7 @@ class CoreMachine(RuleBasedStateMachine):
             for t in self.core._pending.values()
             for r in t.cut.records
         }
-        covered = _covered(self.saved, self.source)
+        covered = covered_by(self.saved, self.source)
         again = self.processed_now - covered
         assert again <= in_flight | self.acked_since_save, "more runs again than was at risk"
         self.ended = False
@@ -330,7 +319,7 @@ class CoreMachine(RuleBasedStateMachine):
             position = self._cumulative(partition)
             assert position >= self.position[partition], "the cumulative ack went back (S14)"
             self.position[partition] = position
-        done = _covered(self.core.checkpoint(), self.source)
+        done = covered_by(self.core.checkpoint(), self.source)
         assert done <= self.processed.keys(), "acked what nobody processed"
         for bolt in self.bolts.values():
             if self.core.bolts[bolt.name].policy.work_max_s is not None:
@@ -397,19 +386,6 @@ class CoreMachine(RuleBasedStateMachine):
         beats_at_s = self.clock() + 0.25
         self.clock.advance_to(beats_at_s if deadline_s is None else min(deadline_s, beats_at_s))
         self.core.on_deadline(now_s=self.clock())
-
-
-def _covered(checkpoint: Checkpoint, source: dict[str, list[Record]]) -> set[RecordKey]:
-    """The records that ``checkpoint`` says are done."""
-    covered: set[RecordKey] = set()
-    for partition, done in checkpoint.partitions.items():
-        spans = [(span.first, span.last) for span in done.acked]
-        if done.position is not None:
-            spans.append((1, done.position))
-        for record in source[partition]:
-            if any(first <= record.position <= last for first, last in spans):  # type: ignore[operator]
-                covered.add((partition, record.position))
-    return covered
 
 
 TestCore = pytest.mark.req("S11", "S14", "S7", "S10", "S13", "S48", "S53", "S70")(

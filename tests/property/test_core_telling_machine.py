@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from flowctl.core.records import Ack
-from tests.property.test_core_machine import PICK, Bolt, CoreMachine
+from tests.core_world import Bolt
+from tests.property.test_core_machine import PICK, CoreMachine
 
 DURATIONS = st.sampled_from([0.0, 0.001, 0.02, 0.5])
 

@@ -1,0 +1,200 @@
+"""TopologyCore in virtual time: faults, time, back-pressure, restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowctl.core.records import AckOutcome
+from flowctl.topology import Batched, Collector, Input
+from tests.topology_driver import Hub, Sink, nothing, passing, topology
+
+
+def diamond(sink: Any) -> Any:
+    made = topology()
+    made.bolt("b1", passing).shuffle("s")
+    made.bolt("b2", passing).shuffle("s")
+    made.bolt("b3", sink).shuffle("b1").shuffle("b2")
+    return made
+
+
+def test_a_worker_that_dies_has_emitted_nothing() -> None:
+    sink = Sink()
+    made = topology()
+    made.bolt("a", passing, count=2).shuffle("s")
+    made.bolt("b", sink).shuffle("a")
+    hub = Hub(made)
+    hub.offer(range(60))
+    hub.emit()
+    first = hub.in_flight[0]
+    said = hub.process_one(first)  # all but the ack
+    epoch = hub.epoch[first.bolt]
+    lost = hub.kill(first.bolt)
+    assert first in lost and said.emits
+    hub.epoch[first.bolt], new_epoch = epoch, hub.epoch[first.bolt]
+    assert hub.ack(first, said) is AckOutcome.UNKNOWN  # of a connection that is over
+    hub.epoch[first.bolt] = new_epoch
+    hub.run()
+    assert sorted(sink.values) == list(range(60))
+    assert hub.figures.ledger_now == 0
+
+
+def test_the_second_ack_of_a_tuple_emits_nothing() -> None:
+    sink = Sink()
+    made = topology()
+    made.bolt("a", lambda given, out: [out(given.value), out("l", anchored=False)]).shuffle("s")
+    made.bolt("b", sink).shuffle("a")
+    hub = Hub(made)
+    hub.offer(["x"])
+    hub.emit()
+    emission = hub.in_flight.popleft()
+    said = hub.process_one(emission)
+    assert hub.ack(emission, said) is AckOutcome.ACKED
+    assert hub.ack(emission, said) is AckOutcome.DUPLICATE
+    hub.run()
+    assert sorted(sink.values) == ["l", "x"]
+
+
+@pytest.mark.req("S48", "S79")
+def test_a_tree_that_is_not_complete_in_time_goes_again() -> None:
+    made = topology(tree_timeout_s=10.0)
+    made.bolt("a", nothing).shuffle("s")
+    hub = Hub(made, overrides={"timeout.rto_max_s": 1e6, "timeout.rto_first_s": 1e6})
+    hub.offer(["x"])
+    hub.emit()
+    forgotten = hub.in_flight.popleft()
+    hub.now_s = 10.1
+    hub.emit()
+    assert hub.figures.expired == 0  # it lives for one to two ticks
+    hub.now_s = 20.2
+    hub.emit()
+    assert (hub.figures.expired, hub.figures.replayed) == (1, 1)
+    hub.ack(forgotten, hub.process_one(forgotten))  # late: counted, not taken for the new one
+    assert hub.core.checkpoint().partitions["s:p"].records == 0
+    hub.run()
+    assert hub.core.checkpoint().partitions["s:p"].records == 1
+
+
+def test_a_tuple_that_kills_its_workers_fails_its_roots() -> None:
+    made = topology()
+    made.bolt("a", nothing, count=2).shuffle("s")
+    hub = Hub(made, overrides={"retry.attempts_max": 2, "hedge.enabled": False})
+    hub.offer(["poison"])
+    kills = 0
+    while hub.core.gave_up is None:
+        hub.emit()
+        hub.now_s += 0.2
+        if hub.in_flight:
+            hub.kill(hub.in_flight[0].bolt)
+            kills += 1
+    assert kills == 4  # two for each of the root's two attempts
+    assert "died" in hub.core.gave_up.reason
+
+
+@pytest.mark.req("S59", "S37")
+def test_max_pending_bounds_the_roots() -> None:
+    made = topology(max_pending=40)
+    made.bolt("a", passing).shuffle("s")
+    made.bolt("b", nothing).shuffle("a")
+    hub = Hub(made, overrides={"tuple.records_max": 10})
+    hub.offer(range(1000))
+    most = 0
+    while hub.step():
+        most = max(most, len(hub.core._roots.trees))
+    assert 40 <= most < 40 + 256  # planted in runs of 256
+    assert hub.figures.complete == 1000
+
+
+@pytest.mark.req("S52", "S53", "S59")
+def test_a_stage_that_takes_nothing_stops_the_first_and_nothing_grows() -> None:
+    made = topology()
+    made.bolt("a", passing, count=2).shuffle("s")
+    made.bolt("b", passing, count=2).shuffle("a")
+    made.bolt("c", nothing, count=2).shuffle("b")
+    hub = Hub(made)
+    hub.offer(range(40_000))
+    stuck = []
+    for _ in range(5_000):
+        hub.emit()
+        hub.now_s += 0.001
+        while hub.in_flight and hub.in_flight[0].bolt.startswith("c"):
+            stuck.append(hub.in_flight.popleft())
+        if hub.in_flight:
+            emission = hub.in_flight.popleft()
+            hub.ack(emission, hub.process_one(emission))
+        hub.now_s += 0.02
+    before = hub.core.stage_figures()
+    assert not hub.in_flight
+    assert before[0].records < 10_000
+    assert hub.core.intake.buffer.records > 30_000
+    for emission in stuck:  # it comes back to life: all goes on
+        hub.ack(emission, hub.process_one(emission))
+    hub.run(until_s=1e6)
+    assert hub.figures.complete == 40_000
+
+
+def test_a_restart_runs_only_trees_that_were_not_complete() -> None:
+    sink = Sink()
+    hub = Hub(diamond(nothing))
+    hub.offer(range(50))
+    for _ in range(3):
+        hub.step()
+    hub.run()
+    hub.offer(range(50, 80), start=51)
+    hub.emit()  # under way when the driver dies
+    saved = hub.core.checkpoint()
+    assert saved.partitions["s:p"].records == 50
+    again = Hub(diamond(sink), checkpoint=saved)
+    again.offer(range(80))
+    again.run()
+    assert sorted(sink.values) == sorted([*range(50, 80)] * 2)
+    assert again.core.checkpoint().partitions["s:p"].records == 80
+
+
+def test_a_key_that_is_missing_fails_the_root_with_words() -> None:
+    made = topology()
+    made.bolt("a", passing).shuffle("s")
+    made.bolt("b", nothing, count=2).fields("a", "user")
+    hub = Hub(made, overrides={"retry.attempts_max": 2})
+    hub.offer([{"user": 1}, {"name": 1}])
+    while hub.core.gave_up is None:
+        hub.step()
+    assert "user" in hub.core.gave_up.reason
+    assert hub.figures.complete == 1
+
+
+@pytest.mark.req("S82")
+def test_ends_are_told_with_their_values() -> None:
+    failed = []
+
+    def once(given: Input, out: Collector) -> None:
+        if not failed:
+            failed.append(given.value)
+            raise ValueError("once")
+
+    made = topology()
+    made.bolt("a", once).shuffle("s")
+    made._callbacks["s"] = ()  # type: ignore[assignment]  # someone listens
+    hub = Hub(made)
+    hub.offer(["x"])
+    hub.run()
+    told = [(end.partition, end.position, end.value, end.reason) for end in hub.ends]
+    assert told == [("p", 1, "x", "ValueError: once"), ("p", 1, "x", None)]
+
+
+def test_a_batched_bolt_fails_and_acks_whole_tuples() -> None:
+    calls: list[int] = []
+
+    def store(inputs: Any, out: Collector) -> None:
+        calls.append(len(inputs))
+        if len(calls) == 1:
+            raise ConnectionError("database away")
+
+    made = topology()
+    made.bolt("a", Batched(store)).shuffle("s")
+    hub = Hub(made)
+    hub.offer(range(20))
+    hub.run()
+    assert calls[0] == 20 and sum(calls) == 40
+    assert (hub.figures.failed, hub.figures.complete) == (20, 20)
