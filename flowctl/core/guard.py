@@ -30,6 +30,9 @@ _LITTLE_GAIN_SHARE = 1.005
 _DOWN, _UP = 0.8, 1.25
 _DOWN_MOST = 0.5  # the first guess may be wrong: never more than halve
 _GUESS_ROOM = 1.25  # over the tuples that keep a sink busy if nobody ever met there
+# The first step is from two tuples a bolt to one: it costs each bolt a round trip, and a sink that
+# gets worse with each caller may be no better yet. Nearly as good is good enough to look further.
+_NEAR_SHARE = 0.95
 # Neighbours this close need no further step between them.
 _CLOSE = 0.1
 # A try ends as soon as its goodput is so many standard errors off the mark; below it sooner, as
@@ -189,9 +192,21 @@ class SinkGuard:
         if epoch.goodput >= self._mark:
             self._take(int(self.cap))
             self._go_down(now_s, "goodput kept")
-        else:
-            self._failed_below = int(self.cap)
-            self._go_down(now_s, "goodput lost")
+            return
+        further = self._guess(int(self.cap))
+        is_first = self._before is not None and self._good == self._probed
+        is_near = epoch.goodput >= _NEAR_SHARE * self._best
+        if is_first and is_near and further <= _DOWN * self.cap:
+            self._set_cap(further, now_s, "the sink is slow still")
+            self._enter(self._on_less, now_s, mark=self._mark)
+            return
+        self._failed_below = int(self.cap)
+        self._go_down(now_s, "goodput lost")
+
+    def _guess(self, above: int) -> int:
+        """About how many tuples would keep the sink busy if nobody ever met there (Little)."""
+        guess = _GUESS_ROOM * self._epoch.needed(self._least.value)
+        return max(1, int(max(_DOWN_MOST * above, min(_DOWN * above, guess))))
 
     def _on_more(self, now_s: float) -> None:
         """A larger cap was tried."""
@@ -295,8 +310,7 @@ class SinkGuard:
             return None
         if failed:
             return (good + failed) // 2
-        guess = _GUESS_ROOM * self._epoch.needed(self._least.value)
-        return max(1, int(max(_DOWN_MOST * good, min(_DOWN * good, guess))))
+        return self._guess(good)
 
     def _go_up(self, now_s: float, reason: str, *, gain: float = _GAIN_SHARE) -> None:
         self._set_cap(max(self._good + 1, int(_UP * self._good)), now_s, reason)
