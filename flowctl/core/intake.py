@@ -29,7 +29,9 @@ class Intake:
         guarantee: ProcessingGuarantee = ProcessingGuarantee.AT_LEAST_ONCE,
     ) -> None:
         self.is_held = False
-        self._guarantee = guarantee
+        # Asked for each tuple: an enum's properties cost more than all else here.
+        self._commits_acked = guarantee.commits_acked
+        self._commits_first = guarantee.commits_before_emit
         self.buffer = SendBuffer()
         self.ledgers: dict[str, PartitionLedger] = {}
         self.uncommitted = 0  # records read and not below their partition's cumulative ack
@@ -55,14 +57,14 @@ class Intake:
                 if len(run) == taken
                 else [size_of(record.value) for record in run]  # some were skipped
             )
-            if not self._guarantee.commits_acked:
+            if not self._commits_acked:
                 ledger.ack(seq, seq + len(run), run[0].position, run[-1].position)
             if NO_SIZE in run_sizes:
                 self._put_without_nulls(ledger, seq, run, run_sizes)
             else:
                 self.buffer.put(partition, seq, run, run_sizes)
         self.uncommitted += ledger.uncommitted - before
-        self.is_held = self.is_held or self._guarantee.commits_before_emit
+        self.is_held = self.is_held or self._commits_first
         return taken
 
     def _put_without_nulls(
@@ -75,7 +77,7 @@ class Intake:
             part = run[start:stop]
             if not is_null:
                 self.buffer.put(ledger.partition, seq + start, part, sizes[start:stop])
-            elif self._guarantee.commits_acked:
+            elif self._commits_acked:
                 ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
             start = stop
 
@@ -87,7 +89,7 @@ class Intake:
         sent, all of it: a kill loses what waits here (S93).
         """
         settings = self._settings
-        if self._guarantee.commits_before_emit:
+        if self._commits_first:
             return not self.buffer and not self.is_held
         return (
             2 * self.buffer.records <= settings.records_max
@@ -141,7 +143,7 @@ class Intake:
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are processed."""
-        if not self._guarantee.commits_acked:
+        if not self._commits_acked:
             return  # they were counted when they were read
         ledger = self.ledgers[cut.partition]
         before = ledger.cumulative_seq
@@ -151,7 +153,7 @@ class Intake:
 
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all is processed, as far as that is known."""
-        return self.ledgers[partition].cumulative if self._guarantee.commits_acked else None
+        return self.ledgers[partition].cumulative if self._commits_acked else None
 
     def uncommitted_of(self, partition: str) -> int:
         """Records of ``partition`` that were read and are not below its cumulative ack."""

@@ -233,10 +233,12 @@ class SpoutCore:
             self._revoke(holder, [flow_tuple.tuple_id])
 
     def _complete(self, flow_tuple: FlowTuple) -> None:
-        self._let_go(flow_tuple)
+        del self._pending[flow_tuple.tuple_id]
         self.intake.ack(flow_tuple.cut)
-        self.counters.acked += 1
-        self.counters.records_acked += len(flow_tuple.cut.records)
+        records, counters = len(flow_tuple.cut.records), self.counters
+        counters.acked += 1
+        counters.records_acked += records
+        counters.records_pending_now -= records
 
     def _let_go(self, flow_tuple: FlowTuple) -> None:
         del self._pending[flow_tuple.tuple_id]
