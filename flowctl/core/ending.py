@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Set
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
+from flowctl.core.dispatch import EXACT_MAX
 from flowctl.core.drain import Thief
 from flowctl.core.finish import Finish
 from flowctl.core.hedge import Hedger
@@ -34,6 +35,7 @@ class Ending:
         *,
         holds_back: bool,
     ) -> None:
+        self._bolts = bolts
         self._holds_back = holds_back
         self._counters = counters
         self._is_last_out = False  # nothing is left that was never sent
@@ -50,7 +52,8 @@ class Ending:
         None now: the others would have to wait for it.  If nobody is at work there are no others.
         """
         pending = self._counters.records_pending_now
-        if pending and self._holds_back and self._finish.is_late(consumer, left, pending):
+        is_ordered = self._holds_back and len(self._bolts) <= EXACT_MAX
+        if pending and is_ordered and self._finish.is_late(consumer, left, pending):
             return 0
         return self._finish.records_for(consumer, records, left, pending)
 

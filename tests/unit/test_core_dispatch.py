@@ -120,6 +120,20 @@ def test_the_heap_does_not_grow_with_acks() -> None:
     assert heap.pick() is not None
 
 
+def test_among_very_many_the_better_of_two() -> None:
+    heap, consumers = heap_of(**{f"b{i}": 1.0 for i in range(300)})
+    by_place = list(consumers.values())
+    by_place[1].completion_s = 0.5
+    assert [heap.pick() for _ in range(3)] == [by_place[1], by_place[0], by_place[2]]
+    for consumer in by_place:
+        consumer.has_room = consumer is by_place[7]
+    assert [heap.pick() for _ in range(3)] == [by_place[7]] * 3
+    assert heap.pick(frozenset(["b7"])) is None
+    by_place[9].has_room = True
+    heap.note_room(by_place[9])
+    assert heap.pick(frozenset(["b7"])) is by_place[9]
+
+
 def test_a_fast_bolt_gets_the_next_tuple_although_it_holds_more() -> None:
     driver = Driver("fast", "slow", window_policy="just_full", window_initial=8)
     for _ in range(5):  # until both are known by four samples
