@@ -12,7 +12,7 @@ from statistics import fmean, median
 import msgspec
 
 from flowctl.config import Settings
-from flowctl.core.events import BoltAdded, FlowEvent, TupleMoved, WindowChanged
+from flowctl.core.events import BoltAdded, BoltRemoved, FlowEvent, TupleMoved, WindowChanged
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.ports import Bolts
 from flowctl.runtime.spout import FlowControlSpout
@@ -187,15 +187,17 @@ def _alone_s(scenario: Scenario, service_s: float) -> float:
 
 
 def _recovered_s(scenario: Scenario, began_s: float, events: list[FlowEvent]) -> float:
-    """From a death until the last tuple that the bolt held is sent again; the longest; 0: none."""
-    moves = [event for event in events if isinstance(event, TupleMoved)]
+    """From a death until the last tuple that the bolt held is sent again; the longest; 0: none.
+
+    As many as its end moved: what is taken back from it later, alive again, is another thing.
+    """
     longest_s = 0.0
     for death in scenario.deaths:
-        died_s = began_s + death.at_s
-        back_s = began_s + (math.inf if death.back_at_s is None else death.back_at_s)
-        after = [m.at_s for m in moves if m.moved_from == f"b{death.bolt + 1}"]
-        times_s = [at_s - died_s for at_s in after if died_s <= at_s < back_s]
-        longest_s = max([longest_s, *times_s])
+        died_s, bolt = began_s + death.at_s, f"b{death.bolt + 1}"
+        later = [event for event in events if event.at_s >= died_s]
+        held = next((e.moved for e in later if isinstance(e, BoltRemoved) and e.bolt == bolt), 0)
+        moves = [e for e in later if isinstance(e, TupleMoved) and e.moved_from == bolt]
+        longest_s = max([longest_s, *(e.at_s - died_s for e in moves[:held])])
     return longest_s
 
 
