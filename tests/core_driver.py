@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settings import (
     BufferSettings,
     CoreSettings,
@@ -19,7 +19,7 @@ from flowctl.core.settings import (
     TupleSettings,
     WindowSettings,
 )
-from flowctl.core.spout import RevokeOrder, SpoutCore
+from flowctl.core.spout import SpoutCore
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.invariants import check
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from flowctl.config import WaitSettings
+from flowctl.runtime.loops import SpoutLoop
 from flowctl.runtime.queues import BoundedQueue, PendingEmits
 from flowctl.runtime.tasks import Ports
 from flowctl.runtime.wait import WaitInterrupted, make_wait_strategy
@@ -143,3 +144,13 @@ class Bolt:
     def execute(self, message: Any) -> None:
         self.calls.append(message)
         self.house.emits.emit((message, copy) for copy in range(self.fan_out))
+
+
+def spout_loop(house: House, *tasks: Spout, handle: Any = None, **settings: Any) -> SpoutLoop[Any]:
+    settings.setdefault("pending", ())
+    return SpoutLoop(tasks, house.ports(handle), **settings)
+
+
+def steps(loop: Any, count: int) -> None:
+    for _ in range(count):
+        loop.step()

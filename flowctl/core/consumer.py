@@ -129,8 +129,6 @@ class AdaptiveFlowConsumer:
         self._settings = settings
         self._window_max = settings.window.max
         self._events = events
-        self.has_room = True
-        self.completion_s = 0.0
         self.refresh()
 
     # -- how much it may hold ------------------------------------------------------------

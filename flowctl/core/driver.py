@@ -14,10 +14,9 @@ from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settings import CoreSettings
-from flowctl.core.spout import RevokeOrder
 
 
 class DriverCore(Protocol):

@@ -151,6 +151,13 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
 
 
+class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
+    """Ask ``bolt`` to give these tuples back if it has not begun them."""
+
+    bolt: str
+    tuple_ids: list[int]
+
+
 class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A bolt has processed a tuple.  Durations only: no clocks need to agree.
 

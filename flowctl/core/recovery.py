@@ -292,10 +292,7 @@ class Recovery:
                 )
             )
             consumer.take_out(flow_tuple.tuple_id)
-            if self._sends_again:
-                self.send_elsewhere(flow_tuple, consumer, now_s)
-            else:
-                self.drop(flow_tuple, consumer.bolt, "it never arrived", now_s)
+            self._send_again(flow_tuple, consumer, "it never arrived", now_s)
 
     def _expire(
         self, consumer: AdaptiveFlowConsumer, overdue: Sequence[FlowTuple], now_s: float
@@ -313,13 +310,19 @@ class Recovery:
             )
             consumer.take_out(flow_tuple.tuple_id)
             consumer.strays[flow_tuple.tuple_id] = now_s
-            if self._sends_again:
-                self.send_elsewhere(flow_tuple, consumer, now_s)
-            else:
-                self.drop(flow_tuple, consumer.bolt, "no ack in time", now_s)
+            self._send_again(flow_tuple, consumer, "no ack in time", now_s)
         if overdue and consumer.watches_signs:
             # If it comes back to life, it need not begin them: others have them.
             self._revoke(consumer, [flow_tuple.tuple_id for flow_tuple in overdue])
+
+    def _send_again(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, why: str, now_s: float
+    ) -> None:
+        """To another bolt, or, where nothing is sent twice, nowhere."""
+        if self._sends_again:
+            self.send_elsewhere(flow_tuple, consumer, now_s)
+        else:
+            self.drop(flow_tuple, consumer.bolt, why, now_s)
 
     def send_elsewhere(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.dispatch import is_by_completion
@@ -20,18 +18,11 @@ from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guard import SinkGuard
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple, Recovery
 from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
-
-
-class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
-    """Ask ``bolt`` to give these tuples back if it has not begun them."""
-
-    bolt: str
-    tuple_ids: list[int]
 
 
 class SpoutCore:
@@ -77,7 +68,11 @@ class SpoutCore:
             holds_back=is_by_completion(self.settings),
         )
         self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
-        self.handover = Handover(
+        self.handover = self._make_handover()
+        self._emitter = self._make_emitter()
+
+    def _make_handover(self) -> Handover:
+        return Handover(
             self.intake,
             self._recovery,
             pending=self._pending,
@@ -89,7 +84,9 @@ class SpoutCore:
             note_changed=self._note_room,
             let_go=self._let_go,
         )
-        self._emitter = Emitter(
+
+    def _make_emitter(self) -> Emitter:
+        return Emitter(
             self.settings,
             self.counters,
             self._events,

@@ -15,6 +15,7 @@ A spout takes acks whatever else waits, so a ring of full queues always comes lo
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence, Sized
 from typing import Final, Generic, TypeVar
 
@@ -69,7 +70,7 @@ def max_pending_of(per_task: int | None, tasks: int) -> int:
     return (per_task or 0) * tasks
 
 
-class Loop:
+class Loop(abc.ABC):
     """Opening and closing, which spouts and bolts have in common."""
 
     _idlings: Sequence[Idling] = ()
@@ -81,9 +82,9 @@ class Loop:
         self._opened: list[Task] = []
         self.open_was_called = False  # of all tasks: no message is taken before (S123)
 
+    @abc.abstractmethod
     def step(self) -> None:
         """Do one turn.  Raises what a task raises, and ``WaitInterrupted`` from a wait."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the tasks that were opened, all of them even where one raises."""

@@ -10,8 +10,7 @@ import threading
 from collections import deque
 
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Ack, AckOutcome, Emission
-from flowctl.core.spout import RevokeOrder
+from flowctl.core.records import Ack, AckOutcome, Emission, RevokeOrder
 from flowctl.errors import FencedError, InternalError, ProcessError, SourceError
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters

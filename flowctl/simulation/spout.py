@@ -6,8 +6,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flowctl.core.events import FlowEvent, WindowChanged
-from flowctl.core.records import Ack, AckOutcome
-from flowctl.core.spout import RevokeOrder, SpoutCore
+from flowctl.core.records import Ack, AckOutcome, RevokeOrder
+from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
 from flowctl.simulation.bolt import SimBolt
 from flowctl.simulation.loop import Handler

@@ -19,9 +19,9 @@ from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settlement import Settlement
-from flowctl.core.spout import RevokeOrder, SpoutCore
+from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError, InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.plan import StagePlan

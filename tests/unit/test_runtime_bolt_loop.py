@@ -7,20 +7,9 @@ from typing import Any
 import pytest
 
 from flowctl.config import WaitSettings
-from flowctl.runtime.loops import BoltLoop, SpoutLoop, run_until_interrupted
+from flowctl.runtime.loops import BoltLoop, run_until_interrupted
 from flowctl.runtime.tasks import ByTask
-from tests.loop_parts import Bolt, House, Message, Spout
-
-
-def spout_loop(house: House, *tasks: Spout, handle: Any = None, **settings: Any) -> SpoutLoop[Any]:
-    settings.setdefault("pending", ())
-    return SpoutLoop(tasks, house.ports(handle), **settings)
-
-
-def steps(loop: Any, count: int) -> None:
-    for _ in range(count):
-        loop.step()
-
+from tests.loop_parts import Bolt, House, Message, Spout, spout_loop, steps
 
 # -- the bolt ----------------------------------------------------------------------------------
 

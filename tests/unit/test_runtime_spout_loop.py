@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from flowctl.config import WaitSettings
-from flowctl.runtime.loops import SpoutLoop, max_pending_of
-from tests.loop_parts import House, Spout
-
-
-def spout_loop(house: House, *tasks: Spout, handle: Any = None, **settings: Any) -> SpoutLoop[Any]:
-    settings.setdefault("pending", ())
-    return SpoutLoop(tasks, house.ports(handle), **settings)
-
-
-def steps(loop: Any, count: int) -> None:
-    for _ in range(count):
-        loop.step()
-
+from flowctl.runtime.loops import max_pending_of
+from tests.loop_parts import House, Spout, spout_loop, steps
 
 # -- the spout: life cycle ---------------------------------------------------------------------
 
