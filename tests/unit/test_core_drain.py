@@ -137,3 +137,20 @@ def test_most_work_is_judged_by_what_is_left_now() -> None:
     driver.ack(at["b"][1], wait_s=0.0, service_s=0.4)
     ((second, _),) = asked(driver)
     assert second == "c"
+
+
+def test_a_bolt_that_would_be_last_gets_nothing_more() -> None:
+    """The others would have to wait for it, though it is idle and they are full."""
+    driver = Driver("fast", "slow", window_policy="just_full", window_initial=1)
+    driver.offer(2)
+    for emission in driver.emit():
+        service_s = 0.01 if emission.bolt == "fast" else 1.0
+        driver.clock.advance(service_s)
+        driver.ack(emission, wait_s=0.0, service_s=service_s, idle_total_s=0.0)
+    driver.offer(10)
+    driver.end()
+    emissions = driver.emit()
+    assert emissions
+    assert {emission.bolt for emission in emissions} == {"fast"}
+    assert driver.core.bolts["slow"].has_room
+    assert not driver.core.bolts["fast"].has_room
