@@ -77,7 +77,9 @@ class SendBuffer:
         self, partition: str, seq: int, records: Sequence[Record], sizes: Sequence[int]
     ) -> None:
         """Append a run; ``sizes`` are its records' sizes in bytes."""
-        self._runs.append(_Run(partition, seq, records, sizes))
+        # A slice of a tuple is one, and the garbage collector soon leaves tuples of records alone;
+        # lists it would follow until they are acked.
+        self._runs.append(_Run(partition, seq, tuple(records), sizes))
         self.records += len(records)
         self.size_bytes += sum(sizes)
 

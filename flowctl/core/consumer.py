@@ -22,6 +22,9 @@ _RTTS_KEPT = 32
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
+# A window's move is told when it is at least a sixteenth of it: of one of 200, single steps are
+# noise, and an event costs as much as an ack.
+_TELL_WINDOW = 16
 
 
 class AdaptiveFlowConsumer:
@@ -43,9 +46,9 @@ class AdaptiveFlowConsumer:
         "_by_signs",
         "_events",
         "_full_at_s",
-        "_pool",
         "_settings",
         "_window_max",
+        "_window_told",
         "acked",
         "alarm_s",
         "armed_at_s",
@@ -99,7 +102,7 @@ class AdaptiveFlowConsumer:
         self.is_fifo = in_order and slots == 1 and settings.timeout.rule == "signs"
         self.policy = make_policy(settings.window, learned=learned)
         self.rtt = RttEstimator(settings.timeout)
-        self.service = ServiceModel()
+        self.service = ServiceModel(pool)
         self.state = BoltState.NORMAL
         self.flight: dict[int, FlowTuple] = {}
         self.records_held = 0  # of the tuples in flight
@@ -125,9 +128,9 @@ class AdaptiveFlowConsumer:
         self.last_services_s: deque[float] = deque(maxlen=_RTTS_KEPT)
         self._full_at_s = -NEVER  # when a tuple last filled the window
         self._by_signs = settings.timeout.rule == "signs"
-        self._pool = pool if pool is not None else ServicePool()
         self._settings = settings
         self._window_max = settings.window.max
+        self._window_told = int(self.policy.window)
         self._events = events
         self.refresh()
 
@@ -156,17 +159,21 @@ class AdaptiveFlowConsumer:
     def work_s(self) -> float:
         """Seconds of work that it holds, all slots together."""
         service = self.service
-        work_s = service.tuple_s * len(self.flight) + service.record_s * self.records_held
-        return work_s + service.mean_s * len(self.strays) if self.strays else work_s
+        work_s = service.of(self.records_held, tuples=len(self.flight))
+        return work_s + service.mean_s * len(self.strays)
 
     def refresh(self) -> None:
         """Work out ``has_room`` and ``completion_s`` anew, after anything changed."""
         service, policy, strays = self.service, self.policy, self.strays
         held = len(self.flight)
-        work_s = service.tuple_s * held + service.record_s * self.records_held
+        mean_s = service.mean_s
+        # service.of(), without a call: this runs at each sending and each ack.
+        fixed = service.fixed_records
+        per_record_s = mean_s / (fixed + service.mean_records) if service.samples else 0.0
+        work_s = per_record_s * (fixed * held + self.records_held)
         if strays:
             held += len(strays)
-            work_s += service.mean_s * len(strays)
+            work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
         if self.is_suspect or self.is_stalled or self.is_gone:
             self.has_room = False
@@ -175,10 +182,10 @@ class AdaptiveFlowConsumer:
         else:
             self.has_room = not held or (work_s < work_max_s and held < self._window_max)
         if service.samples >= _SAMPLES_MIN:
-            self.completion_s = work_s / self.slots + service.mean_s + service.path_s
+            self.completion_s = work_s / self.slots + mean_s + service.path_s
         else:
             # While nobody knows anything, what each holds decides.
-            service_s = max(service.mean_s, self._pool.mean_s) or 1.0
+            service_s = max(mean_s, service.pool.mean_s) or 1.0
             self.completion_s = (held / self.slots + 1) * service_s + service.path_s
 
     # -- tuples go and come --------------------------------------------------------------
@@ -234,7 +241,6 @@ class AdaptiveFlowConsumer:
         if self.strays:
             self._forget_strays(flow_tuple.sent_at_s)
         limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
-        before = int(self.policy.window)
         signal = self.policy.on_ack(
             AckSample(
                 now_s,
@@ -250,16 +256,16 @@ class AdaptiveFlowConsumer:
             )
         )
         if signal is not None:
-            self._signal(signal, before, now_s, rtt_s)
+            self._signal(signal, now_s, rtt_s)
         elif self.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
-            self._signal(Signal.IN_RANGE, before, now_s, rtt_s)
+            self._signal(Signal.IN_RANGE, now_s, rtt_s)
 
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
         if wait_s is None or service_s is None:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
-            self.service.on_sample(now_s, busy_s, 0.0, records, self._pool)
+            self.service.on_sample(now_s, busy_s, 0.0, records)
             self.rtt.on_sample(now_s, rtt_s, is_checked=False)
             if not self.acked % _RTT_EVERY:
                 self.last_rtts_s.append(rtt_s)
@@ -270,7 +276,7 @@ class AdaptiveFlowConsumer:
         unqueued_s = rtt_s - wait_s
         self.service.is_told = True
         path_s = unqueued_s - service_s
-        self.service.on_sample(now_s, service_s, path_s, records, self._pool)
+        self.service.on_sample(now_s, service_s, path_s, records)
         # The timer of a bolt that is watched is armed anew by each ack: no tuple's wait counts.
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
@@ -301,11 +307,10 @@ class AdaptiveFlowConsumer:
 
     def on_expired(self, overdue: Sequence[FlowTuple], now_s: float, *, silent: bool) -> None:
         """A time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs off."""
-        before = int(self.policy.window)
         for flow_tuple in overdue:
             self.policy.on_expired(now_s, flow_tuple.sent_at_s)
         self.rtt.back_off(now_s)
-        self._signal(Signal.SILENT if silent else Signal.EXPIRED, before, now_s, None)
+        self._signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
     def on_heartbeat(self, holds: int, now_s: float) -> None:
         """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
@@ -340,9 +345,10 @@ class AdaptiveFlowConsumer:
         self.is_stalled = self.is_full
         self._enter(BoltState.SLOW, "overdue", now_s, None)
 
-    def _signal(self, signal: Signal, before: int, now_s: float, rtt_s: float | None) -> None:
-        after = int(self.policy.window)
-        if after != before:
+    def _signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
+        before, after = self._window_told, int(self.policy.window)
+        if after != before and abs(after - before) * _TELL_WINDOW >= before:
+            self._window_told = after
             self._events.append(
                 WindowChanged(
                     at_s=now_s, bolt=self.bolt, before=before, after=after, reason=signal.value

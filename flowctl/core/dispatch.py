@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
@@ -96,18 +96,21 @@ class BetterOfTwo(RoundRobin):
     __slots__ = ()
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
-        first = super().pick(avoid)
-        if first is None or avoid:
-            return first
+        if avoid:
+            return super().pick(avoid)
         ring = self._ring
-        second = ring[0]
-        if second.has_room and second.completion_s < first.completion_s:
-            # The first was moved to the end of the ring: it stays the next.
-            ring.popleft()
-            ring.appendleft(ring.pop())
-            ring.append(second)
-            return second
-        return first
+        while ring:
+            first = ring.popleft()
+            if not first.has_room:
+                first.queued_s = NOT_QUEUED
+                continue
+            second = ring[0] if ring else first
+            if second.completion_s < first.completion_s and second.has_room:
+                ring[0] = first  # it stays the next
+                first = second
+            ring.append(first)
+            return first
+        return None
 
 
 class LeastCompletion:
@@ -118,10 +121,9 @@ class LeastCompletion:
     when the entry comes to the top: O(log N) each, amortised.  Among equals the one that was noted
     first goes first.  With ``avoid``, O(len(avoid) log N).
 
-    Once there have been more than 256 bolts: :class:`BetterOfTwo` instead, O(1).
     """
 
-    __slots__ = ("_heap", "_large", "_live", "_members", "_order", "_places")
+    __slots__ = ("_heap", "_live", "_members", "_order", "_places")
 
     def __init__(self) -> None:
         # (when, order, the bolt's place in _members).  An entry is live if it is its bolt's
@@ -132,12 +134,8 @@ class LeastCompletion:
         self._places = 0
         self._order = 0
         self._live = 0
-        self._large: BetterOfTwo | None = None
 
     def note_room(self, consumer: AdaptiveFlowConsumer) -> None:
-        if self._large is not None:
-            self._large.note_room(consumer)
-            return
         if not consumer.has_room:
             return
         at_s = consumer.completion_s
@@ -150,29 +148,16 @@ class LeastCompletion:
             self._places += 1
             consumer.place = self._places
             self._members[consumer.place] = consumer
-            if len(self._members) > EXACT_MAX:
-                self._grow_large()
-                return
         self._order += 1
         heappush(self._heap, (at_s, self._order, consumer.place))
         if len(self._heap) > _HEAP_MIN + (1 + _DEAD_PER_LIVE) * self._live:
             self._sweep()
-
-    def _grow_large(self) -> None:
-        self._large = BetterOfTwo()
-        for consumer in self._members.values():
-            consumer.queued_s = NOT_QUEUED
-            self._large.note_room(consumer)
-        self._members.clear()
-        self._heap.clear()
 
     def forget(self, consumer: AdaptiveFlowConsumer) -> None:
         if self._members.pop(consumer.place, None) is not None:
             self._live -= consumer.queued_s != NOT_QUEUED
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
-        if self._large is not None:
-            return self._large.pick(avoid)
         avoided: list[tuple[float, int, int]] = []
         found = self._first()
         while found is not None and found.bolt in avoid:
@@ -212,3 +197,12 @@ class LeastCompletion:
         ]
         heapify(self._heap)
         self._live = len(self._heap)
+
+
+def dispatcher_for(many: Iterable[AdaptiveFlowConsumer]) -> Dispatcher:
+    """Return what goes on from :class:`LeastCompletion` when there are more than ``EXACT_MAX``."""
+    dispatcher = BetterOfTwo()
+    for consumer in many:
+        consumer.queued_s = NOT_QUEUED
+        dispatcher.note_room(consumer)
+    return dispatcher

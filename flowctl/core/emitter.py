@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Set
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.dispatch import make_dispatcher
+from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, dispatcher_for, make_dispatcher
 from flowctl.core.ending import Ending
 from flowctl.core.events import FlowEvent, TupleHedged, TupleMoved
 from flowctl.core.guard import SinkGuard
@@ -69,15 +69,21 @@ class Emitter:
         # start nobody knows.
         self._is_limited = True
 
+    def note_added(self) -> None:
+        """One more bolt is there: among very many the best is not looked for."""
+        if len(self._bolts) > EXACT_MAX and isinstance(self.dispatcher, LeastCompletion):
+            self.dispatcher = dispatcher_for(self._bolts.values())
+
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
         guard = self._guard
         is_held = guard is not None and guard.in_use and not guard.has_room(self.in_flight)
-        if self._recovery.retries and not is_held:
+        # Not by len() and bool() of our own classes: calls, and this is asked for each tuple.
+        if self._recovery.retries.scheduled and not is_held:
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
-        if not self._intake.buffer:
+        if not self._intake.buffer.records:
             self._is_limited = False
             return self._emit_copy(now_s) if self.input_ended else None
         if self._intake.is_held:

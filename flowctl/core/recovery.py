@@ -200,7 +200,8 @@ class Recovery:
         """A tuple was sent to ``consumer``, or its RTO changed: see that its alarm is set."""
         alarm_s = consumer.alarm_s
         if not consumer.flight:
-            self._alarms.set(consumer, consumer.strays_due_s())
+            if consumer.strays:
+                self._alarms.set(consumer, consumer.strays_due_s())
         elif consumer.armed_at_s + consumer.rtt.rto_s < alarm_s or (
             # An alarm of a time-out that was backed off may be far away.
             consumer.heard_at_s + self._silence_max_s < alarm_s and consumer.watches_signs

@@ -26,10 +26,11 @@ def backoff_s(
 class RetryQueue:
     """What goes again: one schedule per tuple, bounded in attempts.  Not thread-safe.
 
-    Taking out is lazy: an entry of a heap counts only while it is the tuple's newest.
+    ``scheduled`` holds them by id; only to be read.  Taking out is lazy: an entry of a heap counts
+    only while it is the tuple's newest.
     """
 
-    __slots__ = ("_chance", "_due_s", "_ready", "_scheduled", "_settings", "_waiting")
+    __slots__ = ("_chance", "_due_s", "_ready", "_settings", "_waiting", "scheduled")
 
     def __init__(
         self, settings: RetrySettings | None = None, chance: Callable[[], float] | None = None
@@ -37,13 +38,13 @@ class RetryQueue:
         # (time, tuple id): two with the same time both survive, in a fixed order (S110).
         self._waiting: list[tuple[float, int]] = []  # by the time before which they must not go
         self._ready: list[tuple[float, int]] = []  # by the deadline that they missed
-        self._scheduled: dict[int, FlowTuple] = {}
+        self.scheduled: dict[int, FlowTuple] = {}
         self._due_s: dict[int, float] = {}  # of those that wait
         self._settings = settings or RetrySettings()
         self._chance = chance
 
     def __len__(self) -> int:
-        return len(self._scheduled)
+        return len(self.scheduled)
 
     def schedule(self, flow_tuple: FlowTuple, *, now_s: float) -> float | None:
         """Schedule it after its back-off; return when it is ready, or None: refused (S110).
@@ -59,7 +60,7 @@ class RetryQueue:
     def add(self, flow_tuple: FlowTuple, *, not_before_s: float, now_s: float) -> None:
         """Schedule ``flow_tuple``, ready at ``not_before_s``; this takes an older one's place."""
         tuple_id = flow_tuple.tuple_id
-        self._scheduled[tuple_id] = flow_tuple
+        self.scheduled[tuple_id] = flow_tuple
         if not_before_s > now_s:
             self._due_s[tuple_id] = not_before_s
             heappush(self._waiting, (not_before_s, tuple_id))
@@ -70,7 +71,7 @@ class RetryQueue:
     def discard(self, tuple_id: int) -> bool:
         """Take a tuple out, as it is done after all; True if it was scheduled."""
         self._due_s.pop(tuple_id, None)
-        return self._scheduled.pop(tuple_id, None) is not None
+        return self.scheduled.pop(tuple_id, None) is not None
 
     def next_due_s(self) -> float | None:
         """When the next waiting tuple becomes ready, or None."""
@@ -85,18 +86,18 @@ class RetryQueue:
             due_s, tuple_id = heappop(self._waiting)
             if self._due_s.get(tuple_id) == due_s:
                 del self._due_s[tuple_id]
-                heappush(self._ready, (self._scheduled[tuple_id].deadline_s, tuple_id))
+                heappush(self._ready, (self.scheduled[tuple_id].deadline_s, tuple_id))
 
     def is_ready(self, tuple_id: int, *, now_s: float) -> bool:
         """Whether the tuple is scheduled and its time has come."""
-        return tuple_id in self._scheduled and self._due_s.get(tuple_id, now_s) <= now_s
+        return tuple_id in self.scheduled and self._due_s.get(tuple_id, now_s) <= now_s
 
     def earliest_retriable(self, *, now_s: float) -> dict[str, Position]:
         """Per partition the lowest position among tuples that are due (S111).  O(due)."""
         self.ripen(now_s)
         earliest: dict[str, Position] = {}
         for _, tuple_id in self._ready:
-            flow_tuple = self._scheduled.get(tuple_id)
+            flow_tuple = self.scheduled.get(tuple_id)
             if flow_tuple is None or tuple_id in self._due_s:
                 continue
             partition, first = flow_tuple.cut.partition, flow_tuple.first
@@ -110,18 +111,18 @@ class RetryQueue:
             _, tuple_id = heappop(self._ready)
             if tuple_id in self._due_s:
                 continue  # it failed again since: its newest schedule is another one
-            flow_tuple = self._scheduled.pop(tuple_id, None)
+            flow_tuple = self.scheduled.pop(tuple_id, None)
             if flow_tuple is not None:
                 yield flow_tuple
 
     def put_back(self, flow_tuple: FlowTuple) -> None:
         """A tuple from :meth:`take_ready` could not be sent yet."""
-        self._scheduled[flow_tuple.tuple_id] = flow_tuple
+        self.scheduled[flow_tuple.tuple_id] = flow_tuple
         heappush(self._ready, (flow_tuple.deadline_s, flow_tuple.tuple_id))
 
     def take_partition(self, partition: str) -> list[FlowTuple]:
         """Take out and return what is scheduled of ``partition``: it was taken away (S99)."""
-        taken = [t for t in self._scheduled.values() if t.cut.partition == partition]
+        taken = [t for t in self.scheduled.values() if t.cut.partition == partition]
         for flow_tuple in taken:
             self.discard(flow_tuple.tuple_id)
         return taken

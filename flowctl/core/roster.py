@@ -76,7 +76,6 @@ class Roster:
         now_s: float,
         reason: str,
         lost: bool,
-        pool: ServicePool,
         dispatcher: Dispatcher,
         recovery: Recovery,
         guarantee: ProcessingGuarantee,
@@ -90,7 +89,7 @@ class Roster:
         self._former[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
         held = consumer.take_all()
         consumer.strays.clear()
-        consumer.service.leave(pool)
+        consumer.service.leave()
         self._counters.bolts_lost += lost
         self._events.append(
             BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)

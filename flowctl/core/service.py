@@ -67,9 +67,12 @@ class ServiceModel:
     frames.  Seconds throughout.  Read the attributes; only :meth:`on_sample` writes them:
     ``samples`` acks so far; ``is_told``: the bolt tells its times, else they are guessed;
     ``records_most`` the most records of any tuple; ``mean_s`` and ``mean_records`` of a tuple of
-    late; ``tuple_s`` (a) and ``record_s`` (b); ``path_s`` the shortest path of the last ten to
-    twenty seconds and ``path_peak_s`` the longest of late: what has to be bridged so that the
-    bolt never runs dry.  Not thread-safe.
+    late; ``path_s`` the shortest path of the last ten to twenty seconds and ``path_peak_s`` the
+    longest of late: what has to be bridged so that the bolt never runs dry.  ``pool`` is shared
+    with the other bolts, ``fixed_records`` the pool's at this bolt's last ack.  Not thread-safe.
+
+    Each number that an ack changes is an object somewhere in memory: with 10,000 bolts these are
+    most of what an ack costs, so what can be worked out from others is not kept.
     """
 
     __slots__ = (
@@ -84,22 +87,23 @@ class ServiceModel:
         "_xx",
         "_xy",
         "_y",
+        "fixed_records",
         "is_told",
         "mean_records",
         "mean_s",
         "path_peak_s",
         "path_s",
-        "record_s",
+        "pool",
         "records_most",
         "samples",
-        "tuple_s",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, pool: ServicePool | None = None) -> None:
+        self.pool = pool or ServicePool()
         self.samples = 0
         self.is_told = False
         self.records_most = 0
-        self.mean_s = self.mean_records = self.tuple_s = self.record_s = 0.0
+        self.mean_s = self.mean_records = self.fixed_records = 0.0
         self.path_s = self.path_peak_s = 0.0
         self._w = self._x = self._y = self._xx = self._xy = 0.0  # of the line, x = 1/n, y = s/n
         self._points = self._last_records = 0
@@ -107,23 +111,22 @@ class ServiceModel:
         self._path_now_s = self._path_before_s = float("inf")
         self._path_since_s = float("-inf")
 
-    def on_sample(
-        self, now_s: float, service_s: float, path_s: float, records: int, pool: ServicePool
-    ) -> None:
+    def on_sample(self, now_s: float, service_s: float, path_s: float, records: int) -> None:
         """Take one ack's times."""
         self.samples = samples = self.samples + 1
         if records > self.records_most:
             self.records_most = records
         gain = 1.0 / samples if samples < _MEMORY else 1.0 / _MEMORY
-        self.mean_s = mean_s = self.mean_s + gain * (service_s - self.mean_s)
-        self.mean_records += gain * (records - self.mean_records)
+        self.mean_s += gain * (service_s - self.mean_s)
+        if records != self.mean_records:
+            self.mean_records += gain * (records - self.mean_records)
+        pool = self.pool
         pool_s = pool.mean_s
         pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s) if pool_s else service_s
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
-            self._draw_line(service_s, records, pool)
-        self.record_s = record_s = mean_s / (pool.fixed_records + self.mean_records)
-        self.tuple_s = pool.fixed_records * record_s
+            self._draw_line(service_s, records)
+        self.fixed_records = pool.fixed_records
         if now_s - self._path_since_s > _PATH_LIFE_S:
             self._path_since_s = now_s
             self._path_before_s, self._path_now_s = self._path_now_s, path_s
@@ -136,7 +139,7 @@ class ServiceModel:
         peak_s = least_s + (self.path_peak_s - least_s) * (1 - _PEAK_DECAY)
         self.path_peak_s = path_s if path_s > peak_s else peak_s
 
-    def _draw_line(self, service_s: float, records: int, pool: ServicePool) -> None:
+    def _draw_line(self, service_s: float, records: int) -> None:
         x = 1.0 / records
         y = service_s * x
         self._w = _SPLIT_DECAY * self._w + 1.0
@@ -146,22 +149,35 @@ class ServiceModel:
         self._xy = _SPLIT_DECAY * self._xy + x * y
         self._points += 1
         if self._points % _TELL_EVERY == 0 or self._points < _TELL_EVERY:
-            self._tell(pool)
+            self._tell()
 
-    def _tell(self, pool: ServicePool) -> None:
+    def _tell(self) -> None:
         w, x, y = self._w, self._x, self._y
         if y <= 0:
             return
         xy = (self._xy - x * y / w) / (y / w)
         told = (w, x, self._xx - x * x / w, xy)
         before, self._told = self._told, told
-        pool.add(*(new - old for new, old in zip(told, before, strict=True)))
+        self.pool.add(*(new - old for new, old in zip(told, before, strict=True)))
 
-    def leave(self, pool: ServicePool) -> None:
+    def leave(self) -> None:
         """The bolt went: the pool forgets it."""
         before, self._told = self._told, (0.0, 0.0, 0.0, 0.0)
-        pool.add(*(-old for old in before))
+        self.pool.add(*(-old for old in before))
 
-    def of(self, records: int) -> float:
-        """S(n) for a tuple of ``records``."""
-        return self.tuple_s + self.record_s * records
+    @property
+    def record_s(self) -> float:
+        """What a record costs (b); 0 while nothing is known."""
+        return self.of(1, tuples=0)
+
+    @property
+    def tuple_s(self) -> float:
+        """What a tuple costs beside its records (a)."""
+        return self.of(0)
+
+    def of(self, records: float, *, tuples: int = 1) -> float:
+        """S(n) for a tuple of ``records``; for several ``tuples``, their sum."""
+        if not self.samples:
+            return 0.0
+        fixed = self.fixed_records
+        return self.mean_s * (fixed * tuples + records) / (fixed + self.mean_records)

@@ -44,14 +44,17 @@ def records_for(
     ``settings.records_max``.
     """
     service, most = consumer.service, settings.records_max
+    if most == 1:
+        return 1
     if not service.samples:
         return min(most, _FIRST[min(consumer.sent, len(_FIRST) - 1)])
-    if service.record_s <= 0:
+    record_s = service.record_s
+    if record_s <= 0:
         return most
     work_s = settings.service_max_s - service.tuple_s
     if service.is_told and pool.is_split:  # else the two costs are not known apart
         work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
-    records = work_s / service.record_s
+    records = work_s / record_s
     records = min(records, _GROWTH * service.records_most)
     dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
     size = max(1, min(most, int(records * dither)))

@@ -120,6 +120,7 @@ class SpoutCore:
             in_order=in_order,
             pool=self._emitter.pool,
         )
+        self._emitter.note_added()
         self._note_room(consumer)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
@@ -137,7 +138,6 @@ class SpoutCore:
             now_s=now_s,
             reason=reason,
             lost=lost,
-            pool=self._emitter.pool,
             dispatcher=self._emitter.dispatcher,
             recovery=self._recovery,
             guarantee=self.guarantee,

@@ -37,7 +37,7 @@ def _check_places(core: SpoutCore) -> None:
             _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
             _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
             seen[tuple_id] = name
-    for tuple_id in core._recovery.retries._scheduled:
+    for tuple_id in core._recovery.retries.scheduled:
         _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
         seen[tuple_id] = "retry"
     attempts_max = core.settings.retry.attempts_max

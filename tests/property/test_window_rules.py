@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, make_policy
@@ -52,7 +52,6 @@ class Bolt:
         self.now_s = 0.0
         self.sent_at_s = 0.0
         self.service = ServiceModel()
-        self._pool = ServicePool()
         self._slots = slots
         self._idle_s = 0.0
 
@@ -66,7 +65,7 @@ class Bolt:
             self.policy.on_expired(self.now_s, self.sent_at_s)
             return None
         self._idle_s += idle_s
-        self.service.on_sample(self.now_s, service_s, path_s, records, self._pool)
+        self.service.on_sample(self.now_s, service_s, path_s, records)
         return self.policy.on_ack(
             AckSample(
                 self.now_s,

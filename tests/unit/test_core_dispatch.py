@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
-from flowctl.core.dispatch import LeastCompletion, RoundRobin
+from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, RoundRobin, dispatcher_for
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
@@ -121,47 +121,27 @@ def test_the_heap_does_not_grow_with_acks() -> None:
 
 
 def test_among_very_many_the_better_of_two() -> None:
-    heap, consumers = heap_of(**{f"b{i}": 1.0 for i in range(300)})
+    _, consumers = heap_of(**{f"b{i}": 1.0 for i in range(300)})
     by_place = list(consumers.values())
     by_place[1].completion_s = 0.5
-    assert [heap.pick() for _ in range(3)] == [by_place[1], by_place[0], by_place[2]]
+    ring = dispatcher_for(by_place)
+    assert [ring.pick() for _ in range(3)] == [by_place[1], by_place[0], by_place[2]]
     for consumer in by_place:
         consumer.has_room = consumer is by_place[7]
-    assert [heap.pick() for _ in range(3)] == [by_place[7]] * 3
-    assert heap.pick(frozenset(["b7"])) is None
+    assert [ring.pick() for _ in range(3)] == [by_place[7]] * 3
+    assert ring.pick(frozenset(["b7"])) is None
     by_place[9].has_room = True
-    heap.note_room(by_place[9])
-    assert heap.pick(frozenset(["b7"])) is by_place[9]
+    ring.note_room(by_place[9])
+    assert ring.pick(frozenset(["b7"])) is by_place[9]
 
 
-def test_a_fast_bolt_gets_the_next_tuple_although_it_holds_more() -> None:
-    driver = Driver("fast", "slow", window_policy="just_full", window_initial=8)
-    for _ in range(5):  # until both are known by four samples
-        driver.offer(16)
-        for emission in driver.emit():
-            driver.clock.advance(0.01)
-            service_s = 0.001 if emission.bolt == "fast" else 0.1
-            driver.ack(emission, wait_s=0.0, service_s=service_s, idle_total_s=0.0)
-    driver.offer(2)
-    assert [e.bolt for e in driver.emit()] == ["fast", "fast"]
-    assert driver.core.bolts["slow"].has_room
-
-
-def test_in_turn_waits_for_the_one_whose_turn_it_is() -> None:
-    driver = Driver("a", "b", window_policy="fixed", window_initial=1, dispatch_choice="in_turn")
-    driver.offer(9)
-    on_a, on_b = driver.emit()
-    driver.ack(on_b)
-    assert driver.emit() == []  # a's turn, and a is full
-    driver.ack(on_a)
-    assert [e.bolt for e in driver.emit()] == ["a", "b"]
-
-
-@pytest.mark.req("S37", "S59")
-def test_a_bound_on_all_that_is_under_way() -> None:
-    driver = Driver("a", "b", window_initial=9, dispatch_in_flight_max=3)
-    driver.offer(99)
-    emissions = driver.emit()
-    assert len(emissions) == 3
-    driver.ack(emissions[0])
-    assert len(driver.emit()) == 1
+def test_with_the_257th_bolt_the_better_of_two_goes_on_where_the_heap_was() -> None:
+    names = [f"b{number}" for number in range(EXACT_MAX)]
+    driver = Driver(*names, dispatch_choice="least_completion", window_initial=1)
+    driver.offer(EXACT_MAX + 2)
+    first = driver.emit(EXACT_MAX // 2)
+    driver.add("late")
+    then = driver.emit()
+    assert sorted(e.bolt for e in first + then) == sorted([*names, "late"])
+    driver.ack(then[0])
+    assert [e.bolt for e in driver.emit()] == [then[0].bolt]

@@ -68,7 +68,7 @@ def test_a_record_of_50_mb_rides_alone() -> None:
     driver.emit()
     assert driver.core.offer("p", [huge, Record(3, "b")], now_s=0.0) == 1
     (emission,) = driver.emit()
-    assert (emission.records, emission.size_bytes) == ([huge], 50 << 20)
+    assert (*emission.records, emission.size_bytes) == (huge, 50 << 20)
     assert driver.core.offer("p", [Record(3, "b")], now_s=0.0) == 1
 
 

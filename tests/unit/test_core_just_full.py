@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -23,7 +23,6 @@ class Bolt:
         self.now_s = 0.0
         self.idle_total_s = 0.0
         self.service = ServiceModel()
-        self.pool = ServicePool()
 
     def ack(
         self,
@@ -37,7 +36,7 @@ class Bolt:
         rtt_s = wait_s + service_s + path_s
         sent_at_s, self.now_s = self.now_s, self.now_s + rtt_s
         self.idle_total_s += idle_s
-        self.service.on_sample(self.now_s, service_s, path_s, 100, self.pool)
+        self.service.on_sample(self.now_s, service_s, path_s, 100)
         return self.policy.on_ack(
             AckSample(
                 self.now_s,
@@ -139,12 +138,12 @@ def test_an_expiry_takes_no_work_away() -> None:
 
 
 def test_a_shortest_path_is_forgotten_and_a_longest_fades() -> None:
-    model, pool = ServiceModel(), ServicePool()
-    model.on_sample(0.0, SERVICE_S, 0.001, 100, pool)
-    model.on_sample(0.1, SERVICE_S, 0.101, 100, pool)
+    model = ServiceModel()
+    model.on_sample(0.0, SERVICE_S, 0.001, 100)
+    model.on_sample(0.1, SERVICE_S, 0.101, 100)
     assert (model.path_s, model.path_peak_s) == (0.001, 0.101)
-    model.on_sample(0.2, SERVICE_S, 0.001, 100, pool)
+    model.on_sample(0.2, SERVICE_S, 0.001, 100)
     assert model.path_peak_s == pytest.approx(0.001 + 0.98 * 0.1)
     for now_s in (11.0, 22.0, 33.0):
-        model.on_sample(now_s, SERVICE_S, 0.05, 100, pool)
+        model.on_sample(now_s, SERVICE_S, 0.05, 100)
     assert model.path_s == 0.05

@@ -88,36 +88,38 @@ def test_the_two_costs_are_told_apart_at_any_speed_in_spite_of_noise() -> None:
     """Twelve bolts, speeds 8:1, 10 % noise, sizes within 15 %: r = 5 ms / 20 us is 250 records."""
     rng = random.Random(7)
     pool = ServicePool()
-    models = [ServiceModel() for _ in range(12)]
+    models = [ServiceModel(pool) for _ in range(12)]
     for turn in range(400):
         for index, model in enumerate(models):
             speed = (2.0, 1.0, 0.25)[index % 3]
             records = (25, 100, 400)[turn] if turn < 3 else int(2_000 * rng.uniform(0.85, 1.15))
             service_s = (FIXED_S + RECORD_S * records) / speed * rng.lognormvariate(0.0, 0.1)
-            model.on_sample(turn * 0.1, service_s, 0.002, records, pool)
+            model.on_sample(turn * 0.1, service_s, 0.002, records)
     assert pool.fixed_records == pytest.approx(250, rel=0.5)
     slow, fast = models[2], models[0]
     assert slow.of(1_000) == pytest.approx(8 * fast.of(1_000), rel=0.15)
 
 
 def test_while_sizes_do_not_vary_all_cost_is_the_records() -> None:
-    pool, model = ServicePool(), ServiceModel()
+    pool = ServicePool()
+    model = ServiceModel(pool)
     for turn in range(50):
-        model.on_sample(turn * 0.1, 0.01, 0.002, 100, pool)
+        model.on_sample(turn * 0.1, 0.01, 0.002, 100)
     assert (pool.fixed_records, model.tuple_s) == (0.0, 0.0)
     assert model.record_s == pytest.approx(0.0001)
 
 
 def test_a_bolt_that_goes_takes_its_line_along() -> None:
-    pool, stays, goes = ServicePool(), ServiceModel(), ServiceModel()
+    pool = ServicePool()
+    stays, goes = ServiceModel(pool), ServiceModel(pool)
     for turn, records in enumerate((25, 100, 400, 800)):
-        stays.on_sample(turn, 0.001 + 1e-5 * records, 0.0, records, pool)
+        stays.on_sample(turn, 0.001 + 1e-5 * records, 0.0, records)
     alone = pool.fixed_records
     assert alone == pytest.approx(100, rel=0.01)
     for turn, records in enumerate((25, 100, 400, 800)):
-        goes.on_sample(turn, 1.0 + 1e-5 * records, 0.0, records, pool)
+        goes.on_sample(turn, 1.0 + 1e-5 * records, 0.0, records)
     assert pool.fixed_records > 2 * alone
-    goes.leave(pool)
+    goes.leave()
     assert pool.fixed_records == pytest.approx(alone)
 
 

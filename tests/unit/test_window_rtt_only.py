@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.service import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy
@@ -239,6 +239,6 @@ def test_with_telemetry_just_full_does_not_ask_it() -> None:
     policy = rtt_only("just_full")
     policy.on_ack(AckSample(0.012, 0.0, 0.012, None, None, 100, True, ServiceModel()))
     service = ServiceModel()
-    service.on_sample(0.024, 0.010, 0.002, 100, ServicePool())
+    service.on_sample(0.024, 0.010, 0.002, 100)
     policy.on_ack(AckSample(0.024, 0.012, 0.012, 0.0, 0.010, 100, True, service, 0.0, 1))
     assert policy.window == pytest.approx(2.2)

@@ -42,7 +42,6 @@ class JustFullWindow:
 
     __slots__ = (
         "_bare",
-        "_busy_s",
         "_idle_s",
         "_ignore_idle_until_s",
         "_last_idle_s",
@@ -78,7 +77,6 @@ class JustFullWindow:
         self._round_start_s = now_s
         self._round_acks = 0
         self._idle_s = 0.0
-        self._busy_s = 0.0
 
     def _begin_watch(self) -> None:
         """Begin to collect evidence for a decrease."""
@@ -92,7 +90,6 @@ class JustFullWindow:
         if wait_s is None or sample.service_s is None:
             return self._infer(sample)
         self._round_acks += 1
-        self._busy_s += sample.service_s
         if wait_s < self._wait_min_s:
             self._wait_min_s = wait_s
         if idle_total_s is not None:
@@ -123,7 +120,7 @@ class JustFullWindow:
         self._rounds += 1
         self._shrink_acks += self._round_acks
         idle_s = self._idle_s if now_s >= self._ignore_idle_until_s else 0.0
-        if idle_s > _IDLE_SHARE * (idle_s + self._busy_s):
+        if idle_s > _IDLE_SHARE * (idle_s + self._round_acks * model.mean_s):
             self._margin_s += idle_s * slots
             # What was sent before this change can't show it yet.
             self._ignore_idle_until_s = now_s + model.path_peak_s
