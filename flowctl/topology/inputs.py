@@ -65,12 +65,19 @@ class Collector:
         stream: str | None = None,
         task: int | None = None,
         anchored: bool = True,
+        anchors: Input | Iterable[Input] | None = None,
     ) -> None:
         """Emit ``value``; to ``task`` (from 0) of those that get it by a direct grouping.
 
-        Not ``anchored``: it belongs to no tree, so nobody waits for it or sends it again (S83).
+        ``anchors``: the inputs that it comes from; None: all that is being worked on.  In a
+        :class:`flowctl.topology.Batched` bolt name them wherever it does not come from all:
+        n emits of n inputs each are n x n edges.  Not ``anchored``: it belongs to no tree, so
+        nobody waits for it or sends it again (S83).
         """
-        self._emits.append(Emitted(value, self._anchors if anchored else [], stream, task))
+        ids = self._anchors if anchored else []
+        if anchors is not None:
+            ids = _ids_of(anchors)
+        self._emits.append(Emitted(value, ids, stream, task))
 
     def in_sink(self) -> AbstractContextManager[None]:
         """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
@@ -82,6 +89,15 @@ class Collector:
     def bolt(self) -> str:
         """Name of the bolt, ``stage.number`` from 1."""
         return self._batch.bolt if self._batch is not None else ""
+
+
+def _ids_of(anchors: Input | Iterable[Input]) -> list[int]:
+    given = (anchors,) if isinstance(anchors, Input) else tuple(anchors)
+    if any(anchor._is_settled for anchor in given):
+        raise JobError(
+            "emit: an anchor was acked or failed already.", remedy="Emit first, then ack."
+        )
+    return [anchor.input_id for anchor in given]
 
 
 class ManualCollector(Collector):
@@ -112,13 +128,7 @@ class ManualCollector(Collector):
 
         Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
         """
-        given = (anchors,) if isinstance(anchors, Input) else tuple(anchors)
-        if any(anchor._is_settled for anchor in given):
-            raise JobError(
-                "emit: an anchor was acked or failed already.", remedy="Emit first, then ack."
-            )
-        ids = [anchor.input_id for anchor in given]
-        self._emits.append(Emitted(value, ids, stream, task))
+        self._emits.append(Emitted(value, _ids_of(anchors), stream, task))
 
     def ack(self, given: Input) -> None:
         """The bolt is through with ``given``."""

@@ -40,7 +40,8 @@ class ManualBolt(Protocol):
 class Batched:
     """Marks a function as one of whole tuples: ``topology.bolt("store", Batched(store))``.
 
-    An emit is anchored to all inputs of the tuple; for a sink that writes many rows at once.
+    An emit is anchored to all inputs of the tuple, unless it names its ``anchors``; for a sink that
+    writes many rows at once, or for work that is cheaper together.
     """
 
     def __init__(self, execute: ExecuteBatch) -> None:

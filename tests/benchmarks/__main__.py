@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.benchmarks import control, core_bench, makespan, throughput, topology_bench
+from tests.benchmarks import control, core_bench, makespan, stages, throughput, topology_bench
 from tests.benchmarks.parts import local_session, machine
 
 
 def main() -> int:
-    """Run the named parts (default: all but control); exit 1 if a gate is missed."""
+    """Run the named parts (default: all but control and stages); exit 1 if a gate is missed."""
     if sys.argv[1:2] == ["control"]:  # has arguments of its own
         return control.main(sys.argv[2:])
+    if sys.argv[1:2] == ["stages"]:
+        return stages.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=[], metavar="core|topology|throughput|makespan|control ..."
+        "parts",
+        nargs="*",
+        default=[],
+        metavar="core|topology|throughput|makespan|control ...|stages ...",
     )
     parts = parser.parse_args().parts or ["core", "topology", "throughput", "makespan"]
     print(machine())

@@ -163,6 +163,17 @@ def test_a_batched_bolt_anchors_to_all() -> None:
     ]
 
 
+@pytest.mark.req("S64", "S83")
+def test_a_batched_bolt_may_name_what_an_emit_comes_from() -> None:
+    def each(inputs: Any, out: Collector) -> None:
+        for given in inputs:
+            out(given.value, anchors=given)
+        out("both", anchors=inputs)
+
+    said = run(Batched(each), "x", "y")
+    assert said.emits == [Emitted("x", [X]), Emitted("y", [Y]), Emitted("both", [X, Y])]
+
+
 def test_a_sink_that_fences_stops_the_run_and_fails_no_root() -> None:
     def fenced(given: Input, out: Collector) -> None:
         raise FencedError("newer")
