@@ -90,6 +90,7 @@ def heap_of(**completions_s: float) -> tuple[LeastCompletion, dict[str, Adaptive
     return heap, consumers
 
 
+@pytest.mark.req("S21")
 def test_the_one_that_would_be_done_first() -> None:
     heap, consumers = heap_of(a=0.3, b=0.1, c=0.2)
     assert heap.pick() is consumers["b"]
@@ -120,6 +121,7 @@ def test_the_heap_does_not_grow_with_acks() -> None:
     assert heap.pick() is not None
 
 
+@pytest.mark.req("S21")
 def test_among_very_many_the_better_of_two() -> None:
     heap, consumers = heap_of(**{f"b{i}": 1.0 for i in range(300)})
     by_place = list(consumers.values())
@@ -134,6 +136,7 @@ def test_among_very_many_the_better_of_two() -> None:
     assert heap.pick(frozenset(["b7"])) is by_place[9]
 
 
+@pytest.mark.req("S21")
 def test_a_fast_bolt_gets_the_next_tuple_although_it_holds_more() -> None:
     driver = Driver("fast", "slow", window_policy="just_full", window_initial=8)
     for _ in range(5):  # until both are known by four samples
@@ -147,6 +150,7 @@ def test_a_fast_bolt_gets_the_next_tuple_although_it_holds_more() -> None:
     assert driver.core.bolts["slow"].has_room
 
 
+@pytest.mark.req("S27")
 def test_in_turn_waits_for_the_one_whose_turn_it_is() -> None:
     driver = Driver("a", "b", window_policy="fixed", window_initial=1, dispatch_choice="in_turn")
     driver.offer(9)

@@ -50,6 +50,7 @@ def job() -> str:
     return python_blocks("README.md")[0]
 
 
+@pytest.mark.req("S26")
 def test_the_readme_is_short_and_so_is_its_job() -> None:
     assert len(text_of("README.md").splitlines()) <= README_LINES_MAX
     assert len([line for line in job().splitlines() if line]) <= JOB_LINES_MAX

@@ -27,7 +27,7 @@ def by(job: str, next_: int, acked: tuple[AckedRange, ...] = ()) -> GroupCommit:
     return GroupCommit(next_, Note(flowctl=1, job=job, acked=acked))
 
 
-@pytest.mark.req("S12", "S103")
+@pytest.mark.req("S103", "S13")
 @pytest.mark.parametrize(
     "group",
     [None, by("mine", 10), by("mine", 80), by("theirs", 50), by("theirs", 20), GroupCommit(80)],
