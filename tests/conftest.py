@@ -50,7 +50,7 @@ def _requirements(item: pytest.Item) -> set[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_network() -> Iterator[None]:
-    """No test may depend on anything beyond this machine: a connect to elsewhere fails it (S122)."""
+    """Nothing beyond this machine is needed: a test that connects to elsewhere fails (S122)."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("connect", "connect_ex"):
             patch.setattr(socket.socket, name, _within_this_machine(getattr(socket.socket, name)))

@@ -23,7 +23,6 @@ from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start
 from flowctl_redis import server as server_module
 
-
 # A driver: starts or finds the server, says its pid, and leaves when told to.
 _DRIVER = """
 import signal, sys

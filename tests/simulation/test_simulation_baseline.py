@@ -17,7 +17,7 @@ ONE_SLOW = (Slow((0,), 0.1, 0.0, 1e9),)
 
 
 def share_of_b1(policy: str) -> tuple[float, float]:
-    """The slow bolt's part of the tuples, and how much of what was possible was done in the time."""
+    """The slow bolt's part of the tuples, and how much of what was possible was done."""
     simulation, outcome = run("homog", policy, tuples=FEW, slow=ONE_SLOW)
     first_to: dict[int, str] = {}
     for _, _, _, bolt, tuple_id, *_ in said(simulation, "emit"):
@@ -32,7 +32,9 @@ def test_it_is_an_arm_of_the_benchmark() -> None:
 def test_it_deals_out_without_looking_and_waits_for_the_slow_one() -> None:
     share, efficiency = share_of_b1(STATIC)
     assert share == pytest.approx(1 / 12, rel=0.01)
-    assert efficiency < 0.2  # a tenth of the speed for a twelfth of the work
+    # Alone it would be 0.12 (a tenth of the speed for a twelfth of the work): at the end of the
+    # input the core takes back what the slow one has not begun, for this arm as for all.
+    assert efficiency < 0.95
 
 
 def test_it_is_beaten() -> None:

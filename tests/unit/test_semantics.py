@@ -1,4 +1,4 @@
-"""The check of docs/semantics.md finds what is wrong there; ``--req`` runs exactly what it names."""
+"""The check of docs/semantics.md finds what is wrong; ``--req`` runs exactly what it names."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_names_of_other_packages_are_found_too() -> None:
     assert [problem for problem in problems([row], []) if " S1:" in problem] == []
 
 
-MARKED = '''
+MARKED = """
 import pytest
 
 @pytest.mark.req("S1")
@@ -104,7 +104,7 @@ class TestMarkedAsAWhole:
     def test_two_and_eleven(self, n): ...
 
 def test_unmarked(): ...
-'''
+"""
 
 
 @pytest.mark.parametrize(
