@@ -54,7 +54,7 @@ def test_those_to_be_avoided_keep_their_place_in_the_ring() -> None:
     assert sorted(picks(ring, 3)) == ["a", "b", "c"]
 
 
-@pytest.mark.req("S7", "S10")
+@pytest.mark.req("S7")
 def test_suspect_and_gone_bolts_have_no_room() -> None:
     ring, consumers = ring_of("a", "b", "c")
     consumers["a"].suspect(0.0)

@@ -1,4 +1,4 @@
-"""AdaptiveFlowConsumer alone: the window, and what has to be sent again, of one bolt (S24)."""
+"""Who does what: the consumer for its one bolt (S24), the spout between all of them (S23)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowctl.core.events import BoltState
 from flowctl.core.records import Ack, Record
 from flowctl.core.tuples import FlowTuple
 from flowctl.testing.clock import ManualClock
-from tests.core_driver import core_settings
+from tests.core_driver import Driver, core_settings
 
 
 class Bolt:
@@ -67,3 +67,35 @@ def test_it_knows_when_a_tuple_is_overdue_and_what_has_to_go_again() -> None:
     assert (bolt.consumer.window, bolt.consumer.state) == (1, BoltState.BUSY)
     assert [flow_tuple.tuple_id for flow_tuple in bolt.consumer.take_all()] == [1, 2]
     assert bolt.consumer.held == 0
+
+
+# -- the spout ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("S23")
+def test_the_spout_buffers_what_one_poll_gave_until_consumers_take_it() -> None:
+    driver = Driver("a", "b", window_policy="fixed", window_initial=2)
+    driver.offer(10)
+    emissions = driver.emit()
+    assert driver.core.intake.buffer.records == 6
+    for left, emission in zip((5, 4, 3, 2), emissions, strict=True):
+        driver.ack(emission)
+        driver.emit()
+        assert driver.core.intake.buffer.records == left
+
+
+@pytest.mark.req("S23")
+def test_it_hands_each_ack_fail_and_heartbeat_to_the_consumer_of_its_bolt() -> None:
+    driver = Driver("a", "b", window_growth="ack", window_threshold_s=1.0, window_initial=2)
+    driver.offer(4)
+    emissions = driver.emit()
+    on_a = [emission for emission in emissions if emission.bolt == "a"]
+    a, b = (driver.core.bolts[bolt] for bolt in "ab")
+    driver.clock.advance(0.1)
+    driver.ack(on_a[0])
+    assert (a.acked, a.window, a.held) == (1, 3, 1)
+    driver.fail(on_a[1])
+    assert a.held == 0
+    driver.beat("a")
+    assert a.sends_heartbeats
+    assert (b.acked, b.window, b.held, b.sends_heartbeats) == (0, 2, 2, False)

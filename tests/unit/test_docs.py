@@ -252,7 +252,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
 # -- embedding -------------------------------------------------------------------------------
 
 
-@pytest.mark.req("S55", "S123")
+@pytest.mark.req("S119")
 def test_the_spout_that_is_driven_by_hand_does_all_of_it() -> None:
     names: dict[str, Any] = {"__name__": "by_hand"}
     exec(compile(python_blocks("docs/architecture.md")[0], "architecture.md", "exec"), names)

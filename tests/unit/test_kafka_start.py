@@ -37,7 +37,7 @@ def test_the_store_is_the_truth_for_what_the_job_did(group: GroupCommit | None) 
     assert start(OWN, group) is OWN
 
 
-@pytest.mark.req("S103", "S113")
+@pytest.mark.req("S103")
 def test_a_sibling_that_came_further_is_followed() -> None:
     found = start(OWN, by("theirs", 80, RANGES))
     assert found == PartitionCheckpoint(79, 50, RANGES)

@@ -175,6 +175,29 @@ def test_opened_again_it_goes_on_with_what_is_not_acked():
     assert store.load("job").partitions["p"].position == 4
 
 
+@pytest.mark.req("S108")
+def test_an_ack_of_what_others_read_by_now_changes_nothing_and_the_listener_hears_of_it():
+    heard: list[tuple[str, object]] = []
+
+    class Listener:
+        def __getattr__(self, name):
+            return lambda *about: heard.append((name, about[0]))
+
+    store, clock = MemoryCheckpointStore(), ManualClock()
+    spout = spout_of(ListProducer(2), store)
+    spout.listener = Listener()
+    spout.open({"a": 1}, clock=clock)
+    spout.activate()
+    first, second = emit_all(spout)
+    spout.ack(first)
+    spout._core.handover.take_away("p", now_s=clock())  # as a rebalance does
+    assert spout.ack(second) is AckOutcome.DUPLICATE
+    assert spout.ack(second) is AckOutcome.DUPLICATE
+    assert [about for name, about in heard if name == "on_ack"] == [first, second]
+    spout.close()
+    assert store.load("job").partitions == {}
+
+
 def test_a_failed_tuple_goes_again_to_another_bolt_after_a_back_off():
     clock = ManualClock()
     spout = spout_of(ListProducer(1), **{"retry.backoff_first_s": 2.0})
@@ -190,6 +213,7 @@ def test_a_failed_tuple_goes_again_to_another_bolt_after_a_back_off():
     assert again.bolt != first.bolt
 
 
+@pytest.mark.req("S87")
 def test_it_saves_on_its_interval_by_the_callers_clock():
     clock, store = ManualClock(), MemoryCheckpointStore()
     spout = spout_of(ListProducer(4), store, **{"checkpoint.interval_s": 5.0})
