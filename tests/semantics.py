@@ -49,7 +49,8 @@ def main() -> int:
     rows, told = read_page((ROOT / PAGE).read_text(encoding="utf-8"))
     tests, output = collect()
     if not tests:
-        print(output, file=sys.stderr)
+        print(output, file=sys.stderr)  # a test file that can't be read, say
+        return 1
     told += problems(rows, tests)
     for problem in told:
         print(problem, file=sys.stderr)
