@@ -27,7 +27,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
+.PHONY: help demo test semantics check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -38,7 +38,10 @@ demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_AR
 test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path)
 	@$(BIN)/python -m pytest -q --durations=10 $(PYTEST_ARGS)
 
-check: format-check lint types layers test control-check ## everything that CI asks for
+semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
+	@$(BIN)/python -m tests.semantics
+
+check: format-check lint types layers semantics test control-check ## everything that CI asks for
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks

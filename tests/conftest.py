@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -45,6 +46,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _requirements(item: pytest.Item) -> set[str]:
     return {name for marker in item.iter_markers("req") for name in marker.args}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> Iterator[None]:
+    """Nothing beyond this machine is needed: a test that connects to elsewhere fails (S122)."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, _within_this_machine(getattr(socket.socket, name)))
+        yield
+
+
+def _within_this_machine(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(sock: socket.socket, address: Any) -> Any:
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and not _is_here(sock, address[0]):
+            # No Exception, which the code under test might take for a fault of the network.
+            pytest.fail(f"a test connects to {address[0]}, which is not this machine")
+        return connect(sock, address)
+
+    return guarded
+
+
+def _is_here(sock: socket.socket, host: str) -> bool:
+    with socket.socket(sock.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))  # nobody can have an address that is not one of this machine
+        except OSError:
+            return False
+        return True
 
 
 @pytest.fixture(autouse=True)

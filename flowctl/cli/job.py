@@ -23,9 +23,10 @@ DEFAULT_ATTRIBUTE = "spout"
 def load_spout(spec: str) -> FlowControlSpout:
     """Return the spout that ``spec`` names: ``job.py:spout`` or ``package.module:spout``.
 
-    The attribute is a ``FlowControlSpout`` or a function without arguments that returns one; it
-    defaults to ``spout``.  Raises :class:`ConfigError` for what isn't there and
-    :class:`JobError` when the job's own code raises (its traceback goes to stderr).
+    The attribute is a ``FlowControlSpout``, as what ``Topology.job`` returns is too, or a function
+    without arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` for
+    what isn't there and :class:`JobError` when the job's own code raises (its traceback goes to
+    stderr).
     """
     target, _, attribute = spec.partition(":")
     module = _load_file(Path(target)) if _is_file_name(target) else _import_module(target)
@@ -88,9 +89,18 @@ def _spout_of(module: ModuleType, attribute: str, target: str) -> FlowControlSpo
         raise ConfigError(
             "JOB",
             f"{target}:{attribute} is no FlowControlSpout but {type(found).__name__}.",
-            remedy=_what_there_is(module, target),
+            remedy=_how_to_run(found) or _what_there_is(module, target),
         )
     return found
+
+
+def _how_to_run(found: Any) -> str:
+    """Where ``found`` is nearly what was meant: what is missing."""
+    from flowctl.topology import Topology
+
+    if isinstance(found, Topology):
+        return "Say where it runs: job = topology.job(SparkStages(), checkpoint=…), and name that."
+    return ""
 
 
 def _what_there_is(module: ModuleType, target: str) -> str:

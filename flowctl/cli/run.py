@@ -123,8 +123,16 @@ def _change_bolts(spout: FlowControlSpout, master: str | None, count: int | None
             raise ConfigError(
                 "--master",
                 f"{type(spout.bolts).__name__} don't run on Spark.",
-                remedy="Leave it out, or use SparkBolts in the job.",
+                remedy="Leave it out, or use SparkBolts in the job (SparkStages in a topology).",
             )
         spout.bolts.master = master
     if count is not None:
+        from flowctl.topology import TopologyJob
+
+        if isinstance(spout, TopologyJob):
+            raise ConfigError(
+                "--bolts",
+                "a topology's stages have a count each.",
+                remedy="Change count= where the job adds its bolts.",
+            )
         spout.bolts.count = count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.dispatch import Dispatcher
@@ -57,7 +59,7 @@ class Roster:
             slots=slots,
             epoch=epoch,
             now_s=now_s,
-            settings=self._settings,
+            settings=_settings_of(self._settings, slots),
             events=self._events,
             pool=pool,
             learned=self._windows.get(bolt),
@@ -101,3 +103,16 @@ class Roster:
                 recovery.fault(flow_tuple, bolt, f"bolt {bolt} died: {reason}", now_s)
             else:
                 recovery.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
+
+def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
+    """With ``window.advertised`` what the bolt tells of itself bounds its window (S28).
+
+    A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
+    bolt holds, so no message has to tell which are.
+    """
+    window = settings.window
+    if not window.advertised:
+        return settings
+    bounded = msgspec.structs.replace(window, max=min(window.max, slots))
+    return msgspec.structs.replace(settings, window=bounded)

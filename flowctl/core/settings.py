@@ -29,6 +29,10 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
     initial: Count = 2
     # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
     max: Count = 256
+    # The receiver's word as a bound too (S28): never more than the slots that a bolt tells when it
+    # connects, so nothing waits there.  Off: just_full keeps queues as short without letting a
+    # bolt go idle while the next tuple is on its way.
+    advertised: bool = False
     step: Count = 1  # additive, S4/S5
     # "round": at most one change per round trip, linear in time; "ack": the document's letter,
     # which doubles a window each round trip (ruling 1.9-D).

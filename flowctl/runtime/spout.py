@@ -100,11 +100,13 @@ class FlowControlSpout(HandDriven):
                     dead_letter=self.dead_letter,
                     listener=self.listener,
                 )
-                report = run.conduct()
+                report = self._extended(run.conduct())
         except BaseException as error:
             if run is None:
                 _write_report(_report_of_no_run(self.name, error), report_path)
-            _write_report(getattr(error, "report", None), report_path)
+            if hasattr(error, "report"):
+                error.report = self._extended(error.report)
+                _write_report(error.report, report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
                 hint = resume_hint or " ".join(["python", *sys.argv])
@@ -114,6 +116,10 @@ class FlowControlSpout(HandDriven):
                 raise interrupted from None
             raise
         _write_report(report, report_path)
+        return report
+
+    def _extended(self, report: Report) -> Report:
+        """What is told at the end of a run; a topology has more to tell."""
         return report
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
@@ -134,8 +140,8 @@ def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
     return make_view(view)
 
 
-def _write_report(report: Report | None, path: str | Path | None) -> None:
-    if report is not None and path is not None:
+def _write_report(report: Report, path: str | Path | None) -> None:
+    if path is not None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
 
 

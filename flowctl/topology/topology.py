@@ -238,7 +238,8 @@ class TopologyJob(FlowControlSpout):
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
         finally:
             self._teller.close()
-        return self._extended(report)
+        assert isinstance(report, TopologyReport)
+        return report
 
     def open(self, *_: Any, **__: Any) -> None:
         """Refused: a topology has no bolts of the caller's own to drive by hand."""

@@ -22,14 +22,13 @@ from flowctl_redis import EmbeddedServer, RedisCheckpointStore
 from flowctl_redis import embedded as embedded_module
 from flowctl_redis.binary import ServerBinary
 
-pytestmark = pytest.mark.req("S11", "S13", "S117")
-
 
 class _Suite(CheckpointStoreConformance):
     def test_random_runs_agree_with_a_model(self, store_factory: StoreFactory) -> None:
         check_against_model(store_factory)
 
 
+@pytest.mark.req("S13")
 class TestMemory(_Suite):
     @pytest.fixture
     def store_factory(self) -> StoreFactory:
@@ -37,6 +36,7 @@ class TestMemory(_Suite):
         return lambda: store
 
 
+@pytest.mark.req("S13", "S117", "S122")
 class TestFakeRedis(_Suite):
     @pytest.fixture
     def store_factory(self) -> StoreFactory:
@@ -67,12 +67,14 @@ def _factory(url: str) -> StoreFactory:
     return lambda: RedisCheckpointStore(url, prefix=prefix)
 
 
+@pytest.mark.req("S13", "S117")
 class TestValkey(_Suite):
     @pytest.fixture
     def store_factory(self, valkey_url: str) -> StoreFactory:
         return _factory(valkey_url)
 
 
+@pytest.mark.req("S13", "S117")
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
 class TestRedisServer(_Suite):
     @pytest.fixture

@@ -32,6 +32,7 @@ def test_bad_arguments_name_the_field(arguments, field):
     assert caught.value.field == field
 
 
+@pytest.mark.req("S25")
 def test_all_bolts_come_work_and_leave():
     notices: list[BoltNotice] = []
     names = ["b1", "b2", "b3"]

@@ -156,7 +156,7 @@ def test_a_listener_that_raises_does_not_end_the_run() -> None:
     assert spout(dead_letter=Letters(), listener=Bad()).run(view="off").outcome == "finished"
 
 
-@pytest.mark.req("S88", "S109", "S112", "S124")
+@pytest.mark.req("S109", "S112", "S124")
 def test_the_same_by_hand() -> None:
     letters, log, store = Letters(), Log(), MemoryCheckpointStore()
     hand = spout(dead_letter=letters, listener=log, store=store)

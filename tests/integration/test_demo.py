@@ -35,7 +35,7 @@ def demo(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess
 SMALL = ("--local", "--records", "8000", "--seconds", "2", "--bolts", "4")
 
 
-@pytest.mark.req("S19")
+@pytest.mark.req("S70")
 def test_local_demo_is_exact(tmp_path: Path) -> None:
     done = demo(*SMALL, "--seed", "11", "--dir", str(tmp_path / "d"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -121,6 +121,43 @@ def test_errors_that_do_not_pass_end_the_run_after_what_was_read(
     producer.close()
 
 
+@pytest.mark.req("S95", "S98")
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the client's own")])
+def test_what_was_paused_is_resumed_though_the_poll_raises(
+    kafka: MockKafka, topic: str, error: BaseException
+) -> None:
+    kafka.fill(topic, 40)
+    producer = source(kafka, topic, uncommitted_max=1)
+    producer.open(Checkpoint())
+    changes: list[tuple[str, int]] = []
+
+    class Raising:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def pause(self, partitions: list[Any]) -> None:
+            changes.append(("pause", len(partitions)))
+            self._client.pause(partitions)
+
+        def resume(self, partitions: list[Any]) -> None:
+            changes.append(("resume", len(partitions)))
+            self._client.resume(partitions)
+
+        def consume(self, most: int, timeout: float) -> list[Any]:
+            raise error
+
+    client = producer._consumer
+    producer._parts._consumer = producer._consumer = Raising(client)  # type: ignore[assignment]
+    producer._uncommitted = lambda name: int(name == f"{topic}-0")  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        producer.poll(10)
+    producer.close()
+    assert changes == [("pause", 1), ("resume", 1)]
+
+
 @pytest.mark.req("S93")
 def test_one_poll_hands_out_what_waits_before_it_asks_again(kafka: MockKafka, topic: str) -> None:
     kafka.fill(topic, 400)

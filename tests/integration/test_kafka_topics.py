@@ -35,7 +35,7 @@ def topic() -> str:
     return f"topic-{next(_numbers)}"
 
 
-@pytest.mark.req("S12", "S117")
+@pytest.mark.req("S13")
 def test_a_restart_goes_on_after_what_was_done(kafka: MockKafka, topic: str) -> None:
     store = MemoryCheckpointStore()
     kafka.fill(topic, 1_000)
@@ -255,7 +255,7 @@ def test_nobody_there(kafka: MockKafka, topic: str, free_port: int) -> None:
         producer.close()
 
 
-@pytest.mark.req("S12")
+@pytest.mark.req("S13")
 def test_ranges_of_a_checkpoint_are_skipped(kafka: MockKafka, topic: str) -> None:
     kafka.write(topic, [b"%d" % n for n in range(10)], partition=0)
     store = MemoryCheckpointStore()

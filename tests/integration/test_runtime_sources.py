@@ -88,6 +88,7 @@ class Odd(ListProducer):
         return self.odd if position == 700 else f"record {position}"
 
 
+@pytest.mark.req("S120")
 @pytest.mark.parametrize(
     "value",
     [object(), 1 << 70, ["deep", [object()]], "\ud800", {1, 2}, (1, 2), date(2026, 1, 1)],

@@ -69,6 +69,7 @@ def bolt_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("flowctl-b")]
 
 
+@pytest.mark.req("S118")
 def test_bolts_join_work_and_leave_at_the_end(spark: Any) -> None:
     with Peer(SparkBolts(accept, count=3)) as peer:
         peer.until_there(3)

@@ -23,8 +23,6 @@ from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start
 from flowctl_redis import server as server_module
 
-pytestmark = pytest.mark.req("S117")
-
 # A driver: starts or finds the server, says its pid, and leaves when told to.
 _DRIVER = """
 import signal, sys
@@ -101,6 +99,7 @@ def test_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
         assert len({driver.server_pid() for driver in drivers}) == 1
 
 
+@pytest.mark.req("S119")
 @pytest.mark.parametrize("how", ["close", "interpreter exit"])
 def test_the_last_to_leave_stops_the_server(tmp_path: Path, how: str) -> None:
     with _drivers(tmp_path, 1, how) as [first], _drivers(tmp_path, 1, how) as [second]:
@@ -112,6 +111,7 @@ def test_the_last_to_leave_stops_the_server(tmp_path: Path, how: str) -> None:
         _assert_gone(pid)
 
 
+@pytest.mark.req("S119")
 def test_an_orphan_is_used_by_the_next_and_stopped_by_it(tmp_path: Path) -> None:
     with _drivers(tmp_path, 1) as [first]:
         pid = first.server_pid()
@@ -136,6 +136,7 @@ def test_ctrl_c_in_the_terminal_spares_the_server(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.req("S117")
 def test_a_killed_server_comes_back_with_its_data(tmp_path: Path) -> None:
     store = RedisCheckpointStore(data_dir=tmp_path)
     epoch = store.acquire("job")

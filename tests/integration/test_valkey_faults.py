@@ -22,7 +22,6 @@ from flowctl.errors import CheckpointUnavailableError, FlowctlError
 from flowctl_redis import RedisCheckpointStore
 from flowctl_redis.binary import find_binary
 
-pytestmark = pytest.mark.req("S117")
 _SECRET = "s3kret-w0rd"
 
 
@@ -82,6 +81,7 @@ def _refusal(store: RedisCheckpointStore) -> str:
     return str(error)
 
 
+@pytest.mark.req("S117")
 def test_the_same_object_works_again_after_a_restart(server: Server) -> None:
     store = RedisCheckpointStore(server.url)
     epoch = store.acquire("job")
@@ -98,6 +98,7 @@ def test_the_same_object_works_again_after_a_restart(server: Server) -> None:
     assert store.load("job") == _at(2)  # also without a failed call in between
 
 
+@pytest.mark.req("S117")
 def test_kill_9_loses_nothing_that_was_confirmed(server: Server) -> None:
     store = RedisCheckpointStore(server.url)
     epoch = store.acquire("job")
@@ -121,6 +122,7 @@ def test_kill_9_loses_nothing_that_was_confirmed(server: Server) -> None:
         assert confirmed > 0
 
 
+@pytest.mark.req("S117")
 def test_a_server_that_lost_its_data_gets_all_of_it_again(server: Server) -> None:
     store = RedisCheckpointStore(server.url)
     epoch = store.acquire("job")

@@ -179,6 +179,7 @@ def test_garbage_after_the_welcome_ends_this_bolt_only(said):
         bolt.wait()
 
 
+@pytest.mark.req("S120")
 def test_another_version_is_named_on_both_sides(monkeypatch):
     with capture_logs() as logs, spout() as s:
         newer = msgspec.structs.replace(hello_of("b1", 1), version=99)

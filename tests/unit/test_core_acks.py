@@ -60,6 +60,7 @@ def test_or_calls_back_the_replay_that_went() -> None:
     assert driver.core.bolts["b"].held == 0
 
 
+@pytest.mark.req("S3")
 def test_the_ack_of_an_earlier_sending_to_the_same_bolt_is_no_sample_for_the_later() -> None:
     driver = Driver("a", window_initial=3)
     driver.offer(1)

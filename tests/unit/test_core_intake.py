@@ -141,7 +141,7 @@ def test_the_event_names_the_bound() -> None:
     assert paused.reason == "buffer.uncommitted_max"
 
 
-@pytest.mark.req("S93", "S95")
+@pytest.mark.req("S93")
 def test_a_refused_producer_is_asked_again_when_half_of_the_buffer_is_free() -> None:
     driver = Driver("a", window_initial=50, buffer_records_max=10)
     driver.offer(10)

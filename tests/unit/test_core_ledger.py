@@ -55,7 +55,7 @@ def test_a_hole_repeats_the_same_value_and_is_never_passed() -> None:
     assert seen == [1, 1, 1, 1, 4, 4, 4, 6, 9]
 
 
-@pytest.mark.req("S12", "S102")
+@pytest.mark.req("S12")
 def test_positions_are_the_sources_own() -> None:
     ledger = PartitionLedger("p")
     places: list[Position] = [(0, "a"), (0, "b"), (7, "a"), (7, "c")]

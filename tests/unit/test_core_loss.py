@@ -24,6 +24,7 @@ def sent_to(bolt: str, emissions: list[Emission]) -> list[Emission]:
 # -- loss ------------------------------------------------------------------------------------
 
 
+@pytest.mark.req("S16")
 def test_the_ack_of_a_later_tuple_proves_the_earlier_lost_and_it_goes_first() -> None:
     driver = in_order("a", "b")
     driver.offer(6)
@@ -39,7 +40,7 @@ def test_the_ack_of_a_later_tuple_proves_the_earlier_lost_and_it_goes_first() ->
     assert driver.core.counters.lost == 1
 
 
-@pytest.mark.req("S9")
+@pytest.mark.req("S9", "S16")
 @pytest.mark.parametrize(("slots", "ordered"), [(2, True), (1, False)])
 def test_but_not_with_several_slots_or_a_channel_without_order(slots: int, ordered: bool) -> None:
     driver = Driver(window_policy="fixed", window_initial=3)

@@ -23,6 +23,7 @@ PAGES = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "docs/README.md"),
     *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
+    *("docs/semantics.md", "docs/topologies.md"),
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 22  # it is called the twenty-line job; empty lines don't count
@@ -50,6 +51,7 @@ def job() -> str:
     return python_blocks("README.md")[0]
 
 
+@pytest.mark.req("S26")
 def test_the_readme_is_short_and_so_is_its_job() -> None:
     assert len(text_of("README.md").splitlines()) <= README_LINES_MAX
     assert len([line for line in job().splitlines() if line]) <= JOB_LINES_MAX
@@ -250,7 +252,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
 # -- embedding -------------------------------------------------------------------------------
 
 
-@pytest.mark.req("S55", "S123")
+@pytest.mark.req("S119")
 def test_the_spout_that_is_driven_by_hand_does_all_of_it() -> None:
     names: dict[str, Any] = {"__name__": "by_hand"}
     exec(compile(python_blocks("docs/architecture.md")[0], "architecture.md", "exec"), names)

@@ -27,7 +27,7 @@ def by(job: str, next_: int, acked: tuple[AckedRange, ...] = ()) -> GroupCommit:
     return GroupCommit(next_, Note(flowctl=1, job=job, acked=acked))
 
 
-@pytest.mark.req("S12", "S103")
+@pytest.mark.req("S103", "S13")
 @pytest.mark.parametrize(
     "group",
     [None, by("mine", 10), by("mine", 80), by("theirs", 50), by("theirs", 20), GroupCommit(80)],
@@ -37,7 +37,7 @@ def test_the_store_is_the_truth_for_what_the_job_did(group: GroupCommit | None) 
     assert start(OWN, group) is OWN
 
 
-@pytest.mark.req("S103", "S113")
+@pytest.mark.req("S103")
 def test_a_sibling_that_came_further_is_followed() -> None:
     found = start(OWN, by("theirs", 80, RANGES))
     assert found == PartitionCheckpoint(79, 50, RANGES)

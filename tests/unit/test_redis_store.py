@@ -164,6 +164,7 @@ def test_what_can_not_be_read_is_named(
     assert store.acquire("job") > epoch_before
 
 
+@pytest.mark.req("S120")
 def test_another_version_is_neither_overwritten_nor_fenced(
     store: RedisCheckpointStore, client: Client
 ) -> None:

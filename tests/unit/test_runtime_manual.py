@@ -106,6 +106,36 @@ def test_it_does_not_poll_while_polled_records_wait():
     assert spout.checkpoint.load("job").records == 10
 
 
+@pytest.mark.req("S91")
+def test_a_turn_commits_then_polls_then_emits_one():
+    turn: list[str] = []
+
+    class Source(ListProducer):
+        def poll(self, max_records):
+            turn.append("poll")
+            return super().poll(max_records)
+
+    class Store(MemoryCheckpointStore):
+        def save(self, job, checkpoint, *, epoch):
+            turn.append("commit")
+            super().save(job, checkpoint, epoch=epoch)
+
+    clock = ManualClock()
+    spout = spout_of(Source(10, poll_max=2), Store(), **{"checkpoint.interval_s": 1.0})
+    spout.open({"a": 1, "b": 1}, clock=clock)
+    spout.activate()
+    emissions = [spout.next_tuple(), spout.next_tuple()]
+    assert turn == ["poll", "poll"], "the commit is not due"
+    assert [emission.records[0].position for emission in emissions if emission] == [1, 2]
+    spout.ack(emissions[0])
+    turn.clear()
+    clock.advance(1.0)
+    third = spout.next_tuple()
+    assert turn == ["commit", "poll"]
+    assert third is not None and third.records[0].position == 3
+    assert spout.checkpoint.load("job").partitions["p"].position == 1
+
+
 @pytest.mark.req("S113")
 def test_deactivate_saves_and_emits_no_more_but_takes_acks():
     store = MemoryCheckpointStore()
@@ -122,7 +152,7 @@ def test_deactivate_saves_and_emits_no_more_but_takes_acks():
     assert store.load("job").partitions["p"].position == 2
 
 
-@pytest.mark.req("S11", "S117")
+@pytest.mark.req("S11", "S13")
 def test_opened_again_it_goes_on_with_what_is_not_acked():
     producer, store = ListProducer(4), MemoryCheckpointStore()
     spout = spout_of(producer, store)
@@ -145,6 +175,29 @@ def test_opened_again_it_goes_on_with_what_is_not_acked():
     assert store.load("job").partitions["p"].position == 4
 
 
+@pytest.mark.req("S108")
+def test_an_ack_of_what_others_read_by_now_changes_nothing_and_the_listener_hears_of_it():
+    heard: list[tuple[str, object]] = []
+
+    class Listener:
+        def __getattr__(self, name):
+            return lambda *about: heard.append((name, about[0]))
+
+    store, clock = MemoryCheckpointStore(), ManualClock()
+    spout = spout_of(ListProducer(2), store)
+    spout.listener = Listener()
+    spout.open({"a": 1}, clock=clock)
+    spout.activate()
+    first, second = emit_all(spout)
+    spout.ack(first)
+    spout._core.handover.take_away("p", now_s=clock())  # as a rebalance does
+    assert spout.ack(second) is AckOutcome.DUPLICATE
+    assert spout.ack(second) is AckOutcome.DUPLICATE
+    assert [about for name, about in heard if name == "on_ack"] == [first, second]
+    spout.close()
+    assert store.load("job").partitions == {}
+
+
 def test_a_failed_tuple_goes_again_to_another_bolt_after_a_back_off():
     clock = ManualClock()
     spout = spout_of(ListProducer(1), **{"retry.backoff_first_s": 2.0})
@@ -160,6 +213,7 @@ def test_a_failed_tuple_goes_again_to_another_bolt_after_a_back_off():
     assert again.bolt != first.bolt
 
 
+@pytest.mark.req("S87")
 def test_it_saves_on_its_interval_by_the_callers_clock():
     clock, store = ManualClock(), MemoryCheckpointStore()
     spout = spout_of(ListProducer(4), store, **{"checkpoint.interval_s": 5.0})
@@ -174,7 +228,6 @@ def test_it_saves_on_its_interval_by_the_callers_clock():
     assert store.load("job").records == 1
 
 
-@pytest.mark.req("S44")
 def test_a_store_that_is_away_does_not_stop_the_work():
     clock, store = ManualClock(), FailingStore()
     spout = spout_of(ListProducer(4), store, **{"checkpoint.interval_s": 1.0})

@@ -83,7 +83,7 @@ def positions(*emissions: Emission) -> set[int]:
     return {r.position for e in emissions for r in e.records}
 
 
-@pytest.mark.req("S117")
+@pytest.mark.req("S13")
 def test_kill_reruns_is_what_a_kill_would_run_again():
     stand = Stand()
     assert stand.kill_reruns() == 0

@@ -28,7 +28,6 @@ def test_a_bolt_that_heard_end_is_done() -> None:
     assert policy().after(Outcome(kind="ended")) == GiveUp()
 
 
-@pytest.mark.req("S110")
 @pytest.mark.parametrize(
     ("kind", "longest_s"), [("lost", BACKOFF_MAX_S), ("crashed", BACKOFF_CRASHED_MAX_S)]
 )
