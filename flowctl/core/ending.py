@@ -36,6 +36,8 @@ class Ending:
         holds_back: bool,
     ) -> None:
         self._bolts = bolts
+        # Blindly in turn is a baseline: what is dealt out stays there, however late.
+        self._is_blind = settings.dispatch.choice == "in_turn"
         self._holds_back = holds_back
         self._counters = counters
         self._is_last_out = False  # nothing is left that was never sent
@@ -51,6 +53,8 @@ class Ending:
 
         None now: the others would have to wait for it.  If nobody is at work there are no others.
         """
+        if self._is_blind:
+            return records
         pending = self._counters.records_pending_now
         is_ordered = self._holds_back and len(self._bolts) <= EXACT_MAX
         if pending and is_ordered and self._finish.is_late(consumer, left, pending):
@@ -61,6 +65,8 @@ class Ending:
         self, pool: ServicePool, now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
         """Nothing is left to send: ask for what was not begun; return a tuple to run twice."""
+        if self._is_blind:
+            return None
         if not self._is_last_out:
             self._is_last_out = True
             self._thief.start()
