@@ -15,7 +15,14 @@ from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.ports import (
+    BoltNotice,
+    Bolts,
+    CheckpointStore,
+    DeadLetter,
+    FlowProducer,
+    SpoutListener,
+)
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.run import Run
@@ -99,11 +106,15 @@ class FlowControlSpout(HandDriven):
                     make_core=self._make_core,
                     dead_letter=self.dead_letter,
                     listener=self.listener,
+                    on_notice=self._on_notice,
                 )
                 report = run.conduct()
+            report = self._extended(report)
         except BaseException as error:
             if run is None:
                 _write_report(_report_of_no_run(self.name, error), report_path)
+            elif hasattr(error, "report"):
+                error.report = self._extended(error.report)
             _write_report(getattr(error, "report", None), report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
@@ -124,6 +135,13 @@ class FlowControlSpout(HandDriven):
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
+
+    def _extended(self, report: Report) -> Report:
+        """The report with what a topology adds to it."""
+        return report
+
+    def _on_notice(self, notice: BoltNotice) -> None:
+        """Hear what is said of a bolt; a topology tells of what it died of."""
 
 
 def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
