@@ -63,6 +63,11 @@ class StageCode:
         self.is_manual = is_manual(code)
         self.__wrapped__ = code  # as functools does: whose module has to travel
 
+    @property
+    def companions(self) -> Sequence[Any]:
+        """What else of the user's travels with it, from modules of its own perhaps."""
+        return self.watch.hooks
+
     def __call__(self, batch: Batch) -> Settlement:
         raise AssertionError("a bolt calls what for_connection returns")
 

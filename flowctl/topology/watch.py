@@ -11,6 +11,7 @@ import random
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from flowctl.instrumentation.hooks import (
     HookLike,
     make_hooks,
 )
-from flowctl.instrumentation.sampler import EvenSampler, started_at
+from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.task_metrics import BOLT_METRICS
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class BoltWatch:
         chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hooks = make_hooks(plan.hooks)
+        self._hooks = make_hooks(plan.hooks) or None
         self._task_id = task_id
         self._is_counting = plan.is_counting
         self._clock = clock
@@ -119,43 +120,45 @@ class BoltWatch:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self._executed: dict[str, int] = {}
-        self._acked: dict[str, int] = {}
-        self._failed: dict[str, int] = {}
+        self._executed: defaultdict[str, int] = defaultdict(int)
+        self._acked: defaultdict[str, int] = defaultdict(int)
+        self._failed: defaultdict[str, int] = defaultdict(int)
         self._execute_s: dict[str, Sum] = {}
         self._process_s: dict[str, Sum] = {}
 
     def begin(self, given: Input) -> None:
         """``execute`` is about to be called with ``given``."""
-        given._came_at_s = started_at(self._samples_process, self._clock)
-        given._execute_at_s = started_at(self._samples_execute, self._clock)
+        # Called for each input, as the two below: no call and no dictionary more than needed.
+        given._came_at_s = self._clock() if self._samples_process() else None
+        given._execute_at_s = self._clock() if self._samples_execute() else None
 
     def executed(self, given: Input, emits: Sequence[Emitted] = (), start: int = 0) -> None:
         """``execute`` is over; ``emits`` from ``start`` on are what goes out of it."""
-        delta_s = self._since(given._execute_at_s)
-        if self._hooks:
+        source, began_s, delta_s = given._source, given._execute_at_s, None
+        if began_s is not None:
+            delta_s = self._clock() - began_s
+            _add(self._execute_s, source, delta_s)
+        if self._hooks is not None:
             self._tell_emits(emits, start)
             self._hooks.bolt_execute(BoltExecuteInfo(given, self._task_id, delta_s))
-        source = given._source
-        self._executed[source] = self._executed.get(source, 0) + 1
-        if delta_s is not None:
-            _add(self._execute_s, source, delta_s)
+        self._executed[source] += 1
 
     def acked(self, given: Input) -> None:
         """``given`` was acked."""
-        delta_s = self._since(given._came_at_s)
-        if self._hooks:
-            self._hooks.bolt_ack(BoltAckInfo(given, self._task_id, delta_s))
-        source = given._source
-        self._acked[source] = self._acked.get(source, 0) + 1
-        if delta_s is not None:
+        source, came_s, delta_s = given._source, given._came_at_s, None
+        if came_s is not None:
+            delta_s = self._clock() - came_s
             _add(self._process_s, source, delta_s)
+        if self._hooks is not None:
+            self._hooks.bolt_ack(BoltAckInfo(given, self._task_id, delta_s))
+        self._acked[source] += 1
 
     def failed(self, given: Input, report: Callable[[BaseException], None]) -> None:
         """``given`` was failed; ``report`` gets what a hook raises: it can't fail it once more."""
-        self._failed[given._source] = self._failed.get(given._source, 0) + 1
-        if self._hooks:
-            delta_s = self._since(given._came_at_s)
+        self._failed[given._source] += 1
+        if self._hooks is not None:
+            came_s = given._came_at_s
+            delta_s = None if came_s is None else self._clock() - came_s
             try:
                 self._hooks.bolt_fail(BoltFailInfo(given, self._task_id, delta_s))
             except Exception as error:
@@ -189,13 +192,11 @@ class BoltWatch:
         return watched
 
     def _tell_emits(self, emits: Sequence[Emitted], start: int) -> None:
+        assert self._hooks is not None
         for index in range(start, len(emits)):
             emit = emits[index]
             stream = emit.stream or DEFAULT_STREAM
             self._hooks.emit(EmitInfo(emit.value, stream, self._task_id, emit.task))
-
-    def _since(self, at_s: float | None) -> float | None:
-        return None if at_s is None else self._clock() - at_s
 
 
 class Watches(threading.local):
