@@ -79,6 +79,7 @@ class TopologyCore:
             watch=watch,
         )
         self._on_watched = on_watched
+        self.is_active = True  # else nothing is planted; any thread may set it
         self._max_pending = max_pending
         self._input_ended = False
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
@@ -135,7 +136,7 @@ class TopologyCore:
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window and the stages after it allow, and to whom."""
-        if self._roots.has_next:
+        if self._roots.has_next and self.is_active:
             self._plant(now_s)
         for stage in self._last_first:
             if not stage.is_blocked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -240,7 +241,11 @@ class Topology:
 
 
 class TopologyJob(FlowControlSpout):
-    """A topology and where it runs.  :attr:`core` shows how it stands."""
+    """A topology and where it runs.  :attr:`core` shows how it stands.
+
+    It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
+    thread, also before :meth:`run`, which opens nothing then until it is active (S55).
+    """
 
     def __init__(
         self,
@@ -253,6 +258,7 @@ class TopologyJob(FlowControlSpout):
         self.topology = topology
         self.plans = topology.plans(settings)
         self.core: TopologyCore | None = None
+        self._activated = threading.Event()
         self._next_id = next_id or random_ids()
         self._teller = CallbackThread(
             topology._callbacks,
@@ -267,6 +273,7 @@ class TopologyJob(FlowControlSpout):
             checkpoint=checkpoint,
             settings=settings,
         )
+        self.activate()
 
     def run(
         self,
@@ -276,6 +283,7 @@ class TopologyJob(FlowControlSpout):
         report_path: str | Path | None = None,
     ) -> TopologyReport:
         """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
+        self._activated.wait()
         self._teller.start()
         try:
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
@@ -283,6 +291,23 @@ class TopologyJob(FlowControlSpout):
             self._teller.close()
         assert isinstance(report, TopologyReport)
         return report
+
+    def activate(self) -> None:
+        """Let the spouts emit, within half a second; repeats are ignored."""
+        self._set_active(True)
+
+    def deactivate(self) -> None:
+        """Let the spouts emit no more, nor again; what is under way is done, acked and saved."""
+        self._set_active(False)
+
+    def _set_active(self, is_active: bool) -> None:
+        self.is_active = is_active
+        if self.core is not None:
+            self.core.is_active = is_active
+        if is_active:
+            self._activated.set()
+        else:
+            self._activated.clear()
 
     def open(self, *_: Any, **__: Any) -> None:
         """Refused: a topology has no bolts of the caller's own to drive by hand."""
@@ -319,6 +344,7 @@ class TopologyJob(FlowControlSpout):
             watch=self._root_watch(),
             on_watched=self._teller.watched,
         )
+        self.core.is_active = self.is_active
         return self.core
 
     def _root_watch(self) -> RootWatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
+from flowctl.core.records import Checkpoint
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl.topology.roots import RootEnd
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, passing
 from tests.watch_parts import CountingHook, Totals, three_stages
@@ -163,3 +166,50 @@ def test_the_report_of_a_run_that_fails_has_what_its_tasks_reported(tmp_path: Pa
     assert report["outcome"] == "failed"
     assert report["errors"][0]["latest"][-1] == "ValueError: first a word"
     assert report["trees"]["failed"] >= 1
+
+
+class Opened(Numbers):
+    """Says when it is opened."""
+
+    is_open = threading.Event()
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        self.is_open.set()
+        super().open(checkpoint)
+
+
+@pytest.mark.req("S55")
+def test_an_inactive_topology_opens_nothing_and_a_paused_one_emits_nothing() -> None:
+    records, paused_at = 2_000, 300
+    paused = threading.Event()
+    acked: list[int] = []
+
+    def on_ack(end: RootEnd) -> None:
+        acked.append(1)
+        if len(acked) == paused_at:
+            job.deactivate()
+            job.deactivate()
+            paused.set()
+
+    made = Topology("paused", max_pending=50)
+    made.spout("s", Opened(records), on_ack=on_ack)
+    made.bolt("a", passing).shuffle("s")
+    job = made.job(LocalStages(), checkpoint=MemoryCheckpointStore())
+    job.deactivate()
+    reports: list[TopologyReport] = []
+    thread = threading.Thread(target=lambda: reports.append(job.run(view=Witness())), daemon=True)
+    thread.start()
+    assert not Opened.is_open.wait(0.3) and job.core is None
+    job.activate()
+    assert paused.wait(30)
+    core = job.core
+    assert core is not None
+    while core.tree_figures().pending_now:
+        time.sleep(0.01)
+    done = core.tree_figures().complete
+    assert paused_at <= done < records
+    time.sleep(0.7)  # longer than the hub sleeps
+    assert core.tree_figures().complete == done and thread.is_alive()
+    job.activate()
+    thread.join(60)
+    assert reports[0].records_acked == records == len(acked)
