@@ -66,8 +66,9 @@ class KeyedCounts:
 
     def add_all(self, counts: Mapping[str, int]) -> None:
         """Count so many more of each key."""
+        values = self._values
         for key, by in counts.items():
-            self.add(key, by)
+            values[key] = values.get(key, 0) + by
 
     def get_value_and_reset(self) -> dict[str, int] | None:
         """Return the counts of all keys that had any, and forget them."""
@@ -155,9 +156,11 @@ class BoltMetrics:
     def take_in(self, watched: Watched) -> None:
         """Add what was watched."""
         for name, counts in self._counts.items():
-            counts.add_all(getattr(watched, name))
+            if new := getattr(watched, name):  # comes with each tuple, and most of it is empty
+                counts.add_all(new)
         for name, times in self._times.items():
-            times.add_all(getattr(watched, name))
+            if sums := getattr(watched, name):
+                times.add_all(sums)
         for name, by in watched.counts.items():
             if name not in self._own_counts:
                 self._own_counts[name] = Count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -22,6 +23,10 @@ from flowctl.topology.roots import RootEnd
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# How late a reported error may be told; and how many settlements' figures may wait: few objects
+# for the garbage collector to look through, and a wake-up shared by many.
+_LOOK_S: Final = 1.0
+_LOOK_AT: Final = 256
 _TASK: Final = 0  # a spout has one task
 
 
@@ -73,6 +78,9 @@ class CallbackThread:
             list(spouts), consumers, settings, call=self._call, clock=clock, logger=self._logger
         )
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
+        # Comes with each tuple and can wait: it wakes nobody.
+        self._watched: deque[tuple[str, Watched]] = deque()
+        self._look_at_s = clock()
         self._thread = Thread(target=self._run, name="flowctl-callbacks", daemon=True)
 
     def start(self) -> None:
@@ -101,7 +109,9 @@ class CallbackThread:
 
     def watched(self, bolt: str, watched: Watched) -> None:
         """A settlement of ``bolt`` brought this."""
-        self._messages.put((self._take_watched, (bolt, watched)))
+        self._watched.append((bolt, watched))
+        if len(self._watched) == _LOOK_AT:  # passed once on the way up: the hub alone calls this
+            self._messages.put((self._look, ()))
 
     def died(self, task: str, problem: str) -> None:
         """A task ended because of an error (S68); "": all of them."""
@@ -112,20 +122,27 @@ class CallbackThread:
     def _run(self) -> None:
         while True:
             try:
-                message = self._messages.get(timeout=self._wait_s())
+                message = self._messages.get(timeout=max(0.0, self._look_at_s - self._clock()))
             except Empty:
-                self._metrics.on_time(self._clock())
+                self._look()
                 continue
             if message is None:
                 break
             handle, arguments = message
             handle(*arguments)
-            self._metrics.on_time(self._clock())
+            if self._clock() >= self._look_at_s:
+                self._look()
+        self._look()
         self._metrics.tick(self._clock())
 
-    def _wait_s(self) -> float | None:
+    def _look(self) -> None:
+        """Take what was watched, tick if it is time, and say when to look again."""
+        while self._watched:
+            self._take_watched(*self._watched.popleft())
+        now_s = self._clock()
+        self._metrics.on_time(now_s)
         due_s = self._metrics.next_deadline_s()
-        return None if due_s is None else max(0.0, due_s - self._clock())
+        self._look_at_s = now_s + _LOOK_S if due_s is None else min(due_s, now_s + _LOOK_S)
 
     def _tell_end(self, end: RootEnd, callbacks: SpoutCallbacks) -> None:
         """The callback, then hooks, then metrics (S51)."""
