@@ -105,7 +105,7 @@ class CallbackThread:
         hooks = self._spouts[spout].hooks
         if hooks:
             info = EmitInfo(value, DEFAULT_STREAM, _TASK, None)
-            self._messages.put((self._call, ("emit", hooks.emit, info)))
+            self._messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
 
     def watched(self, bolt: str, watched: Watched) -> None:
         """A settlement of ``bolt`` brought this."""
@@ -153,12 +153,13 @@ class CallbackThread:
             self._logger.log(logging.DEBUG, event, spout=end.spout, position=end.position)
         call = on_ack if is_ack else on_fail
         if call is not None:
-            self._call("on_ack" if is_ack else "on_fail", call, end)
+            self._call(f"{'on_ack' if is_ack else 'on_fail'} of {end.spout}", call, end)
         if hooks and end.reason is None:
-            self._call("spout_ack", hooks.spout_ack, SpoutAckInfo(end, _TASK, end.age_s))
+            info = SpoutAckInfo(end, _TASK, end.age_s)
+            self._call(f"spout_ack of {end.spout}", hooks.spout_ack, info)
         elif hooks:
-            info = SpoutFailInfo(end, _TASK, end.age_s, str(end.reason))
-            self._call("spout_fail", hooks.spout_fail, info)
+            failed = SpoutFailInfo(end, _TASK, end.age_s, str(end.reason))
+            self._call(f"spout_fail of {end.spout}", hooks.spout_fail, failed)
         self._metrics.ended(end)
 
     def _take_watched(self, bolt: str, watched: Watched) -> None:

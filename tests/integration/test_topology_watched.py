@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -213,3 +214,25 @@ def test_an_inactive_topology_opens_nothing_and_a_paused_one_emits_nothing() -> 
     job.activate()
     thread.join(60)
     assert reports[0].records_acked == records == len(acked)
+
+
+@pytest.mark.req("S63", "S68")
+def test_the_example_of_the_documents_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "topologies.md"
+    block = page.read_text(encoding="utf-8").partition("## Watching it")[2]
+    names: dict[str, Any] = {}
+    exec(compile(block.partition("```python\n")[2].partition("```")[0], page.name, "exec"), names)
+    made = Topology("visits")
+    made.spout("lines", Numbers(100))
+
+    def parse(given: Input, out: Collector) -> None:
+        out({"client": given.value % 7, "path": None if given.value == 50 else "/a/b"})
+
+    made.bolt("parse", parse).shuffle("lines")
+    names["watch"](made)
+    report = run(made, {})
+    assert report.records_acked == 100
+    assert sum(errors.count for errors in report.errors) == 1
+    told = capsys.readouterr().out.splitlines()
+    found = [re.search(r"'rows': (\d+)", line) for line in told]
+    assert sum(int(match[1]) for match in found if match) == 3 * 99

@@ -112,7 +112,7 @@ def test_what_users_code_raises_changes_nothing_for_others() -> None:
     teller.run()
     assert [point.name for point in told[0]] == ["acked", "complete_s"]
     failed = [fields["call"] for _, event, fields in teller.log.told if event == "callback_failed"]
-    assert failed == ["on_ack", "spout_ack", "metrics"]
+    assert failed == ["on_ack of s", "spout_ack of s", "metrics"]
 
 
 @pytest.mark.req("S54")
@@ -123,8 +123,8 @@ def test_a_callback_that_holds_up_the_thread_is_told_once_a_stretch() -> None:
     teller.run()
     slow = [fields for _, event, fields in teller.log.told if event == "call_blocks_loop"]
     assert [(fields["call"], fields["took_s"]) for fields in slow] == [
-        ("on_ack", 2.0),
-        ("on_ack", 4.0),
+        ("on_ack of s", 2.0),
+        ("on_ack of s", 4.0),
     ]
 
 
