@@ -44,18 +44,20 @@ class CountingHook(TaskHook):
 
 
 class Gather:
-    """Manual: holds odd values until the next even one comes."""
+    """Manual: holds a value until its partner comes, 1 and 2, 3 and 4 …"""
 
     def __init__(self) -> None:
-        self.held: list[Input] = []
+        self.held: dict[int, Input] = {}
 
     def execute(self, given: Input, out: ManualCollector) -> None:
-        self.held.append(given)
-        if given.value % 2 == 0:
-            out.emit(given.value, anchors=self.held)
-            for held in self.held:
-                out.ack(held)
-            self.held.clear()
+        pair = (given.value + 1) // 2
+        other = self.held.pop(pair, None)
+        if other is None:
+            self.held[pair] = given
+            return
+        out.emit(2 * pair, anchors=(other, given))
+        out.ack(other)
+        out.ack(given)
 
 
 def split(given: Input, out: Collector) -> None:

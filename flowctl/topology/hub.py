@@ -204,9 +204,8 @@ class TopologyCore:
         records = core.tuple_records(ack.tuple_id)
         outcome = core.on_ack(ack, now_s=now_s)
         if self._on_watched is not None and ack.settlement and ack.settlement.watched:
-            self._on_watched(
-                ack.bolt, ack.settlement.watched
-            )  # also of copies: they were worked on
+            # Of copies too: they were worked on.
+            self._on_watched(ack.bolt, ack.settlement.watched)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
         return outcome

@@ -187,7 +187,6 @@ class ManualCollector(Collector):
             del said[length:]
         for given, _ in self._settled:
             given._is_settled = False
-        self._settled.clear()
 
     def settlement(self, inputs: Sequence[Input], watched: Watched | None = None) -> Settlement:
         """Return all that was said since the last time; ``inputs`` are those of the tuple."""

@@ -80,7 +80,7 @@ def test_what_the_consumers_got_adds_up_to_what_went_through(interval_s: str) ->
         assert max(tasks.values()) > 1
 
 
-@pytest.mark.req("S63", "S67", "S86")
+@pytest.mark.req("S51", "S63", "S67", "S86")
 def test_a_hook_that_raises_fails_its_input_and_nothing_is_lost() -> None:
     raised: set[Any] = set()
     got: Counter[Any] = Counter()
@@ -91,18 +91,32 @@ def test_a_hook_that_raises_fails_its_input_and_nothing_is_lost() -> None:
                 raised.add(info.message.value)
                 raise ValueError("mine")
 
+    class OfSpout(TaskHook):
+        def __init__(self) -> None:
+            for method in ("emit", "spout_ack", "spout_fail"):
+                setattr(self, method, lambda info, method=method: told[method].append(info))
+
+    told: dict[str, list[Any]] = {"emit": [], "spout_ack": [], "spout_fail": []}
     totals = Totals()
     made = Topology("raising")
-    made.spout("s", Numbers(500))
+    made.spout("s", Numbers(500), hooks=[OfSpout])
     made.bolt("a", passing, hooks=[Raising]).shuffle("s")
     made.bolt("b", lambda given, out: got.update([given.value])).shuffle("a")
     made.metrics(totals)
-    report = run(made, {"retry.backoff_first_s": "0.01"})
+    report = run(made, {"retry.backoff_first_s": "0.01", "metrics.sample_one_in": "1"})
     assert report.trees is not None
     assert (report.trees.complete, report.trees.failed) == (500, 10)
     assert got == dict.fromkeys(range(1, 501), 1)
     assert totals.of("a")["failed"] == {"s": 10}
     assert totals.of("a")["acked"] == {"s": 500}
+    assert totals.of("s") == {"acked": {"default": 500}, "failed": {"default": 10}}
+    assert {method: len(infos) for method, infos in told.items()} == {
+        "emit": 510,
+        "spout_ack": 500,
+        "spout_fail": 10,
+    }
+    assert {info.reason for info in told["spout_fail"]} == {"ValueError: mine"}
+    assert all(info.delta_s > 0 for info in told["spout_ack"] + told["spout_fail"])
 
 
 @pytest.mark.req("S68", "S85")
