@@ -74,6 +74,16 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
     backpressure_park_us: CountOrZero = 100
 
 
+class MetricsSettings(_Section, frozen=True, kw_only=True):
+    """What the tasks of a topology tell of themselves."""
+
+    # Storm's topology.builtin.metrics.bucket.size.secs.  None: nothing is counted.
+    interval_s: Seconds | None = 60.0
+    # Storm's topology.stats.sample.rate, 0.05: two readings of the clock cost 0.1 us, and a mean
+    # needs no more.  0: nothing is timed.
+    sample_one_in: CountOrZero = 20
+
+
 class Settings(CoreSettings, frozen=True, kw_only=True):
     """All settings of a run; immutable."""
 
@@ -81,6 +91,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     listen: ListenSettings = ListenSettings()
     start: StartSettings = StartSettings()
     wait: WaitSettings = WaitSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """Return a copy with dotted names replaced; values may be text, as from ``--set``.

@@ -70,7 +70,7 @@ class Hub:
             next_id=next_id or random_ids(),
         )
         self.ends: list[Any] = []
-        job._teller.tell = self.ends.append  # type: ignore[method-assign]
+        job._teller.ended = self.ends.append  # type: ignore[method-assign]
         core = job._make_core(checkpoint or Checkpoint())
         assert isinstance(core, TopologyCore)
         self.core = core

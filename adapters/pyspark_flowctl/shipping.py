@@ -7,7 +7,7 @@ import inspect
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -25,18 +25,20 @@ _REGISTRY = threading.Lock()  # cloudpickle's list of modules by value is global
 def ship(process: Process) -> bytes:
     """Return ``process`` pickled by Spark's own cloudpickle.
 
-    A function of a job's file can't be imported on workers, so its module is pickled by value;
-    where that is impossible (a lock in the module) it is pickled by name, which works if the
-    module is installed there.  Raises :class:`ConfigError` that names what can't be pickled.
+    A function of a job's file can't be imported on workers, so its module is pickled by value, and
+    those of what it says it takes along (``companions``: hooks); where that is impossible (a lock
+    in the module) it is pickled by name, which works if the module is installed there.  Raises
+    :class:`ConfigError` that names what can't be pickled.
     """
-    module = _local_module(process)
+    travellers = (process, *getattr(process, "companions", ()))
+    modules = {module for each in travellers if (module := _local_module(each)) is not None}
     try:
-        with _by_value(module):
+        with _by_value(modules):
             return _dumps(process)
     except Exception as error:
-        if module is not None and (by_name := _dumps_or_none(process)) is not None:
+        if modules and (by_name := _dumps_or_none(process)) is not None:
             return by_name
-        with _by_value(module):
+        with _by_value(modules):
             problem = _problem(process, error)
         raise ConfigError("process", problem, remedy=_REMEDY) from error
 
@@ -48,16 +50,17 @@ _REMEDY = (
 
 
 @contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
+def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     with _REGISTRY:
-        if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
-            yield
-            return
-        cloudpickle.register_pickle_by_value(module)
+        known = cloudpickle.list_registry_pickle_by_value()
+        ours = [module for module in modules if module.__name__ not in known]
+        for module in ours:
+            cloudpickle.register_pickle_by_value(module)
         try:
             yield
         finally:
-            cloudpickle.unregister_pickle_by_value(module)
+            for module in ours:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _dumps(value: Any) -> bytes:
@@ -72,8 +75,8 @@ def _dumps_or_none(value: Any) -> bytes | None:
         return None
 
 
-def _local_module(process: Process) -> ModuleType | None:
-    """Return the module of ``process`` if workers can't be expected to have it."""
+def _local_module(process: Any) -> ModuleType | None:
+    """Return the module of a process or a companion if workers can't be expected to have it."""
     inner = _unwrapped(process)
     name = getattr(inner, "__module__", None) or type(inner).__module__
     module = sys.modules.get(name)

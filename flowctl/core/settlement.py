@@ -6,7 +6,7 @@ nothing.  Inputs are named by their ids, which are the positions of the records 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -32,12 +32,45 @@ class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reason: str
 
 
+class ReportedError(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An error that a bolt reported without failing anything; without secrets."""
+
+    kind: str
+    problem: str
+
+
+# The sum of what was measured, and how often that was.
+Sum: TypeAlias = tuple[float, int]
+
+
+class Watched(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a bolt's task did and said since its last settlement: to be added up.
+
+    ``executed``, ``acked``, ``failed`` and the times [s] are by source (``component`` or
+    ``component/stream``, S67), ``emitted`` by stream; ``counts`` and ``means`` are the user's own,
+    by name.  ``host`` and ``pid`` come with the first one of a connection.
+    """
+
+    executed: dict[str, int] = {}
+    acked: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    emitted: dict[str, int] = {}
+    execute_s: dict[str, Sum] = {}
+    process_s: dict[str, Sum] = {}
+    counts: dict[str, int] = {}
+    means: dict[str, Sum] = {}
+    errors: list[ReportedError] = []
+    errors_left_out: int = 0
+    host: str = ""
+    pid: int = 0
+
+
 class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of the inputs: those of the tuple that are not named here are acked.
 
     ``held``: of this tuple, neither acked nor failed yet.  ``acked``: held since an earlier tuple
     and acked now.  ``failed`` may be of this or an earlier one.  ``prolonged``: the time of their
-    trees begins anew.
+    trees begins anew.  ``watched`` says nothing about inputs; None: there is nothing to say.
     """
 
     emits: list[Emitted] = []
@@ -45,3 +78,4 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held: list[int] = []
     acked: list[int] = []
     prolonged: list[int] = []
+    watched: Watched | None = None  # last, so that peers without it understand each other

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from flowctl.errors import without_secrets
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 
@@ -20,17 +19,15 @@ _KEPT: Final = 20  # enough for a report; the log has the rest
 
 
 class ErrorReport(msgspec.Struct, frozen=True, gc=False):
-    """One error.  Secrets in URLs are left out; ``at_s`` is monotonic."""
+    """One error.  ``at_s``: when the driver heard of it, monotonic."""
 
-    component: str
-    task_id: int
     kind: str
     problem: str
     at_s: float
 
 
 class ErrorReporter:
-    """``report_error`` for one task (S68).  For the task's thread.
+    """The errors of one task, as the driver hears of them (S68).  For one thread.
 
     Every error is counted and the latest are kept in ``latest``; the log gets five in ten
     seconds, and the next one says how many were left out.
@@ -38,14 +35,12 @@ class ErrorReporter:
 
     def __init__(
         self,
-        component: str,
-        task_id: int,
+        task: str,
         *,
         clock: Callable[[], float],
         logger: EventLogger | None = None,
     ) -> None:
-        self._component = component
-        self._task_id = task_id
+        self._task = task
         self._clock = clock
         self._logger = logger or get_logger()
         self._told_at_s: deque[float] = deque(maxlen=_TOLD_MAX)
@@ -53,12 +48,11 @@ class ErrorReporter:
         self.count = 0
         self.latest: deque[ErrorReport] = deque(maxlen=_KEPT)
 
-    def report_error(self, error: BaseException) -> None:
-        """Tell of ``error``; the task goes on."""
+    def report(self, kind: str, problem: str) -> None:
+        """Tell of an error of the task, without secrets."""
         now_s = self._clock()
-        kind, problem = type(error).__name__, without_secrets(str(error))
         self.count += 1
-        self.latest.append(ErrorReport(self._component, self._task_id, kind, problem, now_s))
+        self.latest.append(ErrorReport(kind, problem, now_s))
         if len(self._told_at_s) == _TOLD_MAX and now_s - self._told_at_s[0] < _PER_S:
             self._untold += 1
             return
@@ -66,9 +60,13 @@ class ErrorReporter:
         self._logger.log(
             logging.ERROR,
             "task_error",
-            component=self._component,
-            task=self._task_id,
+            task=self._task,
             error=f"{kind}: {problem}",
             left_out=self._untold,
         )
         self._untold = 0
+
+    def left_out(self, errors: int) -> None:
+        """The task had ``errors`` more, too many to send."""
+        self.count += errors
+        self._untold += errors

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
+from flowctl.errors import ConfigError
+
 
 class EmitInfo(msgspec.Struct, frozen=True, gc=False):
-    """A task emitted ``values`` to the tasks ``targets``, which may be none."""
+    """A task emitted ``values``; to task ``direct`` of those that get it by a direct grouping.
+
+    Who gets it otherwise is decided later, by windows.
+    """
 
     values: Any
     stream: str
     task_id: int
-    targets: Sequence[int]
+    direct: int | None
 
 
 class SpoutAckInfo(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +40,10 @@ class SpoutFailInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class BoltExecuteInfo(msgspec.Struct, frozen=True, gc=False):
-    """``execute`` returned from ``message``; it took ``delta_s``, None if not sampled."""
+    """``execute`` returned from ``message``; it took ``delta_s``, None if not sampled.
+
+    All inputs of a ``Batched`` bolt's tuple took the same time.
+    """
 
     message: Any
     task_id: int
@@ -59,9 +67,13 @@ class BoltFailInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskHook:
-    """Override what is to be watched.  Called from the task's own thread: must not block.
+    """Override what is to be watched.  Must not block: the task waits meanwhile.
 
-    What a hook raises ends the task's loop, as what the task itself raises does.
+    A bolt's hooks run on its worker, in the thread that runs the bolt, when ``execute`` returned:
+    emits, the execute, then what was acked and failed.  What one raises fails the input as if
+    ``execute`` had raised it (from ``bolt_fail``: it is reported).  A spout's hooks run in the
+    driver, in the thread of its callbacks; what one raises is logged.  ``task_id`` is the number of
+    the task among those of its component, from 0.
     """
 
     def emit(self, info: EmitInfo) -> None: ...
@@ -70,6 +82,10 @@ class TaskHook:
     def bolt_execute(self, info: BoltExecuteInfo) -> None: ...
     def bolt_ack(self, info: BoltAckInfo) -> None: ...
     def bolt_fail(self, info: BoltFailInfo) -> None: ...
+
+
+# A hook, or what makes one: a class, or a function without arguments.
+HookLike: TypeAlias = TaskHook | Callable[[], TaskHook]
 
 
 class Hooks(TaskHook):
@@ -109,3 +125,17 @@ class Hooks(TaskHook):
     def bolt_fail(self, info: BoltFailInfo) -> None:
         for hook in self._hooks:
             hook.bolt_fail(info)
+
+
+def check_hooks(field: str, hooks: Iterable[Any]) -> None:
+    """Raise :class:`ConfigError` for what is no :data:`HookLike`."""
+    for hook in hooks:
+        if not isinstance(hook, TaskHook) and not callable(hook):
+            raise ConfigError(
+                field, f"a {type(hook).__name__} is no hook.", remedy="Give a TaskHook."
+            )
+
+
+def make_hooks(hooks: Iterable[HookLike]) -> Hooks:
+    """Return the hooks of one task; what makes hooks is called."""
+    return Hooks([hook if isinstance(hook, TaskHook) else hook() for hook in hooks])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from flowctl.errors import ConfigError
@@ -44,8 +43,3 @@ class EvenSampler:
         fires = self._call == self._at
         self._call += 1
         return fires
-
-
-def started_at(sampler: EvenSampler, clock: Callable[[], float]) -> float | None:
-    """Return the time [s] if the sampler fires, else None: this one is not timed (S62)."""
-    return clock() if sampler() else None

@@ -1,16 +1,16 @@
 """Counts and means of one task, each read once an interval and then empty again.
 
 A metric has ``get_value_and_reset``; None means that there is nothing to say, and is dropped.
-Not thread-safe: a task counts and is read in its own loop's thread.
+Not thread-safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
-from flowctl.instrumentation.hooks import BoltAckInfo, BoltExecuteInfo, BoltFailInfo, Hooks
-from flowctl.instrumentation.sampler import Chance, EvenSampler, started_at
+from flowctl.core.settlement import Sum, Watched
+from flowctl.instrumentation.ticks import Metric
 
 
 class Count:
@@ -31,6 +31,27 @@ class Count:
         return value or None
 
 
+class Mean:
+    """The mean of what was added since it was read last; None: nothing was."""
+
+    __slots__ = ("_count", "_total")
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._count = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        """Take ``count`` values into the mean whose sum is ``total``."""
+        self._total += total
+        self._count += count
+
+    def get_value_and_reset(self) -> float | None:
+        """Return the mean, and forget it."""
+        total, count = self._total, self._count
+        self._total, self._count = 0.0, 0
+        return total / count if count else None
+
+
 class KeyedCounts:
     """A :class:`Count` for each key."""
 
@@ -43,6 +64,12 @@ class KeyedCounts:
         """Count ``by`` more of ``key``."""
         self._values[key] = self._values.get(key, 0) + by
 
+    def add_all(self, counts: Mapping[str, int]) -> None:
+        """Count so many more of each key."""
+        values = self._values
+        for key, by in counts.items():
+            values[key] = values.get(key, 0) + by
+
     def get_value_and_reset(self) -> dict[str, int] | None:
         """Return the counts of all keys that had any, and forget them."""
         values, self._values = self._values, {}
@@ -50,17 +77,22 @@ class KeyedCounts:
 
 
 class KeyedMeans:
-    """The mean of what was added for each key."""
+    """A :class:`Mean` for each key."""
 
     __slots__ = ("_sums",)
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._sums: dict[str, Sum] = {}
 
-    def add(self, key: str, value: float) -> None:
-        """Take ``value`` into the mean of ``key``."""
-        total, count = self._sums.get(key, (0.0, 0))
-        self._sums[key] = (total + value, count + 1)
+    def add(self, key: str, total: float, count: int = 1) -> None:
+        """Take ``count`` values into the mean of ``key`` whose sum is ``total``."""
+        before, times = self._sums.get(key, (0.0, 0))
+        self._sums[key] = (before + total, times + count)
+
+    def add_all(self, sums: Mapping[str, Sum]) -> None:
+        """Take the values of each key into its mean."""
+        for key, (total, count) in sums.items():
+            self.add(key, total, count)
 
     def get_value_and_reset(self) -> dict[str, float] | None:
         """Return the means of all keys that had any value, and forget them."""
@@ -68,106 +100,74 @@ class KeyedMeans:
         return {key: total / count for key, (total, count) in sums.items()} or None
 
 
+# Has a metric read at each tick, under its name.
+Register: TypeAlias = Callable[[str, Metric], None]
+
+
 class SpoutMetrics:
-    """Acked, failed and complete latency of a spout task, by stream.
+    """Acked, failed and complete latency [s] of a spout, by stream.
 
     Told of sampled roots only (S51): each stands for ``one_in`` of them.
     """
 
-    def __init__(self, one_in: int) -> None:
+    def __init__(self, one_in: int, register: Register) -> None:
         self._one_in = one_in
-        self.acked_counts = KeyedCounts()
-        self.failed_counts = KeyedCounts()
-        self.complete_s = KeyedMeans()
+        self._acked = KeyedCounts()
+        self._failed = KeyedCounts()
+        self._complete_s = KeyedMeans()
+        register("acked", self._acked)
+        register("failed", self._failed)
+        register("complete_s", self._complete_s)
 
     def acked(self, stream: str, delta_s: float) -> None:
         """A sampled root of ``stream`` was done after ``delta_s``."""
-        self.acked_counts.add(stream, self._one_in)
-        self.complete_s.add(stream, delta_s)
+        self._acked.add(stream, self._one_in)
+        self._complete_s.add(stream, delta_s)
 
     def failed(self, stream: str) -> None:
         """A sampled root of ``stream`` failed."""
-        self.failed_counts.add(stream, self._one_in)
+        self._failed.add(stream, self._one_in)
 
 
-class Origin(NamedTuple):
-    """Where a message came from: the key of a bolt's metrics (S67)."""
-
-    component: str
-    stream: str
-
-    @property
-    def key(self) -> str:
-        """As a metric's key: ``component:stream``."""
-        return f"{self.component}:{self.stream}"
+_COUNTS: Final = ("executed", "acked", "failed", "emitted")
+_TIMES: Final = ("execute_s", "process_s")
+# What each task of a bolt tells, so that its own metrics are called otherwise.
+BOLT_METRICS: Final = frozenset({*_COUNTS, *_TIMES})
 
 
-class Began(NamedTuple):
-    """When a message came and when ``execute`` began [s]; None: not sampled."""
+class BoltMetrics:
+    """What a bolt's task executed, acked, failed and emitted, how long it took, its own metrics.
 
-    came_at_s: float | None
-    execute_at_s: float | None
-
-
-class BoltWatch:
-    """One bolt task's hooks and metrics: what was executed, acked and failed, from where.
-
-    Counts are exact.  Times are of sampled messages: process latency (came until acked) and
-    execute latency (the call alone) have a sampler each, so one may be off (S62).
+    Built up of what its settlements bring, under the names of
+    :class:`flowctl.core.settlement.Watched`.
     """
 
-    def __init__(
-        self,
-        task_id: int,
-        *,
-        hooks: Hooks,
-        chance: Chance,
-        clock: Callable[[], float],
-        process_one_in: int,
-        execute_one_in: int,
-    ) -> None:
-        self._task_id = task_id
-        self._hooks = hooks
-        self._clock = clock
-        self._process_sampler = EvenSampler(process_one_in, chance=chance)
-        self._execute_sampler = EvenSampler(execute_one_in, chance=chance)
-        self.executed_counts = KeyedCounts()
-        self.acked_counts = KeyedCounts()
-        self.failed_counts = KeyedCounts()
-        self.execute_s = KeyedMeans()
-        self.process_s = KeyedMeans()
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._counts = {name: KeyedCounts() for name in _COUNTS}
+        self._times = {name: KeyedMeans() for name in _TIMES}
+        self._own_counts: dict[str, Count] = {}
+        self._own_means: dict[str, Mean] = {}
+        for name, counts in self._counts.items():
+            register(name, counts)
+        for name, times in self._times.items():
+            register(name, times)
 
-    def began(self) -> Began:
-        """``execute`` is about to be called; keep the answer with the message."""
-        return Began(
-            started_at(self._process_sampler, self._clock),
-            started_at(self._execute_sampler, self._clock),
-        )
-
-    def executed(self, message: object, origin: Origin, began: Began) -> None:
-        """``execute`` returned."""
-        delta_s = self._since(began.execute_at_s)
-        if self._hooks:
-            self._hooks.bolt_execute(BoltExecuteInfo(message, self._task_id, delta_s))
-        self.executed_counts.add(origin.key)
-        if delta_s is not None:
-            self.execute_s.add(origin.key, delta_s)
-
-    def acked(self, message: object, origin: Origin, began: Began) -> None:
-        """The bolt acked ``message``."""
-        delta_s = self._since(began.came_at_s)
-        if self._hooks:
-            self._hooks.bolt_ack(BoltAckInfo(message, self._task_id, delta_s))
-        self.acked_counts.add(origin.key)
-        if delta_s is not None:
-            self.process_s.add(origin.key, delta_s)
-
-    def failed(self, message: object, origin: Origin, began: Began) -> None:
-        """The bolt failed ``message``."""
-        if self._hooks:
-            delta_s = self._since(began.came_at_s)
-            self._hooks.bolt_fail(BoltFailInfo(message, self._task_id, delta_s))
-        self.failed_counts.add(origin.key)
-
-    def _since(self, at_s: float | None) -> float | None:
-        return None if at_s is None else self._clock() - at_s
+    def take_in(self, watched: Watched) -> None:
+        """Add what was watched."""
+        for name, counts in self._counts.items():
+            if new := getattr(watched, name):  # comes with each tuple, and most of it is empty
+                counts.add_all(new)
+        for name, times in self._times.items():
+            if sums := getattr(watched, name):
+                times.add_all(sums)
+        for name, by in watched.counts.items():
+            if name not in self._own_counts:
+                self._own_counts[name] = Count()
+                self._register(name, self._own_counts[name])
+            self._own_counts[name].add(by)
+        for name, (total, times_of) in watched.means.items():
+            if name not in self._own_means:
+                self._own_means[name] = Mean()
+                self._register(name, self._own_means[name])
+            self._own_means[name].add(total, times_of)

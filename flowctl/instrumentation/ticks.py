@@ -1,8 +1,8 @@
-"""Ticks: when a task is to look after itself, and what it then says about itself (S61)."""
+"""Ticks: when tasks' figures are read, and what is then said about them (S61)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,10 +18,14 @@ class Metric(Protocol):
 
 
 class TaskInfo(msgspec.Struct, frozen=True, gc=False):
-    """Whose figures they are.  ``timestamp_unix_s`` is the end of the interval."""
+    """Whose figures they are: of task ``task_id`` (from 0) of ``component``, in ``interval_s``.
+
+    ``host`` and ``pid`` say where it runs: workers of ours listen on no port that would tell two of
+    a host apart.  ``timestamp_unix_s`` is the end of the interval.
+    """
 
     host: str
-    port: int
+    pid: int
     component: str
     task_id: int
     timestamp_unix_s: int
@@ -65,56 +69,26 @@ class MetricRegistry:
     """Metrics by interval, task and name.  Not thread-safe."""
 
     def __init__(self) -> None:
-        self._metrics: dict[float, dict[int, dict[str, Metric]]] = {}
+        self._metrics: dict[float, dict[str, dict[str, Metric]]] = {}
 
     @property
     def intervals_s(self) -> Sequence[float]:
         """The intervals that need a tick."""
         return sorted(self._metrics)
 
-    def register(self, name: str, metric: Metric, *, task_id: int, interval_s: float) -> None:
+    def tasks(self, interval_s: float) -> Sequence[str]:
+        """Names of the tasks that have a metric of ``interval_s``."""
+        return list(self._metrics.get(interval_s, ()))
+
+    def register(self, name: str, metric: Metric, *, task: str, interval_s: float) -> None:
         """Have ``metric`` read every ``interval_s``; a name once a task and interval."""
-        named = self._metrics.setdefault(interval_s, {}).setdefault(task_id, {})
+        named = self._metrics.setdefault(interval_s, {}).setdefault(task, {})
         if name in named:
-            raise ConfigError(
-                "name", f"task {task_id} has a metric {name!r} already.", remedy="Use another."
-            )
+            raise ConfigError("name", f"{task} has a metric {name!r} already.", remedy="Another.")
         named[name] = metric
 
-    def points(self, *, task_id: int, interval_s: float) -> list[Point]:
+    def points(self, *, task: str, interval_s: float) -> list[Point]:
         """Read and reset the metrics of one tick; those with nothing to say are left out."""
-        named = self._metrics.get(interval_s, {}).get(task_id, {})
+        named = self._metrics.get(interval_s, {}).get(task, {})
         read = ((name, metric.get_value_and_reset()) for name, metric in named.items())
         return [Point(name, value) for name, value in read if value is not None]
-
-
-class MetricsSender:
-    """Answers a task's metrics ticks: sends its points to the metrics stream, if it has any.
-
-    ``clock_unix_s`` is the time of day; ``send`` gets the task's info and its points.
-    """
-
-    def __init__(
-        self,
-        registry: MetricRegistry,
-        *,
-        host: str,
-        port: int,
-        component: str,
-        clock_unix_s: Callable[[], float],
-        send: Callable[[TaskInfo, list[Point]], None],
-    ) -> None:
-        self._registry = registry
-        self._host = host
-        self._port = port
-        self._component = component
-        self._clock_unix_s = clock_unix_s
-        self._send = send
-
-    def on_tick(self, task_id: int, interval_s: float) -> None:
-        """A metrics tick of ``interval_s`` came for ``task_id``."""
-        points = self._registry.points(task_id=task_id, interval_s=interval_s)
-        if points:
-            at_s = int(self._clock_unix_s())
-            info = TaskInfo(self._host, self._port, self._component, task_id, at_s, interval_s)
-            self._send(info, points)

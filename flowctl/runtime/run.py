@@ -68,6 +68,7 @@ class Run:
         make_core: Callable[[Checkpoint], DriverCore],
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
+        on_notice: Callable[[BoltNotice], None] | None = None,
     ) -> None:
         self._job = job
         self._producer = producer
@@ -78,6 +79,7 @@ class Run:
         self._notices: deque[BoltNotice] = deque()
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
+        self._on_notice = on_notice
         self._bolts_are_gone = False
         self._starting = ""  # what has to start before bolts can: Spark
         self._is_one_frozen = False  # a bolt was silent when the run ended
@@ -204,6 +206,7 @@ class Run:
             else:
                 self._check_bolts(now_s - absent_since_s)
         self._show(meter)
+        self._take_notices()
 
     def _has_bolts(self) -> bool:
         """Whether a bolt is connected and not silent."""
@@ -230,6 +233,8 @@ class Run:
     def _take_notices(self) -> None:
         while self._notices:
             notice = self._notices.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
             if notice.kind == "fatal":
                 self._fatal[notice.bolt] = notice
                 self._view.message(f"{notice.bolt or 'bolts'}: {notice.detail} {notice.remedy}")

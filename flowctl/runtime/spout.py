@@ -15,7 +15,14 @@ from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.ports import (
+    BoltNotice,
+    Bolts,
+    CheckpointStore,
+    DeadLetter,
+    FlowProducer,
+    SpoutListener,
+)
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.run import Run
@@ -99,6 +106,7 @@ class FlowControlSpout(HandDriven):
                     make_core=self._make_core,
                     dead_letter=self.dead_letter,
                     listener=self.listener,
+                    on_notice=self._on_notice,
                 )
                 report = self._extended(run.conduct())
         except BaseException as error:
@@ -130,6 +138,9 @@ class FlowControlSpout(HandDriven):
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
+
+    def _on_notice(self, notice: BoltNotice) -> None:
+        """Hear what is said of a bolt; a topology tells of what it died of."""
 
 
 def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:

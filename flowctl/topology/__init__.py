@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowctl.instrumentation.hooks import TaskHook
+    from flowctl.instrumentation.ticks import Point, TaskInfo
     from flowctl.topology.figures import TopologyReport
     from flowctl.topology.inputs import Collector, Input, ManualCollector
     from flowctl.topology.roots import RootEnd
@@ -24,25 +26,31 @@ __all__ = [
     "LocalStages",
     "ManualBolt",
     "ManualCollector",
+    "Point",
     "RootEnd",
     "Stages",
+    "TaskHook",
+    "TaskInfo",
     "Topology",
     "TopologyJob",
     "TopologyReport",
 ]
 
 _ELSEWHERE = {
-    "Batched": "tasks",
-    "Collector": "inputs",
-    "Input": "inputs",
-    "LocalStages": "stages",
-    "ManualBolt": "tasks",
-    "ManualCollector": "inputs",
-    "RootEnd": "roots",
-    "Stages": "stages",
-    "Topology": "topology",
-    "TopologyJob": "topology",
-    "TopologyReport": "figures",
+    "Batched": ".tasks",
+    "Collector": ".inputs",
+    "Input": ".inputs",
+    "LocalStages": ".stages",
+    "ManualBolt": ".tasks",
+    "ManualCollector": ".inputs",
+    "Point": "flowctl.instrumentation.ticks",
+    "RootEnd": ".roots",
+    "Stages": ".stages",
+    "TaskHook": "flowctl.instrumentation.hooks",
+    "TaskInfo": "flowctl.instrumentation.ticks",
+    "Topology": ".topology",
+    "TopologyJob": ".topology",
+    "TopologyReport": ".figures",
 }
 
 
@@ -50,7 +58,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use and keep it."""
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+    value = getattr(importlib.import_module(_ELSEWHERE[name], __name__), name)
     globals()[name] = value
     return value
 

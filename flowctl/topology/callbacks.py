@@ -1,65 +1,210 @@
-"""Tells users of the ends of their roots, in a thread of its own: the hub never waits for them."""
+"""Tells users what happens, in a thread of its own: the hub never waits for them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from queue import SimpleQueue
-from typing import NamedTuple
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-import structlog
-
+from flowctl.config import MetricsSettings
+from flowctl.core.settlement import DEFAULT_STREAM, Watched
+from flowctl.instrumentation.error_reports import ErrorReporter
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
+from flowctl.instrumentation.logging import get_logger
+from flowctl.runtime.stretches import SlowCalls
+from flowctl.topology.figures import TaskErrors
+from flowctl.topology.metrics import Consumer, TopologyMetrics
 from flowctl.topology.roots import RootEnd
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# How late a reported error may be told; and how many settlements' figures may wait: few objects
+# for the garbage collector to look through, and a wake-up shared by many.
+_LOOK_S: Final = 1.0
+_LOOK_AT: Final = 256
+_TASK: Final = 0  # a spout has one task
 
 
 class SpoutCallbacks(NamedTuple):
     """``on_ack`` when a root's tree is complete, ``on_fail`` each time it failed or expired.
 
     Both get the value as well (S82).  A root that failed goes again: it may fail several times,
-    and is acked once.
+    and is acked once.  ``hooks`` are called after them (S51).
     """
 
     on_ack: Callable[[RootEnd], None] | None = None
     on_fail: Callable[[RootEnd], None] | None = None
+    hooks: Hooks = Hooks()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody wants to hear of each root."""
+        return self.on_ack is None and self.on_fail is None and not self.hooks
+
+
+Message: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class CallbackThread:
-    """One thread for all callbacks, so they come one after the other (S54).
+    """One thread for callbacks, spouts' hooks and metrics consumers: one after the other (S54).
 
-    What a callback raises is logged and changes nothing: the record is done, or goes again,
-    whatever its author makes of it.
+    What they raise is logged and changes nothing: the record is done, or goes again, whatever its
+    author makes of it.  One that takes long is logged as well: all others wait for it.  Methods
+    that take messages may be called from any thread, and never block.
     """
 
-    def __init__(self, callbacks: Mapping[str, SpoutCallbacks]) -> None:
-        self._callbacks = callbacks
-        self._ends: SimpleQueue[RootEnd | None] = SimpleQueue()
-        self._log = structlog.get_logger("flowctl.topology")
-        self._thread = threading.Thread(target=self._run, name="flowctl-callbacks", daemon=True)
+    def __init__(
+        self,
+        spouts: Mapping[str, SpoutCallbacks],
+        settings: MetricsSettings,
+        *,
+        consumers: Sequence[Consumer] = (),
+        is_debug: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._spouts = spouts
+        self._is_debug = is_debug
+        self._clock = clock
+        self._logger = logger or get_logger()
+        self._slow = SlowCalls(logger=self._logger)
+        self._errors: dict[str, ErrorReporter] = {}
+        self._metrics = TopologyMetrics(
+            list(spouts), consumers, settings, call=self._call, clock=clock, logger=self._logger
+        )
+        self._messages: SimpleQueue[Message | None] = SimpleQueue()
+        # Comes with each tuple and can wait: it wakes nobody.
+        self._watched: deque[tuple[str, Watched]] = deque()
+        self._look_at_s = clock()
+        self._thread = Thread(target=self._run, name="flowctl-callbacks", daemon=True)
 
     def start(self) -> None:
         """Begin to tell."""
         self._thread.start()
 
-    def tell(self, end: RootEnd) -> None:
-        """Queue ``end``; never blocks."""
-        callbacks = self._callbacks.get(end.spout)
-        if callbacks is None:
-            return
-        if (callbacks.on_ack if end.reason is None else callbacks.on_fail) is not None:
-            self._ends.put(end)
-
     def close(self) -> None:
-        """Wait until all that was queued is told."""
-        self._ends.put(None)
+        """Wait until all that was queued is told, and the last figures; once more does nothing."""
+        self._messages.put(None)
         self._thread.join()
 
+    # -- messages ------------------------------------------------------------------------
+
+    def ended(self, end: RootEnd) -> None:
+        """A root ended, or went to fail once more."""
+        callbacks = self._spouts[end.spout]
+        if end.age_s is not None or self._is_debug or not callbacks.is_empty:
+            self._messages.put((self._tell_end, (end, callbacks)))
+
+    def emitted(self, spout: str, value: Any) -> None:
+        """A root was emitted."""
+        hooks = self._spouts[spout].hooks
+        if hooks:
+            info = EmitInfo(value, DEFAULT_STREAM, _TASK, None)
+            self._messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
+
+    def watched(self, bolt: str, watched: Watched) -> None:
+        """A settlement of ``bolt`` brought this."""
+        self._watched.append((bolt, watched))
+        if len(self._watched) == _LOOK_AT:  # passed once on the way up: the hub alone calls this
+            self._messages.put((self._look, ()))
+
+    def died(self, task: str, problem: str) -> None:
+        """A task ended because of an error (S68); "": all of them."""
+        self._messages.put((self._report, (task, "died", problem)))
+
+    # -- the thread ----------------------------------------------------------------------
+
     def _run(self) -> None:
-        while (end := self._ends.get()) is not None:
-            callbacks = self._callbacks[end.spout]
-            call = callbacks.on_ack if end.reason is None else callbacks.on_fail
-            if call is None:
-                continue
+        while True:
             try:
-                call(end)
-            except Exception as error:
-                self._log.error("callback_failed", spout=end.spout, error=repr(error))
+                message = self._messages.get(timeout=max(0.0, self._look_at_s - self._clock()))
+            except Empty:
+                self._look()
+                continue
+            if message is None:
+                break
+            handle, arguments = message
+            handle(*arguments)
+            if self._clock() >= self._look_at_s:
+                self._look()
+        self._look()
+        self._metrics.tick(self._clock())
+
+    def _look(self) -> None:
+        """Take what was watched, tick if it is time, and say when to look again."""
+        while self._watched:
+            self._take_watched(*self._watched.popleft())
+        now_s = self._clock()
+        self._metrics.on_time(now_s)
+        due_s = self._metrics.next_deadline_s()
+        self._look_at_s = now_s + _LOOK_S if due_s is None else min(due_s, now_s + _LOOK_S)
+
+    def _tell_end(self, end: RootEnd, callbacks: SpoutCallbacks) -> None:
+        """The callback, then hooks, then metrics (S51)."""
+        on_ack, on_fail, hooks = callbacks
+        is_ack = end.reason is None
+        if self._is_debug:
+            event = "acking_message" if is_ack else "failing_message"
+            self._logger.log(logging.DEBUG, event, spout=end.spout, position=end.position)
+        call = on_ack if is_ack else on_fail
+        if call is not None:
+            self._call(f"{'on_ack' if is_ack else 'on_fail'} of {end.spout}", call, end)
+        if hooks and end.reason is None:
+            info = SpoutAckInfo(end, _TASK, end.age_s)
+            self._call(f"spout_ack of {end.spout}", hooks.spout_ack, info)
+        elif hooks:
+            failed = SpoutFailInfo(end, _TASK, end.age_s, str(end.reason))
+            self._call(f"spout_fail of {end.spout}", hooks.spout_fail, failed)
+        self._metrics.ended(end)
+
+    def _take_watched(self, bolt: str, watched: Watched) -> None:
+        for error in watched.errors:
+            self._report(bolt, error.kind, error.problem)
+        if watched.errors_left_out:
+            self._reporter(bolt).left_out(watched.errors_left_out)
+        self._metrics.took(bolt, watched)
+
+    def _call(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
+        began_s = self._clock()
+        try:
+            call(*arguments)
+        except Exception as error:
+            self._logger.log(logging.ERROR, "callback_failed", call=what, error=repr(error))
+        self._slow.took(what, self._clock() - began_s)
+
+    # -- errors that tasks report --------------------------------------------------------
+
+    def _report(self, task: str, kind: str, problem: str) -> None:
+        self._reporter(task).report(kind, problem)
+
+    def _reporter(self, task: str) -> ErrorReporter:
+        if task not in self._errors:
+            self._errors[task] = ErrorReporter(task, clock=self._clock, logger=self._logger)
+        return self._errors[task]
+
+    def errors(self) -> Iterable[TaskErrors]:
+        """What tasks reported, when all is told."""
+        for task, reporter in sorted(self._errors.items()):
+            latest = tuple(f"{error.kind}: {error.problem}" for error in reporter.latest)
+            yield TaskErrors(task=task, count=reporter.count, latest=latest)
+
+
+def telling_slow(
+    what: str, call: Callable[P, R], *, clock: Callable[[], float] = time.monotonic
+) -> Callable[P, R]:
+    """Return ``call`` of a user, which runs in the hub: it is logged if it holds that up (S54)."""
+    slow = SlowCalls()
+
+    def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        began_s = clock()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            slow.took(what, clock() - began_s)
+
+    return timed

@@ -39,8 +39,17 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     dropped_emits: int
 
 
+class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task reported (``report_error``), and died of; ``latest`` has the last 20."""
+
+    task: str
+    count: int
+    latest: tuple[str, ...]
+
+
 class TopologyReport(Report, frozen=True, kw_only=True):
     """As :class:`Report`, where records are roots and tuples those of all stages."""
 
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
+    errors: tuple[TaskErrors, ...] = ()

@@ -8,8 +8,8 @@ that it feeds is full: so a slow stage slows the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
@@ -20,16 +20,19 @@ from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.settlement import Settlement
+from flowctl.core.settlement import Settlement, Watched
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError, InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.roots import OnEnd, Roots
+from flowctl.topology.roots import Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage
 
 _DONE: Final = Settlement()
+_UNWATCHED: Final = RootWatch()
+# Hears of a bolt what its task watched; must not block, as the hub waits.
+OnWatched: TypeAlias = Callable[[str, Watched], None]
 _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 
 
@@ -51,7 +54,8 @@ class TopologyCore:
         ackers: int = 1,
         tree_timeout_s: float = 30.0,
         max_pending: int | None = None,
-        on_end: OnEnd | None = None,
+        watch: RootWatch = _UNWATCHED,
+        on_watched: OnWatched | None = None,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
@@ -72,8 +76,10 @@ class TopologyCore:
             next_id=next_id,
             ackers=ackers,
             tree_timeout_s=tree_timeout_s,
-            on_end=on_end,
+            watch=watch,
         )
+        self._on_watched = on_watched
+        self.is_active = True  # else nothing is planted; any thread may set it
         self._max_pending = max_pending
         self._input_ended = False
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
@@ -130,7 +136,7 @@ class TopologyCore:
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window and the stages after it allow, and to whom."""
-        if self._roots.has_next:
+        if self._roots.has_next and self.is_active:
             self._plant(now_s)
         for stage in self._last_first:
             if not stage.is_blocked:
@@ -197,6 +203,9 @@ class TopologyCore:
         stage, core = self._place(ack.bolt)
         records = core.tuple_records(ack.tuple_id)
         outcome = core.on_ack(ack, now_s=now_s)
+        if self._on_watched is not None and ack.settlement and ack.settlement.watched:
+            # Of copies too: they were worked on.
+            self._on_watched(ack.bolt, ack.settlement.watched)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
         return outcome

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from flowctl.core.records import Batch
-from flowctl.core.settlement import Emitted, FailedInput, Settlement
+from flowctl.core.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.errors import JobError
 from flowctl.topology.plan import component_of, stream_of
+from flowctl.topology.watch import Notes
 
 
 class Input:
@@ -19,7 +20,11 @@ class Input:
     for ``input.value["user"]``.
     """
 
-    __slots__ = ("_is_settled", "_source", "input_id", "value")
+    # The two times are the watch's; set only if there is one.
+    __slots__ = ("_came_at_s", "_execute_at_s", "_is_settled", "_source", "input_id", "value")
+
+    _came_at_s: float | None
+    _execute_at_s: float | None
 
     def __init__(self, input_id: int, value: Any, source: str) -> None:
         self.input_id = input_id
@@ -51,12 +56,13 @@ class Collector:
     it failed is taken back.  Owned by one call; not thread-safe.
     """
 
-    __slots__ = ("_anchors", "_batch", "_emits")
+    __slots__ = ("_anchors", "_batch", "_emits", "_notes")
 
     def __init__(self) -> None:
         self._emits: list[Emitted] = []
         self._anchors: list[int] = []
         self._batch: Batch | None = None
+        self._notes: Notes | None = None
 
     def __call__(
         self,
@@ -84,6 +90,26 @@ class Collector:
         if self._batch is None:
             raise JobError("in_sink: there is no tuple now.", remedy="Use it while executing.")
         return self._batch.in_sink()
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Count ``by`` more of a metric of your own, told with the task's others.
+
+        Raises :class:`JobError` for the name of another metric.
+        """
+        self._noting().count(name, by)
+
+    def measure(self, name: str, value: float) -> None:
+        """Take ``value`` into a mean of your own; as :meth:`count`."""
+        self._noting().measure(name, value)
+
+    def report_error(self, error: BaseException) -> None:
+        """Tell of ``error`` in the driver's log and report; nothing fails because of it (S68)."""
+        self._noting().report_error(error)
+
+    def _noting(self) -> Notes:
+        if self._notes is None:
+            self._notes = Notes()
+        return self._notes
 
     @property
     def bolt(self) -> str:
@@ -114,7 +140,8 @@ class ManualCollector(Collector):
         self._acked: list[Input] = []
         self._failed: list[tuple[Input, str]] = []
         self._prolonged: list[int] = []
-        self._settled: list[Input] = []  # since the last mark
+        # Since the last mark, and whether it was an ack.
+        self._settled: list[tuple[Input, bool]] = []
 
     def emit(
         self,
@@ -132,12 +159,12 @@ class ManualCollector(Collector):
 
     def ack(self, given: Input) -> None:
         """The bolt is through with ``given``."""
-        if self._settle(given):
+        if self._settle(given, is_ack=True):
             self._acked.append(given)
 
     def fail(self, given: Input, reason: str = "failed by the bolt") -> None:
         """``given`` could not be done: its roots go again."""
-        if self._settle(given):
+        if self._settle(given, is_ack=False):
             self._failed.append((given, reason))
 
     def prolong(self, given: Input) -> None:
@@ -145,11 +172,11 @@ class ManualCollector(Collector):
         if not given._is_settled:
             self._prolonged.append(given.input_id)
 
-    def _settle(self, given: Input) -> bool:
+    def _settle(self, given: Input, *, is_ack: bool) -> bool:
         if given._is_settled:
             return False
         given._is_settled = True
-        self._settled.append(given)
+        self._settled.append((given, is_ack))
         return True
 
     # -- for the task --------------------------------------------------------------------
@@ -159,15 +186,19 @@ class ManualCollector(Collector):
         self._settled.clear()
         return len(self._emits), len(self._acked), len(self._failed), len(self._prolonged)
 
+    def settled(self) -> Sequence[tuple[Input, bool]]:
+        """What was settled since the mark, in its order, and whether it was acked."""
+        return self._settled
+
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
         """``execute`` raised: it has said nothing."""
         lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed, self._prolonged)
         for said, length in zip(lists, mark, strict=True):
             del said[length:]
-        for given in self._settled:
+        for given, _ in self._settled:
             given._is_settled = False
 
-    def settlement(self, inputs: Sequence[Input]) -> Settlement:
+    def settlement(self, inputs: Sequence[Input], watched: Watched | None = None) -> Settlement:
         """Return all that was said since the last time; ``inputs`` are those of the tuple."""
         ours = {given.input_id for given in inputs}
         made = Settlement(
@@ -176,6 +207,8 @@ class ManualCollector(Collector):
             held=[given.input_id for given in inputs if not given._is_settled],
             acked=[given.input_id for given in self._acked if given.input_id not in ours],
             prolonged=self._prolonged,
+            watched=watched,
         )
         self._emits, self._acked, self._failed, self._prolonged = [], [], [], []
+        self._notes = None
         return made

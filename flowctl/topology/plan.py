@@ -50,6 +50,11 @@ def source_of(input_id: int) -> int:
     return input_id & (SOURCES_MAX - 1)
 
 
+def task_of(bolt: str) -> int:
+    """Return the task number of the bolt ``stage.number``."""
+    return int(bolt.rpartition(".")[2]) - 1
+
+
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """A bolt's stage gets what ``component`` emits on ``stream``, shared out by ``kind``."""
 

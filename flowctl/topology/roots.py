@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ _PLANT_RECORDS: Final = 256
 class RootEnd(msgspec.Struct, frozen=True):
     """What a spout's callbacks are told; ``value`` is what the source gave (S82).
 
-    ``reason`` None: the tree is complete.
+    ``reason`` None: the tree is complete.  ``age_s``: since its emission; None: not sampled (S62).
     """
 
     spout: str
@@ -35,10 +35,24 @@ class RootEnd(msgspec.Struct, frozen=True):
     position: Position
     value: Any
     reason: str | None = None
+    age_s: float | None = None
 
 
 # Is told of every end; must not block, as the hub waits.
 OnEnd: TypeAlias = Callable[[RootEnd], None]
+
+
+class RootWatch(NamedTuple):
+    """Who watches roots.  Nothing here may block, as the hub waits.
+
+    ``on_end`` hears of every end, or (not ``hears_all``) of sampled roots' only; ``on_emit`` of
+    each emission: the spout's name and the value.
+    """
+
+    on_end: OnEnd | None = None
+    hears_all: bool = True
+    samples: Callable[[], bool] | None = None
+    on_emit: Callable[[str, Any], None] | None = None
 
 
 class Root:
@@ -75,7 +89,7 @@ class Roots:
         next_id: NextId,
         ackers: int,
         tree_timeout_s: float,
-        on_end: OnEnd | None,
+        watch: RootWatch,
     ) -> None:
         self.intake = Intake(settings.buffer, restored, events)
         self.trees = SpoutTrees(next_id, has_ackers=ackers > 0)
@@ -86,7 +100,7 @@ class Roots:
         self.pending = self.pending_max = 0  # also those that wait to go again
         self._settings = settings.retry
         self._events = events
-        self._on_end = on_end
+        self.watch = watch
         self._tree_timeout_s = tree_timeout_s
         self._timer: TickTimer | None = None  # from the first time that a clock is seen
         self._waiting: list[tuple[float, int, Root]] = []
@@ -121,7 +135,12 @@ class Roots:
 
     # -- how it ends ---------------------------------------------------------------------
 
-    def done(self, root: Root) -> None:
+    def started_at_s(self, now_s: float) -> float | None:
+        """Return ``now_s`` if the root that is planted now is sampled (S62)."""
+        samples = self.watch.samples
+        return now_s if samples is not None and samples() else None
+
+    def done(self, root: Root, age_s: float | None = None) -> None:
         """The whole tree is acked: only now its record counts as acked."""
         record = root.record
         ledger = self.intake.ledgers[root.partition]
@@ -130,7 +149,7 @@ class Roots:
         self.intake.uncommitted -= ledger.cumulative_seq - before
         self.acked += 1
         self.pending -= 1
-        self._tell(root, None)
+        self._tell(root, None, age_s)
 
     def on_verdict(self, verdict: Verdict, reason: str, now_s: float) -> None:
         """An acker has judged a tree; ``reason`` is why, if it failed."""
@@ -139,17 +158,24 @@ class Roots:
         elif verdict.outcome is TreeOutcome.COMPLETE:
             end = self.trees.on_ack(verdict.root, task=verdict.spout, now_s=now_s)
             if end is not None:
-                self.done(end.tree.message_id)
+                self.done(end.tree.message_id, end.age_s)
         else:
             end = self.trees.on_fail(verdict.root, task=verdict.spout, now_s=now_s)
             if end is not None:
-                self._fail(end.tree.message_id, verdict.outcome, reason, now_s)
+                self._fail(end.tree.message_id, verdict.outcome, reason, now_s, end.age_s)
 
     def refuse(self, root: Root, reason: str, now_s: float) -> None:
         """``root`` could not even be planted: it fails as its tree would."""
         self._fail(root, TreeOutcome.FAILED, reason, now_s)
 
-    def _fail(self, root: Root, outcome: TreeOutcome, reason: str, now_s: float) -> None:
+    def _fail(
+        self,
+        root: Root,
+        outcome: TreeOutcome,
+        reason: str,
+        now_s: float,
+        age_s: float | None = None,
+    ) -> None:
         if outcome is TreeOutcome.EXPIRED:
             self.expired += 1
             self._go_again(root, now_s, reason, now_s)
@@ -161,7 +187,7 @@ class Roots:
             else:
                 due_s = now_s + backoff_s(root.faults, self._settings)
                 self._go_again(root, due_s, reason, now_s)
-        self._tell(root, reason)
+        self._tell(root, reason, age_s)
 
     def _go_again(self, root: Root, due_s: float, reason: str, now_s: float) -> None:
         root.replays += 1
@@ -201,11 +227,12 @@ class Roots:
         self.gave_up = self.gave_up or event
         self._events.append(event)
 
-    def _tell(self, root: Root, reason: str | None) -> None:
-        if self._on_end is not None:
+    def _tell(self, root: Root, reason: str | None, age_s: float | None) -> None:
+        on_end, hears_all, _, _ = self.watch
+        if on_end is not None and (hears_all or age_s is not None):
             spout, _, partition = root.partition.partition(":")
             record = root.record
-            self._on_end(RootEnd(spout, partition, record.position, record.value, reason))
+            on_end(RootEnd(spout, partition, record.position, record.value, reason, age_s))
 
     # -- time passes ---------------------------------------------------------------------
 
@@ -228,7 +255,7 @@ class Roots:
             return False
         reason = f"its tree was not complete after {self._tree_timeout_s:g} s"
         for end in self.trees.on_tick(now_s=now_s):
-            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s)
+            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, end.age_s)
         for ledger in self.ledgers:
             for verdict in ledger.on_tick():
                 self.on_verdict(verdict, reason, now_s)

@@ -69,11 +69,16 @@ class Router:
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
-        planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
+        started_at_s = roots.started_at_s(now_s)
+        planting = roots.trees.emit(
+            spout, len(targets), values=value, message_id=root, started_at_s=started_at_s
+        )
+        if roots.watch.on_emit is not None:
+            roots.watch.on_emit(spout, value)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, value, index, task))
         if planting.init is None:  # nobody gets it, or nobody keeps account
-            roots.done(root)
+            roots.done(root, None if started_at_s is None else 0.0)  # S58
         else:
             init = planting.init
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)

@@ -11,10 +11,11 @@ import msgspec
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, without_secrets
+from flowctl.errors import ConfigError, FencedError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
-from flowctl.topology.plan import source_of
+from flowctl.topology.plan import source_of, task_of
+from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, problem_of, take
 
 # Called with each input; returning is its ack, raising its fail.
 Execute: TypeAlias = Callable[[Input, Collector], Any]
@@ -22,6 +23,7 @@ Execute: TypeAlias = Callable[[Input, Collector], Any]
 ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
 _REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
+_NO_WATCH: Final = WatchPlan()
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -52,26 +54,37 @@ class Batched:
 class StageCode:
     """A stage's code as it travels; :meth:`for_connection` makes what a bolt calls.
 
-    Pickled by Spark's own cloudpickle, so the code may be a job file's own.
+    Pickled by Spark's own cloudpickle, so code and hooks may be a job file's own.
     """
 
-    def __init__(self, code: Any, sources: Sequence[str]) -> None:
+    def __init__(self, code: Any, sources: Sequence[str], watch: WatchPlan = _NO_WATCH) -> None:
         self.code = code
         self.sources = list(sources)
+        self.watch = watch
         self.is_manual = is_manual(code)
         self.__wrapped__ = code  # as functools does: whose module has to travel
+
+    @property
+    def companions(self) -> Sequence[Any]:
+        """What else of the user's travels with it, from modules of its own perhaps."""
+        return self.watch.hooks
 
     def __call__(self, batch: Batch) -> Settlement:
         raise AssertionError("a bolt calls what for_connection returns")
 
     def for_connection(self, bolt: str) -> Process:
         """Return the process of one bolt, with a state of its own."""
-        del bolt
+        watches = None if self.watch.is_empty else Watches(self.watch, task_of(bolt))
         if self.is_manual:
-            return _Manual(self.code(), self.sources)
+            return _Manual(self.code(), self.sources, watches)
         if isinstance(self.code, Batched):
-            return functools.partial(_run_batch, self.code.execute, self.sources)
-        return functools.partial(_run_each, self.code, self.sources)
+            run: Callable[..., Settlement] = _run_batch
+            execute: Any = self.code.execute
+        else:
+            run, execute = _run_each, self.code
+        if watches is None:
+            return functools.partial(run, execute, self.sources, None)
+        return lambda batch: run(execute, self.sources, watches.mine, batch)
 
 
 def is_manual(code: Any) -> bool:
@@ -104,7 +117,9 @@ def _input(sources: Sequence[str], record: Record) -> Input:
     return Input(input_id, record.value, sources[source_of(input_id)])
 
 
-def _run_each(execute: Execute, sources: Sequence[str], batch: Batch) -> Settlement:
+def _run_each(
+    execute: Execute, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
+) -> Settlement:
     """Auto-ack: what raises fails alone, and has emitted nothing."""
     out = Collector()
     out._batch = batch
@@ -115,56 +130,101 @@ def _run_each(execute: Execute, sources: Sequence[str], batch: Batch) -> Settlem
         out._anchors = [given.input_id]
         before = len(emits)
         try:
+            if watch is not None:
+                watch.begin(given)
             execute(given, out)
             _check_sendable(emits, before)
+            if watch is not None:
+                watch.executed(given, emits, before)
+                watch.acked(given)
         except FencedError:
             raise
         except Exception as error:
             del emits[before:]
             failed.append(FailedInput(given.input_id, _reason(error)))
-    return Settlement(emits, failed)
+            if watch is not None:
+                watch.failed(given, out.report_error)
+    return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
-def _run_batch(execute: ExecuteBatch, sources: Sequence[str], batch: Batch) -> Settlement:
+def _run_batch(
+    execute: ExecuteBatch, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
+) -> Settlement:
     """Auto-ack of a whole tuple."""
     inputs = _inputs(sources, batch)
     out = Collector()
     out._batch = batch
     out._anchors = [given.input_id for given in inputs]
+    failed: list[FailedInput] = []
     try:
+        if watch is not None:
+            for given in inputs:
+                watch.begin(given)
         execute(inputs, out)
         _check_sendable(out._emits, 0)
+        if watch is not None:
+            _watch_batch(watch, inputs, out)
     except FencedError:
         raise
     except Exception as error:
         reason = _reason(error)
-        return Settlement(failed=[FailedInput(i, reason) for i in out._anchors])
-    return Settlement(out._emits)
+        failed = [FailedInput(i, reason) for i in out._anchors]
+        out._emits.clear()
+        if watch is not None:
+            for given in inputs:
+                watch.failed(given, out.report_error)
+    return Settlement(out._emits, failed, watched=take(watch, out._emits, out._notes))
+
+
+def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector) -> None:
+    """The emits are of all inputs: they are told once, with the first."""
+    for index, given in enumerate(inputs):
+        watch.executed(given, out._emits, len(out._emits) if index else 0)
+    for given in inputs:
+        watch.acked(given)
 
 
 class _Manual:
     """One manual bolt's task."""
 
-    def __init__(self, bolt: ManualBolt, sources: Sequence[str]) -> None:
+    def __init__(self, bolt: ManualBolt, sources: Sequence[str], watches: Watches | None) -> None:
         self._bolt = bolt
         self._sources = sources
+        self._watches = watches
         self._out = ManualCollector()
 
     def __call__(self, batch: Batch) -> Settlement:
         out = self._out
         out._batch = batch
+        watch = self._watches.mine if self._watches is not None else None
         inputs = _inputs(self._sources, batch)
         for given in inputs:
             mark = out.mark()
             try:
+                if watch is not None:
+                    watch.begin(given)
                 self._bolt.execute(given, out)
                 _check_sendable(out._emits, mark[0])
+                if watch is not None:
+                    watch.executed(given, out._emits, mark[0])
+                    _watch_settled(watch, out)
             except FencedError:
                 raise
             except Exception as error:
                 out.take_back(mark)
                 out.fail(given, _reason(error))
-        return out.settlement(inputs)
+                if watch is not None:
+                    watch.failed(given, out.report_error)
+        return out.settlement(inputs, take(watch, out._emits, out._notes))
+
+
+def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
+    """Tell what the call of ``execute`` acked and failed, in its order."""
+    for given, is_ack in out.settled():
+        if is_ack:
+            watch.acked(given)
+        else:
+            watch.failed(given, out.report_error)
 
 
 def _check_sendable(emits: Sequence[Emitted], start: int) -> None:
@@ -176,8 +236,4 @@ def _check_sendable(emits: Sequence[Emitted], start: int) -> None:
 
 
 def _reason(error: Exception) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # user code again: an exception whose __str__ raises
-        text = type(error).__name__
-    return without_secrets(text).encode("utf-8", "replace").decode()[:_REASON_CHARS_MAX]
+    return f"{type(error).__name__}: {problem_of(error)}"[:_REASON_CHARS_MAX]

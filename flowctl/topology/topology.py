@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from flowctl.config import Settings
+from flowctl.config import MetricsSettings, Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.settlement import DEFAULT_STREAM
-from flowctl.errors import ConfigError, JobError
+from flowctl.errors import ConfigError, JobError, without_secrets
+from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
+from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import CheckpointStore, FlowProducer
+from flowctl.ports import BoltNotice, CheckpointStore, FlowProducer
 from flowctl.runtime.spout import FlowControlSpout
-from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks
+from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
+from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
-from flowctl.topology.roots import RootEnd
+from flowctl.topology.roots import RootEnd, RootWatch
 from flowctl.topology.routing import Translate
 from flowctl.topology.sources import sources_of
 from flowctl.topology.stages import Stages
 from flowctl.topology.tasks import StageCode, check_code, is_manual
+from flowctl.topology.watch import WatchPlan
 
 # Storm's topology.message.timeout.secs.
 TREE_TIMEOUT_S = 30.0
@@ -92,7 +97,8 @@ class Topology:
     tree of what was emitted from it is acked.  ``tree_timeout_s``: a tree that is not complete
     after one to two times this expires and its root goes again.  ``max_pending`` bounds the roots
     that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is done
-    when it is emitted (S58, S71); more than one only share the ledger.
+    when it is emitted (S58, S71); more than one only share the ledger.  ``is_debug``: log each ack
+    and fail of a root, at level debug.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class Topology:
         tree_timeout_s: float = TREE_TIMEOUT_S,
         max_pending: int | None = None,
         ackers: int = 1,
+        is_debug: bool = False,
     ) -> None:
         if not tree_timeout_s > 0:
             raise ConfigError("tree_timeout_s", f"{tree_timeout_s} is no time.", remedy="Over 0.")
@@ -113,10 +120,13 @@ class Topology:
         self.tree_timeout_s = tree_timeout_s
         self.max_pending = max_pending
         self.ackers = ackers
+        self.is_debug = is_debug
         self._producers: dict[str, FlowProducer] = {}
         self._translate: dict[str, Translate] = {}
         self._callbacks: dict[str, SpoutCallbacks] = {}
         self._bolts: dict[str, BoltDeclarer] = {}
+        self._hooks: dict[str, Sequence[HookLike]] = {}
+        self._consumers: list[Consumer] = []
 
     def spout(
         self,
@@ -126,32 +136,53 @@ class Topology:
         translate: Translate | None = None,
         on_ack: Callable[[RootEnd], None] | None = None,
         on_fail: Callable[[RootEnd], None] | None = None,
+        hooks: Sequence[HookLike] = (),
     ) -> None:
         """Add a spout that emits the values of ``producer``'s records.
 
         ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
         and the record is done.  It runs in the hub, so it must be quick; a raise fails the root.
-        ``on_ack`` and ``on_fail`` hear of the ends of roots, from a thread of their own.
+        ``on_ack`` and ``on_fail`` hear of the ends of roots, from a thread of their own, and after
+        them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self._producers, *self._bolts])
         self._producers[name] = producer
         if translate is not None:
             self._translate[name] = translate
-        if on_ack is not None or on_fail is not None:
-            self._callbacks[name] = SpoutCallbacks(on_ack, on_fail)
+        check_hooks(name, hooks)
+        self._callbacks[name] = SpoutCallbacks(on_ack, on_fail, make_hooks(hooks))
 
-    def bolt(self, name: str, code: Any, *, count: int = 1, slots: int = 1) -> BoltDeclarer:
+    def metrics(self, consumer: Consumer) -> None:
+        """Have ``consumer(info, points)`` get each task's figures, every ``metrics.interval_s``.
+
+        Called from the thread of the spouts' callbacks; what it raises is logged.
+        """
+        self._consumers.append(consumer)
+
+    def bolt(
+        self,
+        name: str,
+        code: Any,
+        *,
+        count: int = 1,
+        slots: int = 1,
+        hooks: Sequence[HookLike] = (),
+    ) -> BoltDeclarer:
         """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
 
         ``code`` is a function of an input and a collector (auto-ack: returning acks the input,
         raising fails it), the same in :class:`Batched` for whole tuples, or a class with
-        ``execute(input, collector)`` that acks by itself.
+        ``execute(input, collector)`` that acks by itself.  ``hooks`` run around it, on the worker:
+        each a :class:`flowctl.instrumentation.hooks.TaskHook`, shared by the tasks of a process, or
+        a class or function that makes one for each process thread.
         """
         check_name("bolt", name, [*self._producers, *self._bolts])
         for field, value in (("count", count), ("slots", slots)):
             if value < 1:
                 raise ConfigError(field, f"{value!r} is no count.", remedy="Give 1 or more.")
         check_code(name, code, slots)
+        check_hooks(name, hooks)
+        self._hooks[name] = list(hooks)
         plan = StagePlan(
             name=name,
             count=count,
@@ -163,14 +194,22 @@ class Topology:
         declarer = self._bolts[name] = BoltDeclarer(plan)
         return declarer
 
-    def plans(self) -> list[StagePlan]:
+    def plans(self, settings: Settings | None = None) -> list[StagePlan]:
         """Return the stages in the order of the flow; :class:`ConfigError` if it can't run."""
+        metrics = (settings or Settings()).metrics
         if not self._producers:
             raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
         plans = in_order(list(self._producers), [d.plan for d in self._bolts.values()])
-        return [
-            msgspec.structs.replace(plan, code=StageCode(plan.code, plan.sources)) for plan in plans
-        ]
+        replace = msgspec.structs.replace
+        return [replace(plan, code=self._code_of(plan, metrics)) for plan in plans]
+
+    def _code_of(self, plan: StagePlan, metrics: MetricsSettings) -> StageCode:
+        watch = WatchPlan(
+            hooks=self._hooks[plan.name],
+            is_counting=metrics.interval_s is not None,
+            one_in=metrics.sample_one_in,
+        )
+        return StageCode(plan.code, plan.sources, watch)
 
     def job(
         self,
@@ -202,7 +241,11 @@ class Topology:
 
 
 class TopologyJob(FlowControlSpout):
-    """A topology and where it runs.  :attr:`core` shows how it stands."""
+    """A topology and where it runs.  :attr:`core` shows how it stands.
+
+    It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
+    thread, also before :meth:`run`, which opens nothing then until it is active (S55).
+    """
 
     def __init__(
         self,
@@ -213,10 +256,16 @@ class TopologyJob(FlowControlSpout):
         next_id: NextId | None,
     ) -> None:
         self.topology = topology
-        self.plans = topology.plans()
+        self.plans = topology.plans(settings)
         self.core: TopologyCore | None = None
+        self._activated = threading.Event()
         self._next_id = next_id or random_ids()
-        self._teller = CallbackThread(topology._callbacks)
+        self._teller = CallbackThread(
+            topology._callbacks,
+            settings.metrics,
+            consumers=topology._consumers,
+            is_debug=topology.is_debug,
+        )
         super().__init__(
             name=topology.name,
             producer=sources_of(topology._producers),
@@ -224,6 +273,7 @@ class TopologyJob(FlowControlSpout):
             checkpoint=checkpoint,
             settings=settings,
         )
+        self.activate()
 
     def run(
         self,
@@ -233,6 +283,7 @@ class TopologyJob(FlowControlSpout):
         report_path: str | Path | None = None,
     ) -> TopologyReport:
         """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
+        self._activated.wait()
         self._teller.start()
         try:
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
@@ -241,16 +292,39 @@ class TopologyJob(FlowControlSpout):
         assert isinstance(report, TopologyReport)
         return report
 
+    def activate(self) -> None:
+        """Let the spouts emit, within half a second; repeats are ignored."""
+        self._set_active(True)
+
+    def deactivate(self) -> None:
+        """Let the spouts emit no more, nor again; what is under way is done, acked and saved."""
+        self._set_active(False)
+
+    def _set_active(self, is_active: bool) -> None:
+        self.is_active = is_active
+        if self.core is not None:
+            self.core.is_active = is_active
+        if is_active:
+            self._activated.set()
+        else:
+            self._activated.clear()
+
     def open(self, *_: Any, **__: Any) -> None:
         """Refused: a topology has no bolts of the caller's own to drive by hand."""
         raise JobError("a topology can't be driven by hand.", remedy="Call run.")
 
+    def _on_notice(self, notice: BoltNotice) -> None:
+        if notice.kind in ("restarting", "fatal"):
+            self._teller.died(notice.bolt, without_secrets(notice.detail))
+
     def _extended(self, report: Report) -> TopologyReport:
         core = self.core
+        self._teller.close()  # what tasks reported is told
         return TopologyReport(
             **msgspec.structs.asdict(report),
             stages=tuple(core.stage_figures()) if core is not None else (),
             trees=core.tree_figures() if core is not None else None,
+            errors=tuple(self._teller.errors()),
         )
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
@@ -260,10 +334,29 @@ class TopologyJob(FlowControlSpout):
             self.settings,
             next_id=self._next_id,
             checkpoint=checkpoint,
-            translate=topology._translate,
+            translate={
+                name: telling_slow(f"translate of {name}", call)
+                for name, call in topology._translate.items()
+            },
             ackers=topology.ackers,
             tree_timeout_s=topology.tree_timeout_s,
             max_pending=topology.max_pending,
-            on_end=self._teller.tell if topology._callbacks else None,
+            watch=self._root_watch(),
+            on_watched=self._teller.watched,
         )
+        self.core.is_active = self.is_active
         return self.core
+
+    def _root_watch(self) -> RootWatch:
+        """Who hears of roots; one that nobody asks for costs the hub a sampler's call."""
+        callbacks = self.topology._callbacks.values()
+        metrics = self.settings.metrics
+        samples = None
+        if any(spout.hooks for spout in callbacks) or metrics.interval_s is not None:
+            samples = EvenSampler(metrics.sample_one_in, chance=random.Random())
+        return RootWatch(
+            on_end=self._teller.ended,
+            hears_all=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
+            samples=samples,
+            on_emit=self._teller.emitted if any(spout.hooks for spout in callbacks) else None,
+        )

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from flowctl.errors import InternalError
-from flowctl.instrumentation.ticks import TickSchedule
 from flowctl.runtime.queues import BoundedQueue, IteratorInbox, PendingEmits
 from flowctl.runtime.tasks import ByTask
-from flowctl.runtime.ticking import TickingInbox
-from flowctl.testing.clock import ManualClock
 from tests.loop_parts import Message
 
 
@@ -115,21 +112,3 @@ def test_messages_go_to_their_task_and_ticks_to_all():
     assert got == [("two", "a"), ("one", "b"), ("one", "tick"), ("two", "tick")]
     with pytest.raises(InternalError, match=r"task 3 came to \[1, 2\]"):
         by_task(Message(3))
-
-
-@pytest.mark.req("S47", "S61")
-def test_ticks_come_before_the_messages_even_when_the_queue_is_full():
-    clock = ManualClock()
-    queue: BoundedQueue[object] = BoundedQueue(1)
-    queue.offer("message")
-    schedule = TickSchedule([10.0, 60.0], now_s=clock())
-    inbox = TickingInbox(queue, schedule, clock=clock, tick=lambda interval_s: interval_s)
-    got: list[object] = []
-    clock.advance(9.9)
-    assert inbox.consume(got.append, lambda: True) == 0
-    clock.advance(0.1)
-    assert inbox.consume(got.append) == 2
-    assert got == [10.0, "message"]
-    clock.advance(50.0)
-    assert inbox.consume(got.append) == 2
-    assert got[2:] == [10.0, 60.0]

@@ -14,6 +14,8 @@ import pytest
 from pyspark import cloudpickle
 
 from flowctl.errors import ConfigError
+from flowctl.topology.tasks import StageCode
+from flowctl.topology.watch import WatchPlan
 from pyspark_flowctl import SparkBolts
 from pyspark_flowctl.shipping import ship
 
@@ -72,6 +74,45 @@ def test_what_the_jobs_file_defines_needs_no_file_on_the_worker(
     done = run_on_a_worker(ship(process), tmp_path)
     assert done.stdout == b"42\n", done.stderr
     assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+@pytest.mark.req("S63")
+@pytest.mark.parametrize("form", ["instance", "class"])
+def test_hooks_travel_with_a_bolts_code_though_they_are_from_another_file(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "my_hooks.py").write_text(
+        "from flowctl.instrumentation.hooks import TaskHook\n"
+        "class Mine(TaskHook):\n"
+        "    def bolt_ack(self, info):\n"
+        "        print('acked', info.message.value)\n"
+    )
+    (elsewhere / "my_code.py").write_text("def work(given, out):\n    print('worked')\n")
+    monkeypatch.syspath_prepend(elsewhere)
+    hook = importlib.import_module("my_hooks").Mine
+    work = importlib.import_module("my_code").work
+    plan = WatchPlan(hooks=[hook() if form == "instance" else hook])
+    shipped = ship(StageCode(work, ["s"], plan))
+    assert not {"my_hooks", "my_code"} & set(cloudpickle.list_registry_pickle_by_value())
+    program = (
+        "import pickle, sys; from flowctl.core.records import Batch, Record, Span;"
+        "run = pickle.load(sys.stdin.buffer).for_connection('w.1');"
+        "run(Batch([Record(256, 'x')], Span('j', 'w', 256, 256, 1), bolt='w.1', attempt=1))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=shipped,
+        capture_output=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{root}:{root / 'adapters'}"},
+        check=False,
+    )
+    assert done.stdout == b"worked\nacked x\n", done.stderr
+    for name in ("my_hooks", "my_code"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_a_module_that_cannot_travel_is_sent_by_name(

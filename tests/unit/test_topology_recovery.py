@@ -8,6 +8,7 @@ import pytest
 
 from flowctl.core.records import AckOutcome
 from flowctl.topology import Batched, Collector, Input
+from flowctl.topology.callbacks import SpoutCallbacks
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
 
@@ -175,7 +176,7 @@ def test_ends_are_told_with_their_values() -> None:
 
     made = topology()
     made.bolt("a", once).shuffle("s")
-    made._callbacks["s"] = ()  # type: ignore[assignment]  # someone listens
+    made._callbacks["s"] = SpoutCallbacks(on_ack=print)  # someone listens
     hub = Hub(made)
     hub.offer(["x"])
     hub.run()

@@ -1,0 +1,235 @@
+"""What watches a bolt's task on its worker: hooks, counts, times, reported errors.
+
+Nothing is sent by itself: it rides on the next settlement (:class:`Watched`), so what is counted
+is what was settled, and nothing is left to send when the run ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, ReportedError, Sum, Watched
+from flowctl.errors import JobError, without_secrets
+from flowctl.instrumentation.hooks import (
+    BoltAckInfo,
+    BoltExecuteInfo,
+    BoltFailInfo,
+    EmitInfo,
+    HookLike,
+    make_hooks,
+)
+from flowctl.instrumentation.sampler import EvenSampler
+from flowctl.instrumentation.task_metrics import BOLT_METRICS
+
+if TYPE_CHECKING:
+    from flowctl.topology.inputs import Input
+
+# Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
+_ERRORS_MAX: Final = 20
+_PROBLEM_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
+
+
+class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be watched of a stage's tasks; travels with its code.
+
+    ``is_counting``: figures are wanted.  ``one_in``: how many inputs for one that is timed.
+    """
+
+    hooks: Sequence[HookLike] = ()
+    is_counting: bool = False
+    one_in: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a task can do without a :class:`BoltWatch`."""
+        return not self.hooks and not self.is_counting
+
+
+class Notes:
+    """What a bolt itself said of one tuple, through its collector."""
+
+    __slots__ = ("counts", "errors", "errors_left_out", "means")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.means: dict[str, Sum] = {}
+        self.errors: list[ReportedError] = []
+        self.errors_left_out = 0
+
+    def count(self, name: str, by: int) -> None:
+        """Count ``by`` more of the user's own metric ``name``."""
+        _check_name(name, self.means)
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def measure(self, name: str, value: float) -> None:
+        """Take ``value`` into the user's own mean ``name``."""
+        _check_name(name, self.counts)
+        _add(self.means, name, float(value))
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep ``error``, without secrets, or only its number if there are many."""
+        if len(self.errors) < _ERRORS_MAX:
+            problem = problem_of(error)[:_PROBLEM_CHARS_MAX]
+            self.errors.append(ReportedError(type(error).__name__, problem))
+        else:
+            self.errors_left_out += 1
+
+    def watched(self) -> Watched:
+        """As it is sent."""
+        return Watched(
+            counts=self.counts,
+            means=self.means,
+            errors=self.errors,
+            errors_left_out=self.errors_left_out,
+        )
+
+
+class BoltWatch:
+    """The watch of one process thread of a bolt: what it executed, acked and failed, from where.
+
+    Counts are exact.  Times are of sampled inputs: process latency (from ``execute`` until the ack)
+    and execute latency (the call alone) have a sampler each (S62).  What hooks raise comes out of
+    :meth:`executed` and :meth:`acked`, and is to fail the input.
+    """
+
+    def __init__(
+        self,
+        plan: WatchPlan,
+        task_id: int,
+        *,
+        chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hooks = make_hooks(plan.hooks) or None
+        self._task_id = task_id
+        self._is_counting = plan.is_counting
+        self._clock = clock
+        chance = chance or random.Random()
+        self._samples_process = EvenSampler(plan.one_in, chance=chance)
+        self._samples_execute = EvenSampler(plan.one_in, chance=chance)
+        self._is_new = True
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._executed: defaultdict[str, int] = defaultdict(int)
+        self._acked: defaultdict[str, int] = defaultdict(int)
+        self._failed: defaultdict[str, int] = defaultdict(int)
+        self._execute_s: dict[str, Sum] = {}
+        self._process_s: dict[str, Sum] = {}
+
+    def begin(self, given: Input) -> None:
+        """``execute`` is about to be called with ``given``."""
+        # Called for each input, as the two below: no call and no dictionary more than needed.
+        given._came_at_s = self._clock() if self._samples_process() else None
+        given._execute_at_s = self._clock() if self._samples_execute() else None
+
+    def executed(self, given: Input, emits: Sequence[Emitted] = (), start: int = 0) -> None:
+        """``execute`` is over; ``emits`` from ``start`` on are what goes out of it."""
+        source, began_s, delta_s = given._source, given._execute_at_s, None
+        if began_s is not None:
+            delta_s = self._clock() - began_s
+            _add(self._execute_s, source, delta_s)
+        if self._hooks is not None:
+            self._tell_emits(emits, start)
+            self._hooks.bolt_execute(BoltExecuteInfo(given, self._task_id, delta_s))
+        self._executed[source] += 1
+
+    def acked(self, given: Input) -> None:
+        """``given`` was acked."""
+        source, came_s, delta_s = given._source, given._came_at_s, None
+        if came_s is not None:
+            delta_s = self._clock() - came_s
+            _add(self._process_s, source, delta_s)
+        if self._hooks is not None:
+            self._hooks.bolt_ack(BoltAckInfo(given, self._task_id, delta_s))
+        self._acked[source] += 1
+
+    def failed(self, given: Input, report: Callable[[BaseException], None]) -> None:
+        """``given`` was failed; ``report`` gets what a hook raises: it can't fail it once more."""
+        self._failed[given._source] += 1
+        if self._hooks is not None:
+            came_s = given._came_at_s
+            delta_s = None if came_s is None else self._clock() - came_s
+            try:
+                self._hooks.bolt_fail(BoltFailInfo(given, self._task_id, delta_s))
+            except Exception as error:
+                report(error)
+
+    def take(self, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
+        """Return what is to be sent with a settlement that has these ``emits``; count anew."""
+        if not self._is_counting:
+            return notes.watched() if notes is not None else None
+        emitted: dict[str, int] = {}
+        for emit in emits:
+            stream = emit.stream or DEFAULT_STREAM
+            emitted[stream] = emitted.get(stream, 0) + 1
+        said = notes or _NO_NOTES
+        watched = Watched(
+            executed=self._executed,
+            acked=self._acked,
+            failed=self._failed,
+            emitted=emitted,
+            execute_s=self._execute_s,
+            process_s=self._process_s,
+            counts=said.counts,
+            means=said.means,
+            errors=said.errors,
+            errors_left_out=said.errors_left_out,
+            host=socket.gethostname() if self._is_new else "",
+            pid=os.getpid() if self._is_new else 0,
+        )
+        self._is_new = False
+        self._start_anew()
+        return watched
+
+    def _tell_emits(self, emits: Sequence[Emitted], start: int) -> None:
+        assert self._hooks is not None
+        for index in range(start, len(emits)):
+            emit = emits[index]
+            stream = emit.stream or DEFAULT_STREAM
+            self._hooks.emit(EmitInfo(emit.value, stream, self._task_id, emit.task))
+
+
+class Watches(threading.local):
+    """A :class:`BoltWatch` for each process thread, made when it asks first."""
+
+    def __init__(self, plan: WatchPlan, task_id: int) -> None:
+        self.mine = BoltWatch(plan, task_id)
+
+
+def take(watch: BoltWatch | None, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
+    """As :meth:`BoltWatch.take`; without a watch there may be notes."""
+    if watch is not None:
+        return watch.take(emits, notes)
+    return notes.watched() if notes is not None else None
+
+
+def problem_of(error: BaseException) -> str:
+    """Return what ``error`` says, without secrets, as what can be sent."""
+    try:
+        text = str(error)
+    except Exception:  # user code again: an exception whose __str__ raises
+        text = ""
+    return without_secrets(text).encode("utf-8", "replace").decode()
+
+
+def _add(sums: dict[str, Sum], key: str, value: float) -> None:
+    total, count = sums.get(key, (0.0, 0))
+    sums[key] = (total + value, count + 1)
+
+
+def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
+    if name in BOLT_METRICS or name in others:
+        raise JobError(f"metric {name!r}: there is one already.", remedy="Give another name.")
+
+
+_NO_NOTES: Final = Notes()
