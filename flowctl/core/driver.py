@@ -12,11 +12,26 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.records import (
+    Ack,
+    AckOutcome,
+    Checkpoint,
+    Emission,
+    PartitionCheckpoint,
+    Record,
+    RevokeOrder,
+)
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settings import CoreSettings
+
+
+class PartitionHandover(Protocol):
+    """Each call as in :class:`flowctl.core.handover.Handover`."""
+
+    def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None: ...
+    def hold_back(self, partition: str) -> int: ...
+    def take_away(self, partition: str, *, now_s: float) -> None: ...
 
 
 class DriverCore(Protocol):
@@ -27,7 +42,7 @@ class DriverCore(Protocol):
     @property
     def guarantee(self) -> ProcessingGuarantee: ...
     @property
-    def handover(self) -> Handover: ...
+    def handover(self) -> PartitionHandover: ...
     @property
     def bolts(self) -> dict[str, AdaptiveFlowConsumer]: ...
     @property

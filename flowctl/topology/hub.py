@@ -20,10 +20,12 @@ from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError, InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
+from flowctl.topology.listening import RootListening
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import OnEnd, Roots
 from flowctl.topology.routing import Router, Translate
@@ -38,6 +40,7 @@ class TopologyCore:
 
     ``next_id`` gives random 64-bit ids.  ``max_pending`` bounds the roots whose trees are not
     complete (None: only the stages' windows do).  Bolts are named ``stage.number``.
+    ``has_dead_letter``: the driver keeps what ``poll_dead`` gives.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class TopologyCore:
         tree_timeout_s: float = 30.0,
         max_pending: int | None = None,
         on_end: OnEnd | None = None,
+        has_dead_letter: bool = False,
+        listening: RootListening | None = None,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
@@ -73,6 +78,8 @@ class TopologyCore:
             ackers=ackers,
             tree_timeout_s=tree_timeout_s,
             on_end=on_end,
+            has_dead_letter=has_dead_letter,
+            listening=listening,
         )
         self._max_pending = max_pending
         self._input_ended = False
@@ -166,11 +173,13 @@ class TopologyCore:
     def on_committed(self) -> None:
         """Nothing waits for that: trees are planted at least once."""
 
-    def poll_dead(self) -> None:
-        """A root that is given up ends the run; there is no dead letter for trees yet."""
+    def poll_dead(self) -> DeadTuple | None:
+        """As in ``SpoutCore``, of roots."""
+        return self._roots.poll_dead()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
-        """Nothing comes from :meth:`poll_dead`."""
+        """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""
+        self._roots.on_dead_lettered(tuple_id, now_s)
 
     @property
     def handover(self) -> Handover:
@@ -297,6 +306,7 @@ class TopologyCore:
                 for name in Counters.__struct_fields__:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
         total.records_acked = roots.acked
+        total.dead_lettered = roots.dead_lettered
         total.records_pending_now = roots.pending
         total.records_pending_max = roots.pending_max
         return total

@@ -13,7 +13,8 @@ from flowctl.core.settlement import Emitted, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
 from flowctl.topology.plan import source_key
-from flowctl.topology.roots import Root, Roots
+from flowctl.topology.root import Root
+from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
@@ -69,6 +70,8 @@ class Router:
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
+        if roots.listening is not None and targets:
+            roots.planted(root)
         planting = roots.trees.emit(spout, len(targets), values=value, message_id=root)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, value, index, task))

@@ -17,11 +17,12 @@ from flowctl.core.records import Checkpoint
 from flowctl.core.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError, JobError
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import CheckpointStore, FlowProducer
+from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
+from flowctl.topology.listening import RootListening
 from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
@@ -178,13 +179,25 @@ class Topology:
         *,
         checkpoint: CheckpointStore,
         settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
         """Return it ready to run, once: what ``flowctl run`` takes.
 
-        ``next_id`` gives ids for trees, for tests; else random ones.
+        ``dead_letter`` keeps the records whose trees failed too often; without one the run fails
+        there.  ``listener`` is told what becomes of roots: an emission of it is one record, and
+        its bolt the spout.  ``next_id`` gives ids for trees, for tests; else random ones.
         """
-        return TopologyJob(self, stages, checkpoint, settings or Settings(), next_id)
+        return TopologyJob(
+            self,
+            stages,
+            checkpoint,
+            settings or Settings(),
+            next_id,
+            dead_letter=dead_letter,
+            listener=listener,
+        )
 
     def run(
         self,
@@ -192,12 +205,23 @@ class Topology:
         *,
         checkpoint: CheckpointStore,
         settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
         view: View | Literal["auto", "live", "plain", "off"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> TopologyReport:
-        """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does."""
-        job = self.job(stages, checkpoint=checkpoint, settings=settings)
+        """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does.
+
+        ``dead_letter`` and ``listener`` as in :meth:`job`.
+        """
+        job = self.job(
+            stages,
+            checkpoint=checkpoint,
+            settings=settings,
+            dead_letter=dead_letter,
+            listener=listener,
+        )
         return job.run(view=view, resume_hint=resume_hint, report_path=report_path)
 
 
@@ -211,18 +235,24 @@ class TopologyJob(FlowControlSpout):
         checkpoint: CheckpointStore,
         settings: Settings,
         next_id: NextId | None,
+        *,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
     ) -> None:
         self.topology = topology
         self.plans = topology.plans()
         self.core: TopologyCore | None = None
         self._next_id = next_id or random_ids()
         self._teller = CallbackThread(topology._callbacks)
+        # The run's own listening is for tuples; here it is roots that are told of.
+        self._root_listening = RootListening(listener) if listener is not None else None
         super().__init__(
             name=topology.name,
             producer=sources_of(topology._producers),
             bolts=stages.bolts(self.plans),
             checkpoint=checkpoint,
             settings=settings,
+            dead_letter=dead_letter,
         )
 
     def run(
@@ -233,11 +263,14 @@ class TopologyJob(FlowControlSpout):
         report_path: str | Path | None = None,
     ) -> TopologyReport:
         """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
-        self._teller.start()
+        tellers = [t for t in (self._teller, self._root_listening) if t is not None]
+        for teller in tellers:
+            teller.start()
         try:
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
         finally:
-            self._teller.close()
+            for teller in tellers:
+                teller.close()
         return self._extended(report)
 
     def open(self, *_: Any, **__: Any) -> None:
@@ -254,6 +287,8 @@ class TopologyJob(FlowControlSpout):
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
         topology = self.topology
+        if self._root_listening is not None:
+            self._root_listening.opened(self.name, checkpoint)
         self.core = TopologyCore(
             self.plans,
             self.settings,
@@ -264,5 +299,7 @@ class TopologyJob(FlowControlSpout):
             tree_timeout_s=topology.tree_timeout_s,
             max_pending=topology.max_pending,
             on_end=self._teller.tell if topology._callbacks else None,
+            has_dead_letter=self.dead_letter is not None,
+            listening=self._root_listening,
         )
         return self.core
