@@ -65,6 +65,7 @@ class Hub:
         overrides: dict[str, Any] | None = None,
         has_dead_letter: bool = False,
         listener: Any = None,
+        in_order: bool = False,
     ) -> None:
         job = self.job = made.job(
             LocalStages(),
@@ -81,6 +82,7 @@ class Hub:
         self.core = core
         self.plans = {plan.name: plan for plan in job.plans}
         self.now_s = 0.0
+        self.in_order = in_order
         self.epochs = count(1)
         self.epoch: dict[str, int] = {}
         self.process: dict[str, Any] = {}
@@ -103,7 +105,8 @@ class Hub:
 
     def connect(self, bolt: str) -> None:
         self.epoch[bolt] = next(self.epochs)
-        self.core.add_bolt(bolt, slots=1, epoch=self.epoch[bolt], now_s=self.now_s)
+        epoch = self.epoch[bolt]
+        self.core.add_bolt(bolt, slots=1, epoch=epoch, now_s=self.now_s, in_order=self.in_order)
         code = self.plans[bolt.rpartition(".")[0]].code
         self.process[bolt] = code.for_connection(bolt)
 

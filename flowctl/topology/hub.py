@@ -15,21 +15,19 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleGaveUp
-from flowctl.core.guarantee import ProcessingGuarantee
+from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement
-from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError, InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.listening import RootListening
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import OnEnd, Roots
 from flowctl.topology.routing import Router, Translate
-from flowctl.topology.stage import Stage
+from flowctl.topology.stage import Stage, StageCore
 
 _DONE: Final = Settlement()
 _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
@@ -60,12 +58,6 @@ class TopologyCore:
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
-        if self.guarantee is not ProcessingGuarantee.AT_LEAST_ONCE:
-            raise ConfigError(
-                "guarantee.mode",
-                f"a topology can't be {self.guarantee.value}.",
-                remedy="Its records are done when their trees are: leave it at at_least_once.",
-            )
         restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
@@ -84,7 +76,7 @@ class TopologyCore:
         self._max_pending = max_pending
         self._input_ended = False
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
-        self._router = Router(self._stages, self._roots, translate or {})
+        self._router = Router(self._stages, self._roots, translate or {}, self._events)
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
         self._first = [stage for stage in self._in_order if stage.is_first]
@@ -102,17 +94,25 @@ class TopologyCore:
         self.bolts[bolt] = core.bolts[bolt]
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt went: its tuples go to others of its stage, and so does what it held."""
+        """A bolt went: its tuples go to others of its stage, and so does what it held.
+
+        Where nothing is sent again, both are dropped.
+        """
         consumer = self.bolts.pop(bolt, None)
         if consumer is None:
             return
         self._windows[bolt] = consumer.policy.window
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
-        self._router.put_again(stage, stage.take_held(bolt), now_s)
+        if self.guarantee.sends_again:
+            self._router.put_again(stage, stage.take_held(bolt), now_s)
+        else:
+            for input_id in stage.held.pop(bolt, {}):
+                why = f"bolt {bolt} went, which held it: {reason}"
+                self._router.fail_input(stage, bolt, input_id, why, now_s)
         self._collect(stage, core, now_s)
 
-    def _place(self, bolt: str) -> tuple[Stage, SpoutCore]:
+    def _place(self, bolt: str) -> tuple[Stage, StageCore]:
         stage = self._stages.get(bolt.rpartition(".")[0])
         if stage is None:
             raise InternalError(f"bolt {bolt!r} belongs to no stage.")
@@ -171,7 +171,8 @@ class TopologyCore:
                 stage.end_of_input(now_s)
 
     def on_committed(self) -> None:
-        """Nothing waits for that: trees are planted at least once."""
+        """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
+        self._roots.intake.is_held = False
 
     def poll_dead(self) -> DeadTuple | None:
         """As in ``SpoutCore``, of roots."""
@@ -208,6 +209,8 @@ class TopologyCore:
         outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
+        if core.dropped:  # this ack proved others lost
+            self._collect(stage, core, now_s)
         return outcome
 
     def on_fail(
@@ -243,6 +246,8 @@ class TopologyCore:
         for stage in self._last_first:
             for core in stage.cores:
                 core.on_deadline(now_s=now_s)
+                if core.dropped:
+                    self._collect(stage, core, now_s)
             stage.refresh_rate()
         if self._roots.on_time(now_s):
             for stage in self._in_order:
@@ -261,15 +266,22 @@ class TopologyCore:
                     return event
         return None
 
-    def _collect(self, stage: Stage, core: SpoutCore, now_s: float) -> None:
-        """Take a core's events; what it gave up on is not lost but fails its roots."""
+    def _collect(self, stage: Stage, core: StageCore, now_s: float) -> None:
+        """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
+
+        What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
+        """
         while (event := core.poll_event()) is not None:
             if isinstance(event, TupleGaveUp):
-                for record in core.abandon(event.tuple_id):
-                    input_id: Any = record.position
-                    self._router.fail_input(stage, "", input_id, event.reason, now_s)
+                inputs = core.abandon(event.tuple_id)
+            elif isinstance(event, TupleDropped):
+                inputs = core.dropped.pop(event.tuple_id)
             else:
                 self._events.append(event)
+                continue
+            for record in inputs:
+                input_id: Any = record.position
+                self._router.fail_input(stage, "", input_id, event.reason, now_s)
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
@@ -307,6 +319,7 @@ class TopologyCore:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
         total.records_acked = roots.acked
         total.dead_lettered = roots.dead_lettered
+        total.records_dropped = roots.dropped + self._router.untracked_failed
         total.records_pending_now = roots.pending
         total.records_pending_max = roots.pending_max
         return total

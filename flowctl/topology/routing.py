@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 from flowctl.core.acker import Verdict
 from flowctl.core.buffer import size_of
+from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
 from flowctl.core.settlement import Emitted, Settlement
 from flowctl.errors import JobError
@@ -32,7 +34,8 @@ class Route(NamedTuple):
 class Router:
     """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
-    ``dropped`` counts emits of copies of inputs that had been settled before.
+    ``dropped`` counts emits of copies of inputs that had been settled before, ``untracked_failed``
+    inputs that failed and are in no tree: nobody sends them again, so each is told.
     """
 
     def __init__(
@@ -40,8 +43,11 @@ class Router:
         stages: Mapping[str, Stage],
         roots: Roots,
         translate: Mapping[str, Translate],
+        events: deque[FlowEvent],
     ) -> None:
         self.dropped = 0
+        self.untracked_failed = 0
+        self._events = events
         self._roots = roots
         self._translate = translate
         self._numbers = count(1)
@@ -150,10 +156,15 @@ class Router:
                 self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
 
     def fail_input(self, stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> None:
+        """The roots of an input fail with it."""
         parcel = stage.take(bolt, input_id)
-        if parcel is not None:
-            for root in stage.acks.fail(parcel):
-                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+        if parcel is None:
+            return
+        for root in stage.acks.fail(parcel):
+            self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+        if not parcel.edges:
+            self.untracked_failed += 1
+            self._events.append(_dropped(stage, bolt, input_id, reason, now_s))
 
     def _prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
         parcel = stage.parcels.get(input_id)
@@ -171,3 +182,16 @@ class Router:
             reason = f"an input was held for too long in {stage.name}"
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
         stage.forget_held(self._roots.trees)
+
+
+def _dropped(stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> TupleDropped:
+    return TupleDropped(
+        at_s=now_s,
+        bolt=bolt,
+        tuple_id=input_id,
+        partition=stage.name,
+        first=input_id,
+        last=input_id,
+        records=1,
+        reason=reason,
+    )

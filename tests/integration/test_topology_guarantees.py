@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,14 @@ import msgspec
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.events import TupleDeadLettered
+from flowctl.core.events import TupleDeadLettered, TupleDropped
 from flowctl.errors import ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
+from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
 from flowctl_files import JsonLinesDeadLetter, TextLines
 from tests.listener_parts import Letters, Log
 from tests.runtime_parts import Witness
+from tests.topology_driver import Numbers
 
 LINES = 600
 POISON = "line 77"
@@ -105,3 +110,96 @@ def test_a_dead_letter_that_fails_ends_the_run_and_its_root_is_not_done(tmp_path
     assert len(letters.kept) == 1
     [saved] = made.store.load("poisoned").partitions.values()
     assert (saved.records, saved.acked) == (LINES, ())
+
+
+DEATHS = 12
+
+
+class Dying:
+    """Three stages whose bolts die at some records: before, in, and after their work on them.
+
+    Effects are lines of a file, one write each.
+    """
+
+    RECORDS = 3_000
+
+    def __init__(self, place: Path) -> None:
+        self.path = place / "effects"
+        self.path.touch()
+        self._file = os.open(self.path, os.O_APPEND | os.O_WRONLY)
+        rng = random.Random(5)
+        picked = rng.sample(range(1, self.RECORDS + 1), DEATHS)
+        self._fatal = {(n, "abc"[i % 3], i % 2) for i, n in enumerate(picked)}  # a stage, a moment
+        self._lock = threading.Lock()
+        self.deaths: list[tuple[int, str, int]] = []
+        self.store = MemoryCheckpointStore()
+        self.view = Witness()
+        self.topology = Topology("dying")
+        self.topology.spout("s", Numbers(self.RECORDS))
+        self.topology.bolt("a", self.pass_on, count=2).shuffle("s")
+        self.topology.bolt("b", self.pass_on, count=2).fields("a", 0)
+        self.topology.bolt("c", self.last, count=2).least_loaded("b")
+
+    def die(self, number: int, bolt: str, moment: int) -> None:
+        fate = (number, bolt.partition(".")[0], moment)
+        with self._lock:
+            if fate not in self._fatal:
+                return
+            self._fatal.discard(fate)
+            self.deaths.append(fate)
+        raise KeyboardInterrupt  # nothing in a bolt catches it: its connection ends without a word
+
+    def pass_on(self, given: Input, out: Collector) -> None:
+        number = given.value if isinstance(given.value, int) else given.value[0]
+        self.die(number, out.bolt, 0)
+        out([number])
+        self.die(number, out.bolt, 1)
+
+    def last(self, given: Input, out: Collector) -> None:
+        (number,) = given.value
+        self.die(number, out.bolt, 0)
+        os.write(self._file, f"{number}\n".encode())
+        self.die(number, out.bolt, 1)
+
+    def run(self, mode: str) -> TopologyReport:
+        # Small windows: a death costs what its bolt holds, and much should be left to die at.
+        small = {"tuple.records_max": 20, "window.max": 3, "checkpoint.interval_s": 0.05}
+        settings = Settings().with_overrides({"guarantee.mode": mode, **small})
+        return self.topology.run(
+            LocalStages(), checkpoint=self.store, settings=settings, view=self.view
+        )
+
+    def effects(self) -> Counter[int]:
+        return Counter(map(int, self.path.read_text().split()))
+
+    def told(self) -> Counter[Any]:
+        events = [e for e in self.view.events if isinstance(e, TupleDropped)]
+        return Counter(e.first for e in events)
+
+
+@pytest.mark.req("S87", "S88", "S89", "S105")
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once", "no_guarantee"])
+def test_each_guarantee_when_bolts_of_any_stage_die(tmp_path: Path, mode: str) -> None:
+    made = Dying(tmp_path)
+    report = made.run(mode)
+    effects, told = made.effects(), made.told()
+    everything = set(range(1, made.RECORDS + 1))
+    missing, doubled = everything - set(effects), {n for n, t in effects.items() if t > 1}
+    print(f"{mode}: {len(made.deaths)} deaths, {len(missing)} missing, {len(doubled)} doubled,"
+          f" {len(told)} told")  # fmt: skip
+    assert len(made.deaths) >= (DEATHS if mode == "at_least_once" else DEATHS // 2)
+    assert report.trees is not None
+    if mode == "at_least_once":
+        assert (missing, told) == (set(), Counter())
+        assert report.trees.ledger_now == 0
+    else:
+        assert not doubled
+        assert missing <= set(told), "some vanished without a word"
+        assert max(told.values()) == 1
+        assert report.records_dropped == len(told)
+        assert report.records_acked + report.records_dropped == made.RECORDS
+        assert report.trees.replayed == report.tuples_hedged == 0
+    saved = made.store.load("dying").partitions["s:p"]
+    assert (saved.position, saved.records, saved.acked) == (made.RECORDS, made.RECORDS, ())
+    made.run(mode)
+    assert made.effects() == effects, "a second run did something"
