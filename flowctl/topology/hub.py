@@ -16,13 +16,13 @@ from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
-from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement
-from flowctl.errors import ConfigError, InternalError
+from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
+from flowctl.topology.handover import RootHandover
 from flowctl.topology.listening import RootListening
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import OnEnd, Roots
@@ -73,6 +73,7 @@ class TopologyCore:
             has_dead_letter=has_dead_letter,
             listening=listening,
         )
+        self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
         self._input_ended = False
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
@@ -181,15 +182,6 @@ class TopologyCore:
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
         """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""
         self._roots.on_dead_lettered(tuple_id, now_s)
-
-    @property
-    def handover(self) -> Handover:
-        """Partitions that come and go would take their trees along: not there yet."""
-        raise ConfigError(
-            "producer",
-            "partitions of a topology's spout can't come and go.",
-            remedy="Read a fixed set of partitions: no consumer group.",
-        )
 
     def poll_order(self) -> RevokeOrder | None:
         """As in ``SpoutCore``."""
@@ -319,6 +311,7 @@ class TopologyCore:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
         total.records_acked = roots.acked
         total.dead_lettered = roots.dead_lettered
+        total.handed_over = roots.handed_over
         total.records_dropped = roots.dropped + self._router.untracked_failed
         total.records_pending_now = roots.pending
         total.records_pending_max = roots.pending_max
