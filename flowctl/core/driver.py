@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
@@ -84,3 +84,12 @@ class DriverCore(Protocol):
     def on_deadline(self, *, now_s: float) -> None: ...
     def checkpoint(self) -> Checkpoint: ...
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]: ...
+
+
+@runtime_checkable
+class ProlongingCore(Protocol):
+    """A core whose bolts may say that an input takes longer: a topology's."""
+
+    def on_prolonged(
+        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
+    ) -> None: ...

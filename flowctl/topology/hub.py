@@ -225,6 +225,16 @@ class TopologyCore:
         core = self._place(bolt)[1]
         core.on_heartbeat(bolt, epoch, busy_slots=busy_slots, queued=queued, now_s=now_s)
 
+    def on_prolonged(
+        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
+    ) -> None:
+        """``bolt`` needs longer for inputs that it has: the time of their trees begins anew."""
+        consumer = self.bolts.get(bolt)
+        if consumer is not None and consumer.epoch == epoch:
+            stage = self._place(bolt)[0]
+            for input_id in input_ids:
+                self._router.prolong(stage, input_id, now_s)
+
     # -- time passes ---------------------------------------------------------------------
 
     def next_deadline_s(self) -> float | None:

@@ -128,7 +128,7 @@ class Router:
         for input_id in said.acked:
             self._ack_input(stage, bolt, input_id, now_s)
         for input_id in said.prolonged:
-            self._prolong(stage, input_id, now_s)
+            self.prolong(stage, input_id, now_s)
         for fed in stage.feeds:
             fed.flush(now_s)
 
@@ -166,7 +166,8 @@ class Router:
             self.untracked_failed += 1
             self._events.append(_dropped(stage, bolt, input_id, reason, now_s))
 
-    def _prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
+    def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
+        """The time of its trees begins anew; one that is settled is let be."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
             for root in stage.acks.reset_timeout(parcel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleDropped
 from flowctl.errors import ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl.topology import (
+    Collector,
+    Input,
+    LocalStages,
+    ManualCollector,
+    Topology,
+    TopologyReport,
+)
 from flowctl_files import JsonLinesDeadLetter, TextLines
 from tests.listener_parts import Letters, Log
 from tests.runtime_parts import Witness
@@ -203,3 +211,66 @@ def test_each_guarantee_when_bolts_of_any_stage_die(tmp_path: Path, mode: str) -
     assert (saved.position, saved.records, saved.acked) == (made.RECORDS, made.RECORDS, ())
     made.run(mode)
     assert made.effects() == effects, "a second run did something"
+
+
+class LongRunning:
+    """A record that takes several times the trees' time-out, among quick ones."""
+
+    TREE_TIMEOUT_S = 1.0
+    LASTS_S = 3.5  # two ticks at most until it expires, and some time to see it
+
+    def __init__(self, *, prolongs: bool, is_manual: bool) -> None:
+        self.begun: Counter[Any] = Counter()
+        self._prolongs = prolongs
+        self._lock = threading.Lock()
+        self.topology = Topology("long", tree_timeout_s=self.TREE_TIMEOUT_S)
+        self.topology.spout("s", Numbers(30))
+        self.topology.bolt("first", passing).shuffle("s")
+        work = self.work
+
+        class Manual:
+            def execute(self, given: Input, out: ManualCollector) -> None:
+                work(given, out)
+                out.ack(given)
+
+        self.topology.bolt("last", Manual if is_manual else work, count=2).shuffle("first")
+
+    def work(self, given: Input, out: Collector) -> None:
+        with self._lock:
+            self.begun[given.value] += 1
+        if given.value != 7 or self.begun[7] > 1:  # the second time it is quick: the test ends
+            return
+        until_s = time.monotonic() + self.LASTS_S
+        while time.monotonic() < until_s:
+            if self._prolongs:
+                out.prolong(given)
+            time.sleep(0.02)
+
+    def run(self) -> TopologyReport:
+        # A bolt holds one record: none waits behind the long one.  No copy of it either.
+        alone = {"tuple.records_max": 1, "window.policy": "fixed", "window.initial": 1}
+        others = {"timeout.heartbeat_s": 0.05, "hedge.enabled": False}
+        return self.topology.run(
+            LocalStages(),
+            checkpoint=MemoryCheckpointStore(),
+            settings=Settings().with_overrides({**alone, **others}),
+            view="off",
+        )
+
+
+@pytest.mark.req("S48", "S80")
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_bolt_that_prolongs_while_it_works_keeps_its_tree_alive(is_manual: bool) -> None:
+    made = LongRunning(prolongs=True, is_manual=is_manual)
+    trees = made.run().trees
+    assert trees is not None
+    assert made.begun == dict.fromkeys(range(1, 31), 1)
+    assert (trees.complete, trees.expired, trees.replayed, trees.ledger_now) == (30, 0, 0, 0)
+
+
+@pytest.mark.req("S48")
+def test_one_that_does_not_loses_it() -> None:
+    made = LongRunning(prolongs=False, is_manual=False)
+    trees = made.run().trees
+    assert trees is not None and trees.expired >= 1
+    assert made.begun[7] >= 2
