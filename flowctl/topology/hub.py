@@ -108,9 +108,8 @@ class TopologyCore:
         if self.guarantee.sends_again:
             self._router.put_again(stage, stage.take_held(bolt), now_s)
         else:
-            for input_id in stage.held.pop(bolt, {}):
-                why = f"bolt {bolt} went, which held it: {reason}"
-                self._router.fail_input(stage, bolt, input_id, why, now_s)
+            why = f"bolt {bolt} went, which held it: {reason}"
+            self._router.fail_inputs(stage, bolt, list(stage.held.pop(bolt, ())), why, now_s)
         self._collect(stage, core, now_s)
 
     def _place(self, bolt: str) -> tuple[Stage, StageCore]:
@@ -259,6 +258,8 @@ class TopologyCore:
 
     def poll_event(self) -> FlowEvent | None:
         """As in ``SpoutCore``."""
+        if self._roots.drops:
+            self._events.extend(self._roots.drops.take())
         if self._events:
             return self._events.popleft()
         for stage in self._in_order:
@@ -281,9 +282,8 @@ class TopologyCore:
             else:
                 self._events.append(event)
                 continue
-            for record in inputs:
-                input_id: Any = record.position
-                self._router.fail_input(stage, "", input_id, event.reason, now_s)
+            ids: list[Any] = [record.position for record in inputs]
+            self._router.fail_inputs(stage, "", ids, event.reason, now_s)
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""

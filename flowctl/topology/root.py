@@ -97,16 +97,42 @@ def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
     )
 
 
-def dropped(root: Root, reason: str, *, at_s: float) -> TupleDropped:
-    """Its tree failed or expired where nothing goes again."""
-    position = root.record.position
-    return TupleDropped(
-        at_s=at_s,
-        bolt=root.spout,
-        tuple_id=root.number,
-        partition=root.partition,
-        first=position,
-        last=position,
-        records=1,
-        reason=reason,
-    )
+class Drops:
+    """Roots that were dropped and not told of yet: neighbours with one reason are told as one.
+
+    A bolt that dies takes thousands along, and nobody reads as many lines.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Root, Root, str, float]] = []  # first and last, why, when
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def add(self, root: Root, reason: str, at_s: float) -> None:
+        """``root`` failed or expired where nothing goes again."""
+        if self._runs:
+            first, last, why, since_s = self._runs[-1]
+            if last.part is root.part and last.seq + 1 == root.seq and why == reason:
+                self._runs[-1] = (first, root, why, since_s)
+                return
+        self._runs.append((root, root, reason, at_s))
+
+    def take(self) -> list[TupleDropped]:
+        """Return what to tell, in order, and begin anew."""
+        runs, self._runs = self._runs, []
+        return [
+            TupleDropped(
+                at_s=at_s,
+                bolt=first.spout,
+                tuple_id=first.number,
+                partition=first.partition,
+                first=first.record.position,
+                last=last.record.position,
+                records=last.seq - first.seq + 1,
+                reason=reason,
+            )
+            for first, last, reason, at_s in runs
+        ]

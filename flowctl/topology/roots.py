@@ -22,7 +22,7 @@ from flowctl.core.settings import CoreSettings
 from flowctl.core.trees import SpoutTrees
 from flowctl.topology import root as told
 from flowctl.topology.listening import RootListening
-from flowctl.topology.root import Part, Root
+from flowctl.topology.root import Drops, Part, Root
 
 # Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
 _PLANT_RECORDS: Final = 256
@@ -77,6 +77,7 @@ class Roots:
         self.acked = self.failed = self.expired = self.replayed = 0
         self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # also those that wait to go again
+        self.drops = Drops()
         self._commits_acked = guarantee.commits_acked
         self._sends_again = guarantee.sends_again
         self._parts: dict[str, Part] = {}
@@ -225,7 +226,7 @@ class Roots:
         self.dropped += 1
         self.pending -= 1
         root.part.pending -= 1
-        self._events.append(told.dropped(root, reason, at_s=now_s))
+        self.drops.add(root, reason, now_s)
 
     def poll_dead(self) -> DeadTuple | None:
         """Return the next root whose attempts ran out, to be kept elsewhere, or None."""

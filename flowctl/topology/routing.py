@@ -118,7 +118,7 @@ class Router:
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         for failed in said.failed:
-            self.fail_input(stage, bolt, failed.input_id, failed.reason, now_s)
+            self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
             stage.hold(bolt, said.held)
         held = said.held and set(said.held)
@@ -142,8 +142,7 @@ class Router:
         try:
             targets = self._targets(source, emit.value, emit.task)
         except JobError as error:
-            for input_id in emit.anchors:
-                self.fail_input(stage, bolt, input_id, error.problem, now_s)
+            self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
             return
         edges_of = stage.acks.emit(anchors, len(targets))
         for (fed, index, task), edges in zip(targets, edges_of, strict=True):
@@ -155,16 +154,22 @@ class Router:
             for root, value in stage.acks.ack(parcel):
                 self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
 
-    def fail_input(self, stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> None:
-        """The roots of an input fail with it."""
-        parcel = stage.take(bolt, input_id)
-        if parcel is None:
-            return
-        for root in stage.acks.fail(parcel):
-            self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-        if not parcel.edges:
-            self.untracked_failed += 1
-            self._events.append(_dropped(stage, bolt, input_id, reason, now_s))
+    def fail_inputs(
+        self, stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
+    ) -> None:
+        """Their roots fail with them; those in no tree are told here, as nobody else will."""
+        untracked: list[int] = []
+        for input_id in input_ids:
+            parcel = stage.take(bolt, input_id)
+            if parcel is None:
+                continue
+            if not parcel.edges:
+                untracked.append(input_id)
+            for root in stage.acks.fail(parcel):
+                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+        if untracked:
+            self.untracked_failed += len(untracked)
+            self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
         """The time of its trees begins anew; one that is settled is let be."""
@@ -182,17 +187,20 @@ class Router:
         for root in stage.acks.on_tick():
             reason = f"an input was held for too long in {stage.name}"
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-        stage.forget_held(self._roots.trees)
+        if self._roots.ledgers:  # else nothing is tracked, and what is held has no time
+            stage.forget_held(self._roots.trees)
 
 
-def _dropped(stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> TupleDropped:
+def _dropped(
+    stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
+) -> TupleDropped:
     return TupleDropped(
         at_s=now_s,
         bolt=bolt,
-        tuple_id=input_id,
+        tuple_id=input_ids[0],
         partition=stage.name,
-        first=input_id,
-        last=input_id,
-        records=1,
+        first=input_ids[0],
+        last=input_ids[-1],
+        records=len(input_ids),
         reason=reason,
     )

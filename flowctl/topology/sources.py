@@ -76,6 +76,7 @@ class Sources:
         self._producers = dict(producers)
         self._open: list[str] = []
         self._sharing = {n: p for n, p in producers.items() if isinstance(p, SharingProducer)}
+        self._ended: list[str] = []  # those that share and are through with what they have
         self._polled = ""  # whose records were polled last
 
     def attach(self, host: SourceHost) -> None:
@@ -106,16 +107,26 @@ class Sources:
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next records of one of them; None when all are read to their ends."""
+        self._serve_ended()
         for _ in range(len(self._open)):
             spout = self._open.pop(0)
             chunk = self._producers[spout].poll(max_records)
             if chunk is None:
+                if spout in self._sharing:
+                    self._ended.append(spout)
                 continue
             self._open.append(spout)
             if chunk.records:
                 self._polled = spout
                 return SourceChunk(partition_of(spout, chunk.partition), chunk.records)
         return _NOTHING_YET if self._open else None
+
+    def _serve_ended(self) -> None:
+        """Who shares must be heard of, or all others of its group wait when it is shared anew."""
+        for spout in self._ended[:] if self._open else ():
+            if not self._sharing[spout].keep():  # it may have been given others
+                self._ended.remove(spout)
+                self._open.append(spout)
 
     def close(self) -> None:
         """Close all, also where one raises."""

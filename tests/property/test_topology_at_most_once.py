@@ -122,8 +122,15 @@ class World:
 
 
 def told(world: World) -> Counter[Any]:
-    events = [e for e in world.hub.events if isinstance(e, TupleDropped)]
-    return Counter(e.first for e in events if e.partition == "s:p")
+    """How often each position was told as dropped."""
+    counts: Counter[Any] = Counter()
+    for event in world.hub.events:
+        if isinstance(event, TupleDropped) and event.partition == "s:p":
+            first, last = event.first, event.last
+            assert isinstance(first, int) and isinstance(last, int)
+            assert event.records == last - first + 1
+            counts.update(range(first, last + 1))
+    return counts
 
 
 @pytest.mark.req("S88", "S89", "S105")

@@ -212,6 +212,19 @@ def test_a_chunk_is_put_away_only_if_it_is_of_the_producer_that_lost_partitions(
     assert both.keep()
 
 
+@pytest.mark.req("S99")
+def test_one_that_has_ended_is_still_heard_of_and_goes_on_if_it_is_given_more() -> None:
+    one, other = Group(2), ListProducer(100, poll_max=1)
+    both = sources_of({"one": one, "other": other})
+    both.open(Checkpoint())
+    polled = [both.poll(5) for _ in range(10)]
+    assert [c.partition for c in polled if c is not None].count("one:p") == 1
+    one.is_kept, one.count = False, 4
+    assert "one:p" in {c.partition for c in (both.poll(5), both.poll(5)) if c is not None}
+    other.count = one.count = 0
+    assert [both.poll(5) for _ in range(3)][-1] is None
+
+
 def test_a_plain_producer_is_never_put_away() -> None:
     plain = sources_of({"plain": ListProducer(4)})
     plain.open(Checkpoint())

@@ -56,7 +56,7 @@ def write(given: Input, out: Collector) -> None:
 
 
 def topology() -> Topology:
-    made = Topology(os.environ["JOB"])
+    made = Topology(os.environ["JOB"], max_pending=100)
     made.spout("s", producer())
     made.bolt("first", passing, count=2).shuffle("s")
     made.bolt("second", passing, count=2).least_loaded("first")
