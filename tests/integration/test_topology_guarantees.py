@@ -262,7 +262,7 @@ class LongRunning:
         )
 
 
-@pytest.mark.req("S48", "S80")
+@pytest.mark.req("S48", "S79")
 @pytest.mark.parametrize("is_manual", [False, True])
 def test_a_bolt_that_prolongs_while_it_works_keeps_its_tree_alive(is_manual: bool) -> None:
     made = LongRunning(prolongs=True, is_manual=is_manual)

@@ -41,7 +41,7 @@ def working_for_three_ticks(*, prolongs: bool, epoch: int | None = None) -> Hub:
     return hub
 
 
-@pytest.mark.req("S80")
+@pytest.mark.req("S79")
 def test_what_is_prolonged_while_it_is_worked_on_does_not_expire() -> None:
     hub = working_for_three_ticks(prolongs=True)
     assert hub.figures.expired == 0
