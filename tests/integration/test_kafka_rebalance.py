@@ -158,7 +158,8 @@ def test_a_killed_drivers_partitions_go_to_another(
     doubled = [value for value, times in seen.items() if times > 1]
     missing = wanted - seen.keys()
     print(
-        f"{mode}, {stages} stages: killed at {before}, {len(missing)} missing, {len(doubled)} doubled"
+        f"{mode}, {stages} stages: killed at {before}, {len(missing)} missing,"
+        f" {len(doubled)} doubled"
     )
     if mode == "at_least_once":
         assert not missing
