@@ -276,14 +276,14 @@ class TopologyCore:
         """
         while (event := core.poll_event()) is not None:
             if isinstance(event, TupleGaveUp):
-                inputs = core.abandon(event.tuple_id)
+                inputs, bolt = core.abandon(event.tuple_id), ", ".join(event.bolts)
             elif isinstance(event, TupleDropped):
-                inputs = core.dropped.pop(event.tuple_id)
+                inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
             else:
                 self._events.append(event)
                 continue
             ids: list[Any] = [record.position for record in inputs]
-            self._router.fail_inputs(stage, "", ids, event.reason, now_s)
+            self._router.fail_inputs(stage, bolt, ids, event.reason, now_s)
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""

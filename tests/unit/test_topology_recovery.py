@@ -222,6 +222,7 @@ def test_what_is_in_no_tree_and_fails_is_told(mode: str, fails_by: str) -> None:
     hub.step()
     dropped = [event for event in hub.events if isinstance(event, TupleDropped)]
     assert {event.partition for event in dropped} == {"b"}
+    assert {event.bolt for event in dropped} == {"b.1"}
     assert sum(event.records for event in dropped) == hub.core.counters.records_dropped == 5
     assert len(dropped) == (1 if fails_by == "dying" else 5), "a tuple is told as one"
     assert hub.figures.complete == 5
