@@ -17,6 +17,7 @@ from flowctl.topology import Collector, Input
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.stages import LocalStages
 from flowctl.topology.topology import Topology, random_ids
+from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
 
 RECORD_S = 0.001  # what each record takes
@@ -62,11 +63,16 @@ class Hub:
         next_id: Callable[[], int] | None = None,
         checkpoint: Checkpoint | None = None,
         overrides: dict[str, Any] | None = None,
+        has_dead_letter: bool = False,
+        listener: Any = None,
+        in_order: bool = False,
     ) -> None:
-        job = made.job(
+        job = self.job = made.job(
             LocalStages(),
             checkpoint=MemoryCheckpointStore(),
             settings=Settings().with_overrides(overrides or {}),
+            dead_letter=Letters() if has_dead_letter else None,
+            listener=listener,
             next_id=next_id or random_ids(),
         )
         self.ends: list[Any] = []
@@ -76,6 +82,7 @@ class Hub:
         self.core = core
         self.plans = {plan.name: plan for plan in job.plans}
         self.now_s = 0.0
+        self.in_order = in_order
         self.epochs = count(1)
         self.epoch: dict[str, int] = {}
         self.process: dict[str, Any] = {}
@@ -89,9 +96,17 @@ class Hub:
     def figures(self) -> Any:
         return self.core.tree_figures()
 
+    def tell(self) -> None:
+        """Let the listener hear all that was queued for it."""
+        listening = self.job._root_listening
+        assert listening is not None
+        listening.start()
+        listening.close()
+
     def connect(self, bolt: str) -> None:
         self.epoch[bolt] = next(self.epochs)
-        self.core.add_bolt(bolt, slots=1, epoch=self.epoch[bolt], now_s=self.now_s)
+        epoch = self.epoch[bolt]
+        self.core.add_bolt(bolt, slots=1, epoch=epoch, now_s=self.now_s, in_order=self.in_order)
         code = self.plans[bolt.rpartition(".")[0]].code
         self.process[bolt] = code.for_connection(bolt)
 

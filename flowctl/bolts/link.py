@@ -17,9 +17,10 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
+from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
@@ -62,7 +63,8 @@ class Work(NamedTuple):
 class Link:
     """Owns the connection from Welcome to its end.
 
-    :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` for any.
+    :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` and
+    :meth:`prolong` for any.
     ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
     """
 
@@ -83,6 +85,7 @@ class Link:
         self._looks_left = 0  # and so often, if nothing is reported meanwhile
         self._idleness = Idleness(slots)
         self._last_tuple_id = _NONE_YET
+        self._prolonged: dict[int, None] = {}  # to be told with the next heartbeat, each once
         self.ended: str | None = None
         self.revoked = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
@@ -109,6 +112,17 @@ class Link:
                 return self._take()
         self._flush()
         return self.take()
+
+    def prolong(self, input_id: int, batch: Batch) -> None:
+        """Tell, with the next heartbeat, that an input takes longer, and so all of ``batch``.
+
+        ``batch`` is being worked on.  From any thread.
+        """
+        with self._changed:
+            if input_id not in self._prolonged:  # else all was told, it is only said again
+                self._prolonged[input_id] = None
+                ids: list[Any] = [record.position for record in batch[:]]
+                self._prolonged.update(dict.fromkeys(ids))
 
     def close(self, why: str) -> None:
         """End the link (a link that has ended keeps its reason); process threads get no more."""
@@ -260,7 +274,9 @@ class Link:
                 queued=len(self._queue),
                 last_tuple_id=self._last_tuple_id,
                 idle_total_s=self._idleness.total_s(),
+                prolonged=list(self._prolonged),
             )
+            self._prolonged.clear()
             self._writer.append(beat)
             if self._queue:
                 self._promise(time.monotonic())

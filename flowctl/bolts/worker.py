@@ -176,7 +176,10 @@ class FlowControlBolt:
             welcome.job_epoch,
             frame.acked_through,
         )
-        return Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
+        batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
+        if self._link is not None:
+            batch.tell_prolonged = self._link.prolong
+        return batch
 
     def _summary(self, link: Link, welcome: Welcome) -> BoltSummary:
         return BoltSummary(

@@ -6,17 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.records import (
+    Ack,
+    AckOutcome,
+    Checkpoint,
+    Emission,
+    PartitionCheckpoint,
+    Record,
+    RevokeOrder,
+)
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settings import CoreSettings
+
+
+class PartitionHandover(Protocol):
+    """Each call as in :class:`flowctl.core.handover.Handover`."""
+
+    def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None: ...
+    def hold_back(self, partition: str) -> int: ...
+    def take_away(self, partition: str, *, now_s: float) -> None: ...
 
 
 class DriverCore(Protocol):
@@ -27,7 +42,7 @@ class DriverCore(Protocol):
     @property
     def guarantee(self) -> ProcessingGuarantee: ...
     @property
-    def handover(self) -> Handover: ...
+    def handover(self) -> PartitionHandover: ...
     @property
     def bolts(self) -> dict[str, AdaptiveFlowConsumer]: ...
     @property
@@ -69,3 +84,12 @@ class DriverCore(Protocol):
     def on_deadline(self, *, now_s: float) -> None: ...
     def checkpoint(self) -> Checkpoint: ...
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]: ...
+
+
+@runtime_checkable
+class ProlongingCore(Protocol):
+    """A core whose bolts may say that an input takes longer: a topology's."""
+
+    def on_prolonged(
+        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
+    ) -> None: ...

@@ -76,11 +76,13 @@ class Batch(Sequence[Record]):
     [s]; None: none was.
 
     ``clock`` gives monotonic seconds; whoever runs ``process`` brings it.  Without it nothing is
-    measured, as in tests with a batch made by hand.
+    measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
+    collectors of topologies: it tells the hub that an input of this batch takes longer.
     """
 
     __slots__ = (
         "_clock", "_in_sink", "_records", "attempt", "bolt", "reading_index", "sink_s", "span",
+        "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +102,7 @@ class Batch(Sequence[Record]):
         self.bolt = bolt
         self.attempt = attempt
         self.reading_index: int | None = None
+        self.tell_prolonged: Callable[[int, Batch], None] | None = None
 
     def __iter__(self) -> Iterator[Record]:
         for index, record in enumerate(self._records):

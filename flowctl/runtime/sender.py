@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from flowctl.core.driver import ProlongingCore
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, AckOutcome, Emission, RevokeOrder
 from flowctl.errors import FencedError, InternalError, ProcessError, SourceError
@@ -208,6 +209,8 @@ class Sender(threading.Thread):
             core.on_heartbeat(
                 bolt, epoch, busy_slots=frame.busy_slots, queued=frame.queued, now_s=now_s
             )
+            if frame.prolonged and isinstance(core, ProlongingCore):
+                core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
         elif isinstance(frame, FailFrame):
             self._take_fail(bolt, epoch, frame, now_s)
         elif isinstance(frame, Revoked):

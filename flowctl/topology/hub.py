@@ -15,19 +15,18 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleGaveUp
-from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.handover import Handover
+from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement, Watched
-from flowctl.core.spout import SpoutCore
-from flowctl.errors import ConfigError, InternalError
+from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
+from flowctl.topology.handover import RootHandover
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
-from flowctl.topology.stage import Stage
+from flowctl.topology.stage import Stage, StageCore
 
 _DONE: Final = Settlement()
 _UNWATCHED: Final = RootWatch()
@@ -41,6 +40,7 @@ class TopologyCore:
 
     ``next_id`` gives random 64-bit ids.  ``max_pending`` bounds the roots whose trees are not
     complete (None: only the stages' windows do).  Bolts are named ``stage.number``.
+    ``has_dead_letter``: the driver keeps what ``poll_dead`` gives.
     """
 
     def __init__(
@@ -56,15 +56,10 @@ class TopologyCore:
         max_pending: int | None = None,
         watch: RootWatch = _UNWATCHED,
         on_watched: OnWatched | None = None,
+        has_dead_letter: bool = False,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
-        if self.guarantee is not ProcessingGuarantee.AT_LEAST_ONCE:
-            raise ConfigError(
-                "guarantee.mode",
-                f"a topology can't be {self.guarantee.value}.",
-                remedy="Its records are done when their trees are: leave it at at_least_once.",
-            )
         restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
@@ -77,13 +72,15 @@ class TopologyCore:
             ackers=ackers,
             tree_timeout_s=tree_timeout_s,
             watch=watch,
+            has_dead_letter=has_dead_letter,
         )
         self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
+        self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
         self._input_ended = False
         self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
-        self._router = Router(self._stages, self._roots, translate or {})
+        self._router = Router(self._stages, self._roots, translate or {}, self._events)
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
         self._first = [stage for stage in self._in_order if stage.is_first]
@@ -101,17 +98,24 @@ class TopologyCore:
         self.bolts[bolt] = core.bolts[bolt]
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt went: its tuples go to others of its stage, and so does what it held."""
+        """A bolt went: its tuples go to others of its stage, and so does what it held.
+
+        Where nothing is sent again, both are dropped.
+        """
         consumer = self.bolts.pop(bolt, None)
         if consumer is None:
             return
         self._windows[bolt] = consumer.policy.window
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
-        self._router.put_again(stage, stage.take_held(bolt), now_s)
+        if self.guarantee.sends_again:
+            self._router.put_again(stage, stage.take_held(bolt), now_s)
+        else:
+            why = f"bolt {bolt} went, which held it: {reason}"
+            self._router.fail_inputs(stage, bolt, list(stage.held.pop(bolt, ())), why, now_s)
         self._collect(stage, core, now_s)
 
-    def _place(self, bolt: str) -> tuple[Stage, SpoutCore]:
+    def _place(self, bolt: str) -> tuple[Stage, StageCore]:
         stage = self._stages.get(bolt.rpartition(".")[0])
         if stage is None:
             raise InternalError(f"bolt {bolt!r} belongs to no stage.")
@@ -170,22 +174,16 @@ class TopologyCore:
                 stage.end_of_input(now_s)
 
     def on_committed(self) -> None:
-        """Nothing waits for that: trees are planted at least once."""
+        """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
+        self._roots.intake.is_held = False
 
-    def poll_dead(self) -> None:
-        """A root that is given up ends the run; there is no dead letter for trees yet."""
+    def poll_dead(self) -> DeadTuple | None:
+        """As in ``SpoutCore``, of roots."""
+        return self._roots.poll_dead()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
-        """Nothing comes from :meth:`poll_dead`."""
-
-    @property
-    def handover(self) -> Handover:
-        """Partitions that come and go would take their trees along: not there yet."""
-        raise ConfigError(
-            "producer",
-            "partitions of a topology's spout can't come and go.",
-            remedy="Read a fixed set of partitions: no consumer group.",
-        )
+        """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""
+        self._roots.on_dead_lettered(tuple_id, now_s)
 
     def poll_order(self) -> RevokeOrder | None:
         """As in ``SpoutCore``."""
@@ -208,6 +206,8 @@ class TopologyCore:
             self._on_watched(ack.bolt, ack.settlement.watched)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
+        if core.dropped:  # this ack proved others lost
+            self._collect(stage, core, now_s)
         return outcome
 
     def on_fail(
@@ -230,6 +230,16 @@ class TopologyCore:
         core = self._place(bolt)[1]
         core.on_heartbeat(bolt, epoch, busy_slots=busy_slots, queued=queued, now_s=now_s)
 
+    def on_prolonged(
+        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
+    ) -> None:
+        """``bolt`` needs longer for inputs that it has: the time of their trees begins anew."""
+        consumer = self.bolts.get(bolt)
+        if consumer is not None and consumer.epoch == epoch:
+            stage = self._place(bolt)[0]
+            for input_id in input_ids:
+                self._router.prolong(stage, input_id, now_s)
+
     # -- time passes ---------------------------------------------------------------------
 
     def next_deadline_s(self) -> float | None:
@@ -243,6 +253,8 @@ class TopologyCore:
         for stage in self._last_first:
             for core in stage.cores:
                 core.on_deadline(now_s=now_s)
+                if core.dropped:
+                    self._collect(stage, core, now_s)
             stage.refresh_rate()
         if self._roots.on_time(now_s):
             for stage in self._in_order:
@@ -252,6 +264,8 @@ class TopologyCore:
 
     def poll_event(self) -> FlowEvent | None:
         """As in ``SpoutCore``."""
+        if self._roots.drops:
+            self._events.extend(self._roots.drops.take())
         if self._events:
             return self._events.popleft()
         for stage in self._in_order:
@@ -261,15 +275,21 @@ class TopologyCore:
                     return event
         return None
 
-    def _collect(self, stage: Stage, core: SpoutCore, now_s: float) -> None:
-        """Take a core's events; what it gave up on is not lost but fails its roots."""
+    def _collect(self, stage: Stage, core: StageCore, now_s: float) -> None:
+        """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
+
+        What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
+        """
         while (event := core.poll_event()) is not None:
             if isinstance(event, TupleGaveUp):
-                for record in core.abandon(event.tuple_id):
-                    input_id: Any = record.position
-                    self._router.fail_input(stage, "", input_id, event.reason, now_s)
+                inputs, bolt = core.abandon(event.tuple_id), ", ".join(event.bolts)
+            elif isinstance(event, TupleDropped):
+                inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
             else:
                 self._events.append(event)
+                continue
+            ids: list[Any] = [record.position for record in inputs]
+            self._router.fail_inputs(stage, bolt, ids, event.reason, now_s)
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
@@ -306,6 +326,9 @@ class TopologyCore:
                 for name in Counters.__struct_fields__:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
         total.records_acked = roots.acked
+        total.dead_lettered = roots.dead_lettered
+        total.handed_over = roots.handed_over
+        total.records_dropped = roots.dropped + self._router.untracked_failed
         total.records_pending_now = roots.pending
         total.records_pending_max = roots.pending_max
         return total

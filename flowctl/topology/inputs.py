@@ -85,6 +85,17 @@ class Collector:
             ids = _ids_of(anchors)
         self._emits.append(Emitted(value, ids, stream, task))
 
+    def prolong(self, given: Input) -> None:
+        """``given`` takes longer: the time of its trees begins anew.  From ``execute``.
+
+        The hub hears of it with the bolt's next heartbeat (``timeout.heartbeat_s``), so to call it
+        more often does nothing more.  What came in the same tuple is prolonged as well: none of
+        that is acked before all is.
+        """
+        batch = self._batch
+        if batch is not None and batch.tell_prolonged is not None:
+            batch.tell_prolonged(given.input_id, batch)
+
     def in_sink(self) -> AbstractContextManager[None]:
         """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
         if self._batch is None:
@@ -139,7 +150,7 @@ class ManualCollector(Collector):
         super().__init__()
         self._acked: list[Input] = []
         self._failed: list[tuple[Input, str]] = []
-        self._prolonged: list[int] = []
+        self._prolonged: dict[int, None] = {}  # each once, however often it is said
         # Since the last mark, and whether it was an ack.
         self._settled: list[tuple[Input, bool]] = []
 
@@ -168,9 +179,10 @@ class ManualCollector(Collector):
             self._failed.append((given, reason))
 
     def prolong(self, given: Input) -> None:
-        """``given`` takes longer: the time of its trees begins anew when this tuple is acked."""
+        """As of an auto-ack bolt; and anew when this tuple is acked, for what is held on."""
         if not given._is_settled:
-            self._prolonged.append(given.input_id)
+            self._prolonged[given.input_id] = None
+            super().prolong(given)
 
     def _settle(self, given: Input, *, is_ack: bool) -> bool:
         if given._is_settled:
@@ -192,9 +204,11 @@ class ManualCollector(Collector):
 
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
         """``execute`` raised: it has said nothing."""
-        lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed, self._prolonged)
-        for said, length in zip(lists, mark, strict=True):
+        lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed)
+        for said, length in zip(lists, mark[:3], strict=True):
             del said[length:]
+        while len(self._prolonged) > mark[3]:
+            self._prolonged.popitem()
         for given, _ in self._settled:
             given._is_settled = False
 
@@ -206,9 +220,9 @@ class ManualCollector(Collector):
             failed=[FailedInput(given.input_id, reason) for given, reason in self._failed],
             held=[given.input_id for given in inputs if not given._is_settled],
             acked=[given.input_id for given in self._acked if given.input_id not in ours],
-            prolonged=self._prolonged,
+            prolonged=list(self._prolonged),
             watched=watched,
         )
-        self._emits, self._acked, self._failed, self._prolonged = [], [], [], []
+        self._emits, self._acked, self._failed, self._prolonged = [], [], [], {}
         self._notes = None
         return made

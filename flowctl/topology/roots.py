@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -12,13 +12,17 @@ import msgspec
 from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
 from flowctl.core.anchors import NextId
 from flowctl.core.buffer import Cut
-from flowctl.core.events import FlowEvent, TupleFailed, TupleGaveUp
+from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.intake import Intake
-from flowctl.core.records import Checkpoint, Position, Record
+from flowctl.core.records import Checkpoint, Position
+from flowctl.core.recovery import DeadTuple
 from flowctl.core.retry import backoff_s
 from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees import SpoutTrees
+from flowctl.topology import root as told
+from flowctl.topology.listening import RootListening
+from flowctl.topology.root import Drops, Part, Root
 
 # Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
 _PLANT_RECORDS: Final = 256
@@ -46,31 +50,14 @@ class RootWatch(NamedTuple):
     """Who watches roots.  Nothing here may block, as the hub waits.
 
     ``on_end`` hears of every end, or (not ``hears_all``) of sampled roots' only; ``on_emit`` of
-    each emission: the spout's name and the value.
+    each emission: the spout's name and the value.  ``listening`` is told what becomes of roots.
     """
 
     on_end: OnEnd | None = None
     hears_all: bool = True
     samples: Callable[[], bool] | None = None
     on_emit: Callable[[str, Any], None] | None = None
-
-
-class Root:
-    """One source record that is not done.  ``faults``: how often its tree has failed."""
-
-    __slots__ = ("faults", "partition", "record", "replays", "seq")
-
-    def __init__(self, partition: str, seq: int, record: Record) -> None:
-        self.partition = partition
-        self.seq = seq
-        self.record = record
-        self.faults = 0
-        self.replays = 0
-
-    @property
-    def spout(self) -> str:
-        """Partitions carry the name of their spout."""
-        return self.partition.partition(":")[0]
+    listening: RootListening | None = None
 
 
 class Roots:
@@ -78,6 +65,8 @@ class Roots:
 
     A root that fails goes again after a back-off, and is given up after ``retry.attempts_max``
     failures; one that expires goes again at once, however often (as in ``core/recovery.py``).
+    Where the guarantee sends nothing again, either is dropped, counted and told; trees are there
+    for statistics and to bound what is under way (S105), and ``ackers`` 0 does without them.
     """
 
     def __init__(
@@ -90,14 +79,26 @@ class Roots:
         ackers: int,
         tree_timeout_s: float,
         watch: RootWatch,
+        has_dead_letter: bool = False,
     ) -> None:
-        self.intake = Intake(settings.buffer, restored, events)
+        guarantee = settings.guarantee.processing
+        self.intake = Intake(settings.buffer, restored, events, guarantee)
         self.trees = SpoutTrees(next_id, has_ackers=ackers > 0)
         self.ledgers = [AckerLedger() for _ in range(ackers)]
         self._owners = range(ackers)
-        self.gave_up: TupleGaveUp | None = None
+        self.listening = watch.listening
+        self.gave_up: TupleGaveUp | None = None  # the first that nothing keeps
         self.acked = self.failed = self.expired = self.replayed = 0
+        self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # also those that wait to go again
+        self.drops = Drops()
+        self._commits_acked = guarantee.commits_acked
+        self._sends_again = guarantee.sends_again
+        self._parts: dict[str, Part] = {}
+        self._has_dead_letter = has_dead_letter
+        self._dying: deque[tuple[Root, TupleGaveUp]] = deque()  # on their way to the dead letter
+        self._dead: dict[int, Root] = {}  # given to it, by number
+        self._numbers = 0
         self._settings = settings.retry
         self._events = events
         self.watch = watch
@@ -113,12 +114,20 @@ class Roots:
         """Return what is to be planted next: what goes again first, then new records."""
         if self._ready:
             return (self._ready.popleft(),)
-        if not self.intake.buffer:
+        intake = self.intake
+        if not intake.buffer or intake.is_held:  # held: its position is not saved yet (S88)
             return ()
-        cut: Cut = self.intake.buffer.cut(_PLANT_RECORDS, 1 << 62)
+        cut: Cut = intake.buffer.cut(_PLANT_RECORDS, 1 << 62)
+        part = self._parts.get(cut.partition) or self._open(cut.partition)
+        part.pending += len(cut.records)
         self.pending += len(cut.records)
         self.pending_max = max(self.pending_max, self.pending)
-        return [Root(cut.partition, seq, record) for seq, record in enumerate(cut.records, cut.seq)]
+        return [Root(part, seq, record) for seq, record in enumerate(cut.records, cut.seq)]
+
+    def _open(self, partition: str) -> Part:
+        ledger = self.intake.ledgers[partition] if self._commits_acked else None
+        part = self._parts[partition] = Part(partition, ledger)
+        return part
 
     @property
     def has_next(self) -> bool:
@@ -133,6 +142,12 @@ class Roots:
         assert isinstance(owner, int)
         return self.ledgers[owner]
 
+    def planted(self, root: Root) -> None:
+        """A listener hears of it."""
+        if self.listening is not None:
+            self._number(root)
+            self.listening.planted(root)
+
     # -- how it ends ---------------------------------------------------------------------
 
     def started_at_s(self, now_s: float) -> float | None:
@@ -142,14 +157,23 @@ class Roots:
 
     def done(self, root: Root, age_s: float | None = None) -> None:
         """The whole tree is acked: only now its record counts as acked."""
-        record = root.record
-        ledger = self.intake.ledgers[root.partition]
-        before = ledger.cumulative_seq
-        ledger.ack(root.seq, root.seq + 1, record.position, record.position)
-        self.intake.uncommitted -= ledger.cumulative_seq - before
-        self.acked += 1
+        if self.listening is not None:
+            self.listening.acked(root)
+        if not root.part.is_gone:  # else its partition is another's: nobody counts it (S108)
+            self._count_done(root)
+            self._tell(root, None, age_s)
+
+    def _count_done(self, root: Root) -> None:
+        part = root.part
+        part.pending -= 1
         self.pending -= 1
-        self._tell(root, None, age_s)
+        self.acked += 1
+        ledger = part.ledger
+        if ledger is not None:
+            position = root.record.position
+            before = ledger.cumulative_seq
+            ledger.ack(root.seq, root.seq + 1, position, position)
+            self.intake.uncommitted -= ledger.cumulative_seq - before
 
     def on_verdict(self, verdict: Verdict, reason: str, now_s: float) -> None:
         """An acker has judged a tree; ``reason`` is why, if it failed."""
@@ -176,20 +200,34 @@ class Roots:
         now_s: float,
         age_s: float | None = None,
     ) -> None:
+        if root.part.is_gone:
+            return
+        self._number(root)
         if outcome is TreeOutcome.EXPIRED:
             self.expired += 1
-            self._go_again(root, now_s, reason, now_s)
         else:
             self.failed += 1
             root.faults += 1
-            if root.faults >= self._settings.attempts_max:
-                self._give_up(root, reason, now_s)
-            else:
-                due_s = now_s + backoff_s(root.faults, self._settings)
-                self._go_again(root, due_s, reason, now_s)
+        if not self._sends_again:
+            self._drop(root, reason, now_s)
+        elif outcome is TreeOutcome.EXPIRED:
+            self._go_again(root, now_s, reason, now_s)
+        elif root.faults >= self._settings.attempts_max:
+            self._give_up(root, reason, now_s)
+        else:
+            due_s = now_s + backoff_s(root.faults, self._settings)
+            self._go_again(root, due_s, reason, now_s)
         self._tell(root, reason, age_s)
 
+    def _number(self, root: Root) -> None:
+        """Number it, as it is about to be told of for the first time."""
+        if not root.number:
+            self._numbers += 1
+            root.number = self._numbers
+
     def _go_again(self, root: Root, due_s: float, reason: str, now_s: float) -> None:
+        if self.listening is not None:
+            self.listening.retried(root, reason)
         root.replays += 1
         self.replayed += 1
         if due_s > now_s:
@@ -197,42 +235,85 @@ class Roots:
             heappush(self._waiting, (due_s, self._scheduled, root))
         else:
             self._ready.append(root)
-        position = root.record.position
-        self._events.append(
-            TupleFailed(
-                at_s=now_s,
-                bolt=root.spout,
-                tuple_id=root.seq,
-                attempt=root.replays,
-                partition=root.partition,
-                first=position,
-                last=position,
-                reason=reason,
-                retry_at_s=due_s,
-            )
-        )
+        self._events.append(told.failed(root, reason, retry_at_s=due_s, at_s=now_s))
 
     def _give_up(self, root: Root, reason: str, now_s: float) -> None:
-        position = root.record.position
-        event = TupleGaveUp(
-            at_s=now_s,
-            tuple_id=root.seq,
-            partition=root.partition,
-            first=position,
-            last=position,
-            attempts=root.faults,
-            bolts=(root.spout,),
-            reason=reason,
-        )
-        self.gave_up = self.gave_up or event
+        if self.listening is not None:
+            self.listening.gave_up(root, reason)
+        event = told.gave_up(root, reason, at_s=now_s)
         self._events.append(event)
+        if self._has_dead_letter:
+            self._dying.append((root, event))
+        else:
+            self.gave_up = self.gave_up or event
+
+    def _drop(self, root: Root, reason: str, now_s: float) -> None:
+        """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
+        self.dropped += 1
+        self.pending -= 1
+        root.part.pending -= 1
+        self.drops.add(root, reason, now_s)
+
+    def poll_dead(self) -> DeadTuple | None:
+        """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
+        while self._dying:
+            root, event = self._dying.popleft()
+            if not root.part.is_gone:
+                self._dead[root.number] = root
+                return DeadTuple(event, (root.record,))
+        return None
+
+    def on_dead_lettered(self, number: int, now_s: float) -> None:
+        """It is safe, and so counts as acked (S109); one whose partition went is ignored."""
+        root = self._dead.pop(number, None)
+        if root is None or root.part.is_gone:
+            return
+        self._count_done(root)
+        self.dead_lettered += 1
+        self._events.append(told.dead_lettered(root, at_s=now_s))
 
     def _tell(self, root: Root, reason: str | None, age_s: float | None) -> None:
-        on_end, hears_all, _, _ = self.watch
+        on_end, hears_all, *_ = self.watch
         if on_end is not None and (hears_all or age_s is not None):
-            spout, _, partition = root.partition.partition(":")
-            record = root.record
-            on_end(RootEnd(spout, partition, record.position, record.value, reason, age_s))
+            part, record = root.part, root.record
+            partition = part.name[len(part.spout) + 1 :]
+            on_end(RootEnd(part.spout, partition, record.position, record.value, reason, age_s))
+
+    # -- partitions go -------------------------------------------------------------------
+
+    def hold_back(self, partition: str) -> int:
+        """Plant no more of ``partition``; return its roots that are not done.  O(waiting)."""
+        if not self._commits_acked:
+            return 0  # committed before it was sent: still ours
+        self.intake.buffer.drop(partition)
+        part = self._parts.get(partition)
+        if part is None:
+            return 0
+        waiting = [item for item in self._waiting if item[2].part is not part]
+        ready = deque(root for root in self._ready if root.part is not part)
+        left = len(self._waiting) - len(waiting) + len(self._ready) - len(ready)
+        if left:
+            heapify(waiting)
+            self._waiting, self._ready = waiting, ready
+            self._hand_over(part, left)
+        return part.pending
+
+    def forget(self, partition: str) -> int:
+        """``partition`` is another's: what its trees come to counts here no more.
+
+        Return how many were under way.
+        """
+        under_way = self.hold_back(partition)
+        part = self._parts.pop(partition, None)
+        if part is not None and self._commits_acked:
+            part.is_gone = True
+            self._hand_over(part, under_way)
+        return under_way
+
+    def _hand_over(self, part: Part, roots: int) -> None:
+        part.pending -= roots
+        self.pending -= roots
+        self.handed_over += roots
 
     # -- time passes ---------------------------------------------------------------------
 

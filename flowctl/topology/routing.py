@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 from flowctl.core.acker import Verdict
 from flowctl.core.buffer import size_of
+from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
 from flowctl.core.settlement import Emitted, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
 from flowctl.topology.plan import source_key
-from flowctl.topology.roots import Root, Roots
+from flowctl.topology.root import Root
+from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
@@ -31,7 +34,8 @@ class Route(NamedTuple):
 class Router:
     """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
-    ``dropped`` counts emits of copies of inputs that had been settled before.
+    ``dropped`` counts emits of copies of inputs that had been settled before, ``untracked_failed``
+    inputs that failed and are in no tree: nobody sends them again, so each is told.
     """
 
     def __init__(
@@ -39,8 +43,11 @@ class Router:
         stages: Mapping[str, Stage],
         roots: Roots,
         translate: Mapping[str, Translate],
+        events: deque[FlowEvent],
     ) -> None:
         self.dropped = 0
+        self.untracked_failed = 0
+        self._events = events
         self._roots = roots
         self._translate = translate
         self._numbers = count(1)
@@ -69,6 +76,8 @@ class Router:
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
+        if roots.listening is not None and targets:
+            roots.planted(root)
         started_at_s = roots.started_at_s(now_s)
         planting = roots.trees.emit(
             spout, len(targets), values=value, message_id=root, started_at_s=started_at_s
@@ -114,7 +123,7 @@ class Router:
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         for failed in said.failed:
-            self.fail_input(stage, bolt, failed.input_id, failed.reason, now_s)
+            self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
             stage.hold(bolt, said.held)
         held = said.held and set(said.held)
@@ -124,7 +133,7 @@ class Router:
         for input_id in said.acked:
             self._ack_input(stage, bolt, input_id, now_s)
         for input_id in said.prolonged:
-            self._prolong(stage, input_id, now_s)
+            self.prolong(stage, input_id, now_s)
         for fed in stage.feeds:
             fed.flush(now_s)
 
@@ -138,8 +147,7 @@ class Router:
         try:
             targets = self._targets(source, emit.value, emit.task)
         except JobError as error:
-            for input_id in emit.anchors:
-                self.fail_input(stage, bolt, input_id, error.problem, now_s)
+            self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
             return
         edges_of = stage.acks.emit(anchors, len(targets))
         for (fed, index, task), edges in zip(targets, edges_of, strict=True):
@@ -151,13 +159,25 @@ class Router:
             for root, value in stage.acks.ack(parcel):
                 self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
 
-    def fail_input(self, stage: Stage, bolt: str, input_id: int, reason: str, now_s: float) -> None:
-        parcel = stage.take(bolt, input_id)
-        if parcel is not None:
+    def fail_inputs(
+        self, stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
+    ) -> None:
+        """Their roots fail with them; those in no tree are told here, as nobody else will."""
+        untracked: list[int] = []
+        for input_id in input_ids:
+            parcel = stage.take(bolt, input_id)
+            if parcel is None:
+                continue
+            if not parcel.edges:
+                untracked.append(input_id)
             for root in stage.acks.fail(parcel):
                 self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+        if untracked:
+            self.untracked_failed += len(untracked)
+            self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
-    def _prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
+    def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
+        """The time of its trees begins anew; one that is settled is let be."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
             for root in stage.acks.reset_timeout(parcel):
@@ -172,4 +192,20 @@ class Router:
         for root in stage.acks.on_tick():
             reason = f"an input was held for too long in {stage.name}"
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-        stage.forget_held(self._roots.trees)
+        if self._roots.ledgers:  # else nothing is tracked, and what is held has no time
+            stage.forget_held(self._roots.trees)
+
+
+def _dropped(
+    stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
+) -> TupleDropped:
+    return TupleDropped(
+        at_s=now_s,
+        bolt=bolt,
+        tuple_id=input_ids[0],
+        partition=stage.name,
+        first=input_ids[0],
+        last=input_ids[-1],
+        records=len(input_ids),
+        reason=reason,
+    )

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowctl.core.records import Checkpoint
-from flowctl.ports import FlowProducer, MeasuredProducer, SourceChunk, SourceProgress
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.ports import (
+    FlowProducer,
+    MeasuredProducer,
+    SharingProducer,
+    SourceChunk,
+    SourceHost,
+    SourceProgress,
+)
 
 _NOTHING_YET = SourceChunk("", ())
 
@@ -15,15 +22,74 @@ def partition_of(spout: str, partition: str) -> str:
     return f"{spout}:{partition}"
 
 
+def part_of(spout: str, checkpoint: Checkpoint) -> Checkpoint:
+    """Return what of the topology's checkpoint is the spout's, with its own names."""
+    prefix = partition_of(spout, "")
+    return Checkpoint(
+        {
+            name.removeprefix(prefix): done
+            for name, done in checkpoint.partitions.items()
+            if name.startswith(prefix)
+        }
+    )
+
+
+class SpoutHost:
+    """What a run offers the producer of one spout (:class:`flowctl.ports.SourceHost`).
+
+    As ``host``, with the spout's own names; its job is also the spout's own, as two spouts of one
+    topology are two readers to whom they share partitions with.
+    """
+
+    def __init__(self, host: SourceHost, spout: str) -> None:
+        self.job = partition_of(host.job, spout)
+        self.guarantee = host.guarantee
+        self._host = host
+        self._spout = spout
+
+    def saved(self) -> Checkpoint:
+        """See :class:`flowctl.ports.SourceHost`."""
+        return part_of(self._spout, self._host.saved())
+
+    def uncommitted(self, partition: str) -> int:
+        """See :class:`flowctl.ports.SourceHost`."""
+        return self._host.uncommitted(partition_of(self._spout, partition))
+
+    def give(self, partition: str, state: PartitionCheckpoint) -> None:
+        """See :class:`flowctl.ports.SourceHost`."""
+        self._host.give(partition_of(self._spout, partition), state)
+
+    def take_away(self, partitions: Sequence[str]) -> Checkpoint:
+        """See :class:`flowctl.ports.SourceHost`."""
+        named = [partition_of(self._spout, partition) for partition in partitions]
+        return part_of(self._spout, self._host.take_away(named))
+
+
 class Sources:
     """The producers of all spouts, polled in turn (:class:`flowctl.ports.FlowProducer`).
 
-    Partitions are named ``spout:partition``, so that a spout may be added later.
+    Partitions are named ``spout:partition``, so that a spout may be added later.  Those of a
+    producer that shares them come and go (:class:`flowctl.ports.SharingProducer`).
     """
 
     def __init__(self, producers: Mapping[str, FlowProducer]) -> None:
         self._producers = dict(producers)
         self._open: list[str] = []
+        self._sharing = {n: p for n, p in producers.items() if isinstance(p, SharingProducer)}
+        self._ended: list[str] = []  # those that share and are through with what they have
+        self._polled = ""  # whose records were polled last
+
+    def attach(self, host: SourceHost) -> None:
+        """See :class:`flowctl.ports.SharingProducer`."""
+        for spout, producer in self._sharing.items():
+            producer.attach(SpoutHost(host, spout))
+
+    def keep(self) -> bool:
+        """See :class:`flowctl.ports.SharingProducer`; what one loses is not another's chunk."""
+        kept = {
+            spout: self._sharing[spout].keep() for spout in self._open if spout in self._sharing
+        }
+        return kept.get(self._polled, True)
 
     def partitions(self) -> Sequence[str]:
         """See :class:`flowctl.ports.FlowProducer`."""
@@ -36,26 +102,31 @@ class Sources:
     def open(self, checkpoint: Checkpoint) -> None:
         """See :class:`flowctl.ports.FlowProducer`; each producer gets its own part."""
         for spout, producer in self._producers.items():
-            prefix = partition_of(spout, "")
-            own = {
-                name.removeprefix(prefix): done
-                for name, done in checkpoint.partitions.items()
-                if name.startswith(prefix)
-            }
-            producer.open(Checkpoint(own))
+            producer.open(part_of(spout, checkpoint))
             self._open.append(spout)
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next records of one of them; None when all are read to their ends."""
+        self._serve_ended()
         for _ in range(len(self._open)):
             spout = self._open.pop(0)
             chunk = self._producers[spout].poll(max_records)
             if chunk is None:
+                if spout in self._sharing:
+                    self._ended.append(spout)
                 continue
             self._open.append(spout)
             if chunk.records:
+                self._polled = spout
                 return SourceChunk(partition_of(spout, chunk.partition), chunk.records)
         return _NOTHING_YET if self._open else None
+
+    def _serve_ended(self) -> None:
+        """Who shares must be heard of, or all others of its group wait when it is shared anew."""
+        for spout in self._ended[:] if self._open else ():
+            if not self._sharing[spout].keep():  # it may have been given others
+                self._ended.remove(spout)
+                self._open.append(spout)
 
     def close(self) -> None:
         """Close all, also where one raises."""

@@ -11,8 +11,9 @@ from flowctl.config import Settings
 from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.finish import speed
 from flowctl.core.records import Checkpoint, Emission, Record
-from flowctl.core.settings import BufferSettings, CoreSettings
+from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
 from flowctl.core.spout import SpoutCore
+from flowctl.core.tuples import FlowTuple
 from flowctl.errors import InternalError
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
@@ -37,8 +38,24 @@ class Parcel(Anchored):
         self.core = core
 
 
+class StageCore(SpoutCore):
+    """As ``SpoutCore``, and knows what it dropped.
+
+    ``dropped``: the inputs of tuples that it let go of, by tuple id, for the hub to take out as it
+    reads the :class:`TupleDropped` of each: their roots fail.
+    """
+
+    def __init__(self, settings: CoreSettings, *, checkpoint: Checkpoint) -> None:
+        self.dropped: dict[int, Sequence[Record]] = {}
+        super().__init__(settings, checkpoint=checkpoint)
+
+    def _let_go(self, flow_tuple: FlowTuple) -> None:
+        self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
+        super()._let_go(flow_tuple)
+
+
 class Stage:
-    """A stage's windows and buffers: one ``SpoutCore``, or one a task where that matters.
+    """A stage's windows and buffers: one ``StageCore``, or one a task where that matters.
 
     Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are
     the positions of the records in the cores, all of one partition, so that inputs from several
@@ -63,7 +80,7 @@ class Stage:
         core_settings = _settings_of(plan, settings)
         learned = Checkpoint(windows=dict(windows))
         count = plan.count if plan.is_keyed else 1
-        self.cores = [SpoutCore(core_settings, checkpoint=learned) for _ in range(count)]
+        self.cores = [StageCore(core_settings, checkpoint=learned) for _ in range(count)]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
@@ -260,6 +277,9 @@ def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:
     hedge = settings.hedge
     if plan.is_manual:  # a copy would be held by two bolts
         hedge = replace(hedge, enabled=False)
+    # Whether positions are saved before anything is sent is a matter of roots; what a stage has to
+    # know is whether it may send again.
+    sends_again = settings.guarantee.processing.sends_again
     return CoreSettings(
         window=settings.window,
         tuple=settings.tuple,
@@ -267,6 +287,7 @@ def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:
         hedge=hedge,
         timeout=settings.timeout,
         retry=settings.retry,
+        guarantee=GuaranteeSettings(mode="at_least_once" if sends_again else "no_guarantee"),
         # The hub bounds what waits, before it is made.
         buffer=BufferSettings(
             records_max=_NO_BOUND, bytes_max=_NO_BOUND, uncommitted_max=_NO_BOUND

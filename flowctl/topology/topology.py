@@ -20,11 +20,12 @@ from flowctl.errors import ConfigError, JobError, without_secrets
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import BoltNotice, CheckpointStore, FlowProducer
+from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
+from flowctl.topology.listening import RootListening
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
 from flowctl.topology.roots import RootEnd, RootWatch
@@ -217,13 +218,25 @@ class Topology:
         *,
         checkpoint: CheckpointStore,
         settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
         """Return it ready to run, once: what ``flowctl run`` takes.
 
-        ``next_id`` gives ids for trees, for tests; else random ones.
+        ``dead_letter`` keeps the records whose trees failed too often; without one the run fails
+        there.  ``listener`` is told what becomes of roots: an emission of it is one record, and
+        its bolt the spout.  ``next_id`` gives ids for trees, for tests; else random ones.
         """
-        return TopologyJob(self, stages, checkpoint, settings or Settings(), next_id)
+        return TopologyJob(
+            self,
+            stages,
+            checkpoint,
+            settings or Settings(),
+            next_id,
+            dead_letter=dead_letter,
+            listener=listener,
+        )
 
     def run(
         self,
@@ -231,12 +244,23 @@ class Topology:
         *,
         checkpoint: CheckpointStore,
         settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
         view: View | Literal["auto", "live", "plain", "off"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> TopologyReport:
-        """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does."""
-        job = self.job(stages, checkpoint=checkpoint, settings=settings)
+        """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does.
+
+        ``dead_letter`` and ``listener`` as in :meth:`job`.
+        """
+        job = self.job(
+            stages,
+            checkpoint=checkpoint,
+            settings=settings,
+            dead_letter=dead_letter,
+            listener=listener,
+        )
         return job.run(view=view, resume_hint=resume_hint, report_path=report_path)
 
 
@@ -254,6 +278,9 @@ class TopologyJob(FlowControlSpout):
         checkpoint: CheckpointStore,
         settings: Settings,
         next_id: NextId | None,
+        *,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
     ) -> None:
         self.topology = topology
         self.plans = topology.plans(settings)
@@ -266,12 +293,15 @@ class TopologyJob(FlowControlSpout):
             consumers=topology._consumers,
             is_debug=topology.is_debug,
         )
+        # The run's own listening is for tuples; here it is roots that are told of.
+        self._root_listening = RootListening(listener) if listener is not None else None
         super().__init__(
             name=topology.name,
             producer=sources_of(topology._producers),
             bolts=stages.bolts(self.plans),
             checkpoint=checkpoint,
             settings=settings,
+            dead_letter=dead_letter,
         )
         self.activate()
 
@@ -284,11 +314,14 @@ class TopologyJob(FlowControlSpout):
     ) -> TopologyReport:
         """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
         self._activated.wait()
-        self._teller.start()
+        tellers = [t for t in (self._teller, self._root_listening) if t is not None]
+        for teller in tellers:
+            teller.start()
         try:
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
         finally:
-            self._teller.close()
+            for teller in tellers:
+                teller.close()
         assert isinstance(report, TopologyReport)
         return report
 
@@ -329,6 +362,8 @@ class TopologyJob(FlowControlSpout):
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
         topology = self.topology
+        if self._root_listening is not None:
+            self._root_listening.opened(self.name, checkpoint)
         self.core = TopologyCore(
             self.plans,
             self.settings,
@@ -343,6 +378,7 @@ class TopologyJob(FlowControlSpout):
             max_pending=topology.max_pending,
             watch=self._root_watch(),
             on_watched=self._teller.watched,
+            has_dead_letter=self.dead_letter is not None,
         )
         self.core.is_active = self.is_active
         return self.core
@@ -359,4 +395,5 @@ class TopologyJob(FlowControlSpout):
             hears_all=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
             samples=samples,
             on_emit=self._teller.emitted if any(spout.hooks for spout in callbacks) else None,
+            listening=self._root_listening,
         )

@@ -85,12 +85,16 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
-    """Bolt → spout, every ``heartbeat_s``, from a thread of its own."""
+    """Bolt → spout, every ``heartbeat_s``, from a thread of its own.
+
+    ``prolonged``: inputs of a topology's bolt that take longer, said since the last heartbeat.
+    """
 
     busy_slots: int
     queued: int
     last_tuple_id: int
     idle_total_s: float
+    prolonged: list[int] = []  # last, so that peers without it understand each other
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):

@@ -9,16 +9,42 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from fault_parts import ROOT, until
 
 _JOB_FILE = Path(__file__).parent / "jobs" / "effects.py"
 _RECORD_S = 0.002  # some 1,000 records a second: a kill in mid-run is in mid-run
 
 
-class Effects:
-    """One job over one source; its effects are lines of a file."""
+def files(place: Path, count: int) -> tuple[str, set[str]]:
+    """Two files of numbered lines."""
+    values = [str(n) for n in range(count)]
+    for name, part in (("a.log", values[::2]), ("b.log", values[1::2])):
+        (place / name).write_text("".join(f"{value}\n" for value in part))
+    return f"files:{place}/*.log", set(values)
 
-    def __init__(self, place: Path, redis_url: str, *, source: str, mode: str) -> None:
+
+def kafka(place: Path, count: int) -> tuple[str, set[str]]:
+    """A topic of four partitions on the mock cluster, which lives as long as this process."""
+    del place
+    pytest.importorskip("confluent_kafka")
+    from tests.kafka_parts import MockKafka
+
+    cluster = MockKafka()
+    _clusters.append(cluster)
+    return f"kafka:{cluster.servers}/numbers/", set(cluster.fill("numbers", count))
+
+
+_clusters: list[object] = []
+SOURCES = {"files": files, "kafka": kafka}
+
+
+class Effects:
+    """One job over one source; its effects are lines of a file.  ``stages`` is 1 or 3."""
+
+    def __init__(
+        self, place: Path, redis_url: str, *, source: str, mode: str, stages: int = 1
+    ) -> None:
         self._path = place / "effects"
         self._path.touch()
         self._place = place
@@ -27,6 +53,7 @@ class Effects:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "adapters"), *sys.path]),
             "SOURCE": source,
             "MODE": mode,
+            "STAGES": str(stages),
             "EFFECTS": str(self._path),
             "FLOWCTL_REDIS_URL": redis_url,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import pytest
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
-from flowctl.core.records import AckOutcome, Batch, Checkpoint, Emission, Record
+from flowctl.core.records import AckOutcome, Batch, Emission
 from flowctl.errors import ProcessError
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import JsonLinesDeadLetter
+from tests.listener_parts import Letters, Log
 from tests.runtime_parts import ListProducer, Witness
 
 POISON = {7, 8, 500}
@@ -26,50 +26,6 @@ FAST = {
     "retry.backoff_first_s": 0.01,
     "buffer.uncommitted_max": 10,
 }
-
-
-class Letters:
-    """Keeps letters in a list; raises ``error`` if there is one."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[str, str, list[Any], int, str]] = []
-        self.error: Exception | None = None
-        self.closed = 0
-
-    def dead_letter(
-        self, job: str, partition: str, records: Sequence[Record], *, attempts: int, reason: str
-    ) -> None:
-        if self.error is not None:
-            raise self.error
-        self.kept.append((job, partition, [r.position for r in records], attempts, reason))
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Log:
-    """A listener that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
-
-    def on_open(self, job: str, restored: Checkpoint) -> None:
-        self.said.append(("open", job))
-
-    def on_emit(self, emission: Emission) -> None:
-        self.said.append(("emit", emission.records[0].position))
-
-    def on_ack(self, emission: Emission) -> None:
-        self.said.append(("ack", emission.records[0].position))
-
-    def on_retry(self, emission: Emission, reason: str) -> None:
-        self.said.append(("retry", emission.records[0].position))
-
-    def on_max_retry_reached(self, emission: Emission, reason: str) -> None:
-        self.said.append(("max", emission.records[0].position))
-
-    def of(self, position: int) -> list[str]:
-        return [what for what, *about in self.said if about == [position]]
 
 
 def process(batch: Batch) -> None:

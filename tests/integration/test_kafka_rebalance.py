@@ -142,21 +142,25 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.req("S87", "S88", "S99", "S113")
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.slow
 def test_a_killed_drivers_partitions_go_to_another(
-    kafka: MockKafka, tmp_path: Path, redis_url: str, mode: str
+    kafka: MockKafka, tmp_path: Path, redis_url: str, mode: str, stages: int
 ) -> None:
-    topic = f"killed-{mode}"
+    topic = f"killed-{mode}-{stages}"
     wanted = set(kafka.fill(topic, 8_000))
     source = f"kafka:{kafka.servers}/{topic}/{topic}"
-    effects = Effects(tmp_path, redis_url, source=source, mode=mode)
+    effects = Effects(tmp_path, redis_url, source=source, mode=mode, stages=stages)
     assert effects.kill_after(3_000, effects.start("first"))
     before = effects.count()
     effects.finish("second")  # begins when the group has given up the first
     seen = effects.seen()
     doubled = [value for value, times in seen.items() if times > 1]
     missing = wanted - seen.keys()
-    print(f"{mode}: killed at {before}, {len(missing)} missing, {len(doubled)} doubled")
+    print(
+        f"{mode}, {stages} stages: killed at {before}, {len(missing)} missing,"
+        f" {len(doubled)} doubled"
+    )
     if mode == "at_least_once":
         assert not missing
         assert len(doubled) < before / 2, "the group's commit was not used"

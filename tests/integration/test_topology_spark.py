@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from flowctl.config import Settings
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Batched, Collector, Input, Topology, TopologyJob, TopologyReport
 from flowctl.topology.hub import TopologyCore
@@ -130,12 +131,21 @@ class Killer:
 
 
 def run_and_kill(
-    spark: Any, place: Path, roots: int, plan: Sequence[tuple[int, str]], pause_s: float = 0.0
+    spark: Any,
+    place: Path,
+    roots: int,
+    plan: Sequence[tuple[int, str]],
+    pause_s: float = 0.0,
+    **settings: Any,
 ) -> tuple[TopologyReport, Killer]:
     from pyspark_flowctl import SparkStages
 
     made = diamond(place, roots, pause_s)
-    job = made.job(SparkStages(spark=spark), checkpoint=MemoryCheckpointStore())
+    job = made.job(
+        SparkStages(spark=spark),
+        checkpoint=MemoryCheckpointStore(),
+        settings=Settings().with_overrides(settings),
+    )
     with Killer(place, job, plan) as killer:
         report = job.run(view=Witness())
     assert report.trees is not None
@@ -169,6 +179,27 @@ def test_a_large_diamond_with_two_workers_killed_is_exact(spark: Any, tmp_path: 
     plan = [(roots // 5, "b2.1"), (roots // 2, "b3.2")]
     report, killer = run_and_kill(spark, tmp_path, roots, plan)
     check(tmp_path, report, killer, roots, kills=2)
+
+
+@pytest.mark.req("S88", "S105")
+def test_at_most_once_with_workers_killed_no_effect_is_doubled(spark: Any, tmp_path: Path) -> None:
+    roots = 10_000
+    mode = {"guarantee.mode": "at_most_once", "tuple.records_max": 100}
+    plan = [(roots // 5, "b1.1"), (roots // 3, "b3.2")]
+    report, killer = run_and_kill(spark, tmp_path, roots, plan, 0.0005, **mode)
+    assert len(killer.killed) == 2
+    assert report.trees is not None
+    assert (report.trees.replayed, report.trees.pending_now) == (0, 0)
+    assert report.records_dropped > 0, "the deaths cost nothing: no tuple was at them"
+    assert report.records_acked + report.records_dropped == report.records_saved == roots
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        most, both_ways = connection.execute(
+            "SELECT MAX(times), (SELECT COUNT(*) FROM (SELECT n FROM got GROUP BY n"
+            " HAVING COUNT(*) = 2)) FROM got"
+        ).fetchone()
+    connection.close()
+    assert most == 1
+    assert report.records_acked <= both_ways  # whose ack was lost had its effect all the same
 
 
 def test_a_join_on_spark_holds_over_the_death_of_its_worker(spark: Any, tmp_path: Path) -> None:

@@ -3,67 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowctl.topology import Collector, Input, Topology
-from tests.topology_driver import Hub, topology
+from tests.topology_driver import Hub
+from tests.topology_pieces import Pieces
 
 ROOTS = 60
 # Bolts here send no heartbeats, and tuples wait for long: without this they would be sent twice.
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
-
-
-class Pieces:
-    """A random chain of stages: each gets from one or two before it; the last is the sink."""
-
-    def __init__(self, rng: random.Random, faults: float) -> None:
-        self.rng = rng
-        self.faults = faults
-        self.arrived: Counter[tuple[Any, ...]] = Counter()
-        self.topology: Topology = topology(tree_timeout_s=1e6)
-        self.paths: dict[str, list[tuple[str, ...]]] = {"s": [("s",)]}
-        names = ["s"]
-        for number in range(rng.randint(1, 4)):
-            name = f"b{number}"
-            self._add(name, rng.sample(names, min(len(names), rng.randint(1, 2))), self.pass_on)
-            names.append(name)
-        ends = [n for n in names[1:] if not self._feeds(n)]
-        self._add("sink", ends, self.arrive)
-
-    def _feeds(self, name: str) -> bool:
-        return any(name in [s.component for s in p.plan.subscriptions] for p in self._declared())
-
-    def _declared(self) -> Any:
-        return self.topology._bolts.values()
-
-    def _add(self, name: str, sources: list[str], code: Any) -> None:
-        declarer = self.topology.bolt(name, code, count=self.rng.randint(1, 3))
-        self.paths[name] = []
-        for source in sources:
-            kind = self.rng.choice(["shuffle", "least_loaded", "fields"])
-            if kind == "fields":
-                declarer.fields(source, 0)
-            else:
-                getattr(declarer, kind)(source)
-            self.paths[name] += [(*path, name) for path in self.paths[source]]
-
-    def _maybe_fail(self) -> None:
-        if self.rng.random() < self.faults:
-            raise ValueError("by chance")
-
-    def pass_on(self, given: Input, out: Collector) -> None:
-        out([*given.value, out.bolt.partition(".")[0]])
-        self._maybe_fail()
-
-    def arrive(self, given: Input, out: Collector) -> None:
-        self._maybe_fail()
-        number, *path = given.value
-        self.arrived[number, ("s", *path, "sink")] += 1
 
 
 def drive(pieces: Pieces, kills: float, **overrides: Any) -> Hub:

@@ -20,7 +20,8 @@ def told_while_pending(hub: Hub) -> list[tuple[str | None, bool]]:
     def on_end(end: Any) -> None:
         told.append((end.reason, ROOT in hub.core._roots.trees))
 
-    hub.core._roots._on_end = on_end
+    roots = hub.core._roots
+    roots.watch = roots.watch._replace(on_end=on_end, hears_all=True)
     return told
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckOutcome
-from flowctl.topology import Batched, Collector, Input
+from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.topology.callbacks import SpoutCallbacks
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
@@ -199,3 +200,78 @@ def test_a_batched_bolt_fails_and_acks_whole_tuples() -> None:
     hub.run()
     assert calls[0] == 20 and sum(calls) == 40
     assert (hub.figures.failed, hub.figures.complete) == (20, 20)
+
+
+@pytest.mark.req("S83", "S105")
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("fails_by", ["raising", "dying"])
+def test_what_is_in_no_tree_and_fails_is_told(mode: str, fails_by: str) -> None:
+    def failing(given: Input, out: Collector) -> None:
+        raise ValueError("each time")
+
+    made = topology()
+    made.bolt("a", lambda given, out: out(given.value, anchored=False)).shuffle("s")
+    made.bolt("b", failing).shuffle("a")
+    hub = Hub(made, overrides={"guarantee.mode": mode, "retry.attempts_max": 1})
+    hub.offer(range(5))
+    hub.core.on_committed()
+    hub.step()
+    hub.emit()
+    if fails_by == "dying":
+        hub.kill("b.1")
+    hub.run()
+    hub.step()
+    dropped = [event for event in hub.events if isinstance(event, TupleDropped)]
+    assert {event.partition for event in dropped} == {"b"}
+    assert {event.bolt for event in dropped} == {"b.1"}
+    assert sum(event.records for event in dropped) == hub.core.counters.records_dropped == 5
+    assert len(dropped) == (1 if fails_by == "dying" else 5), "a tuple is told as one"
+    assert hub.figures.complete == 5
+
+
+@pytest.mark.req("S58", "S105")
+def test_without_ackers_what_is_held_is_not_forgotten() -> None:
+    class Pair:
+        def __init__(self) -> None:
+            self.held: list[Input] = []
+
+        def execute(self, given: Input, out: ManualCollector) -> None:
+            self.held.append(given)
+            if given.value == "go":
+                out.emit([each.value for each in self.held], anchors=self.held)
+                for each in self.held:
+                    out.ack(each)
+
+    sink = Sink()
+    made = topology(ackers=0, tree_timeout_s=10.0)
+    made.bolt("a", Pair).shuffle("s")
+    made.bolt("b", sink).shuffle("a")
+    hub = Hub(made)
+    hub.offer(["x"])
+    while hub.step():
+        pass
+    for _ in range(4):
+        hub.now_s += 10.1
+        hub.emit()
+    hub.offer(["go"], start=2)
+    hub.run()
+    assert sink.values == [["x", "go"]]
+
+
+@pytest.mark.req("S88")
+def test_neighbours_that_are_dropped_together_are_told_as_one() -> None:
+    made = topology()
+    made.bolt("a", passing).shuffle("s")
+    hub = Hub(made, overrides={"guarantee.mode": "at_most_once", "tuple.records_max": 50})
+    hub.offer(range(1, 21))
+    hub.offer(range(1, 6), partition="s:q")
+    hub.core.on_committed()
+    hub.emit()
+    hub.kill("a.1")
+    hub.run()
+    hub.step()
+    dropped = [event for event in hub.events if isinstance(event, TupleDropped)]
+    assert [(e.partition, e.first, e.last, e.records) for e in dropped] == [
+        ("s:p", 1, 20, 20),
+        ("s:q", 1, 5, 5),
+    ]

@@ -1,7 +1,8 @@
 """A driver to be killed: each record's effect is a line in a file, in a mode of guarantee.
 
 Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH`` or
-``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
+``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, STAGES (1, or 3: a topology),
+EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import time
 
 from flowctl import Batch, FlowControlSpout, FlowProducer, LocalBolts, Settings
+from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import TextLines
 from flowctl_redis import RedisCheckpointStore
 
@@ -44,17 +46,39 @@ def producer() -> FlowProducer:
     )
 
 
+def passing(given: Input, out: Collector) -> None:
+    out(given.value)
+
+
+def write(given: Input, out: Collector) -> None:
+    time.sleep(record_s)
+    os.write(effects, f"{text_of(given.value)}\n".encode())
+
+
+def topology() -> Topology:
+    made = Topology(os.environ["JOB"], max_pending=100)
+    made.spout("s", producer())
+    made.bolt("first", passing, count=2).shuffle("s")
+    made.bolt("second", passing, count=2).least_loaded("first")
+    made.bolt("third", write, count=3).shuffle("second")
+    return made
+
+
 if __name__ == "__main__":
-    FlowControlSpout(
-        name=os.environ["JOB"],
-        producer=producer(),
-        bolts=LocalBolts(process, count=3),
-        checkpoint=RedisCheckpointStore(os.environ["FLOWCTL_REDIS_URL"]),
-        settings=Settings().with_overrides(
-            {
-                "guarantee.mode": os.environ["MODE"],
-                "tuple.records_max": 20,
-                "checkpoint.interval_s": 0.05,
-            }
-        ),
-    ).run(view="off", report_path=os.environ.get("REPORT"))
+    store = RedisCheckpointStore(os.environ["FLOWCTL_REDIS_URL"])
+    mode = {"guarantee.mode": os.environ["MODE"]}
+    settings = Settings().with_overrides(
+        {**mode, "tuple.records_max": 20, "checkpoint.interval_s": 0.05}
+    )
+    report = os.environ.get("REPORT")
+    if os.environ["STAGES"] == "3":
+        job = topology().job(LocalStages(), checkpoint=store, settings=settings)
+        job.run(view="off", report_path=report)
+    else:
+        FlowControlSpout(
+            name=os.environ["JOB"],
+            producer=producer(),
+            bolts=LocalBolts(process, count=3),
+            checkpoint=store,
+            settings=settings,
+        ).run(view="off", report_path=report)

@@ -1,0 +1,87 @@
+"""Tells a listener what becomes of a topology's roots, from a thread of its own (S112)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import structlog
+
+from flowctl.core.buffer import size_of
+from flowctl.core.records import Checkpoint, Emission
+from flowctl.ports import SpoutListener
+from flowctl.topology.root import Root
+
+
+class RootListening:
+    """The calls of a :class:`flowctl.ports.SpoutListener`, where a tuple is a root.
+
+    Who drives the hub only queues: a listener is never waited for.  What it raises is logged, once
+    a kind of call.  An :class:`Emission` names the spout as its bolt, and one record.
+    """
+
+    def __init__(self, listener: SpoutListener) -> None:
+        self._listener = listener
+        self._calls: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
+        self._complained: set[str] = set()
+        self._log = structlog.get_logger("flowctl.listener")
+        self._thread = threading.Thread(target=self._run, name="flowctl-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until all that was queued is told."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def opened(self, job: str, restored: Checkpoint) -> None:
+        """A run begins."""
+        self._calls.put(("on_open", lambda: self._listener.on_open(job, restored)))
+
+    def planted(self, root: Root) -> None:
+        """Its tree begins; a listener hears of the first time."""
+        if not root.replays:
+            told = _emission(root)
+            self._calls.put(("on_emit", lambda: self._listener.on_emit(told)))
+
+    def acked(self, root: Root) -> None:
+        """Its tree is complete, whatever that means by now."""
+        if root.number:
+            told = _emission(root)
+            self._calls.put(("on_ack", lambda: self._listener.on_ack(told)))
+
+    def retried(self, root: Root, reason: str) -> None:
+        """It failed or expired, and goes again."""
+        told = _emission(root)
+        self._calls.put(("on_retry", lambda: self._listener.on_retry(told, reason)))
+
+    def gave_up(self, root: Root, reason: str) -> None:
+        """Its attempts ran out."""
+        told = _emission(root)
+        call = self._listener.on_max_retry_reached
+        self._calls.put(("on_max_retry_reached", lambda: call(told, reason)))
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            what, call = item
+            try:
+                call()
+            except Exception as error:
+                if what not in self._complained:
+                    self._complained.add(what)
+                    self._log.warning("listener_raised", call=what, reason=repr(error))
+
+
+def _emission(root: Root) -> Emission:
+    return Emission(
+        tuple_id=root.number,
+        bolt=root.spout,
+        attempt=root.replays + 1,
+        partition=root.partition,
+        records=(root.record,),
+        acked_through=None,
+        size_bytes=size_of(root.record.value),
+    )

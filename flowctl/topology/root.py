@@ -1,0 +1,138 @@
+"""A root, the partition that it is from, and the events that tell what became of it."""
+
+from __future__ import annotations
+
+from flowctl.core.events import TupleDeadLettered, TupleDropped, TupleFailed, TupleGaveUp
+from flowctl.core.ledger import PartitionLedger
+from flowctl.core.records import Record
+
+
+class Part:
+    """A source partition while it is read here: what its roots share.
+
+    ``ledger``: where their acks are counted; None where the guarantee counts what was read.
+    ``pending``: its roots that are not done.  ``is_gone``: another driver reads it, and nothing
+    that its roots come to counts here.  Given again it is another Part, with another ledger.
+    """
+
+    __slots__ = ("is_gone", "ledger", "name", "pending", "spout")
+
+    def __init__(self, name: str, ledger: PartitionLedger | None) -> None:
+        self.name = name
+        self.spout = name.partition(":")[0]  # partitions carry the name of their spout
+        self.ledger = ledger
+        self.pending = 0
+        self.is_gone = False
+
+
+class Root:
+    """One source record that is not done.
+
+    ``faults``: how often its tree has failed; ``replays``: how often it went again.  ``number``
+    is by which it is told of, from 1; 0: nobody was told yet.
+    """
+
+    __slots__ = ("faults", "number", "part", "record", "replays", "seq")
+
+    def __init__(self, part: Part, seq: int, record: Record) -> None:
+        self.part = part
+        self.seq = seq
+        self.record = record
+        self.faults = 0
+        self.replays = 0
+        self.number = 0
+
+    @property
+    def partition(self) -> str:
+        """Name of its partition, with that of its spout before it."""
+        return self.part.name
+
+    @property
+    def spout(self) -> str:
+        """Name of its spout."""
+        return self.part.spout
+
+
+def failed(root: Root, reason: str, *, retry_at_s: float, at_s: float) -> TupleFailed:
+    """Its tree failed or expired, and goes again."""
+    position = root.record.position
+    return TupleFailed(
+        at_s=at_s,
+        bolt=root.spout,
+        tuple_id=root.number,
+        attempt=root.replays,
+        partition=root.partition,
+        first=position,
+        last=position,
+        reason=reason,
+        retry_at_s=retry_at_s,
+    )
+
+
+def gave_up(root: Root, reason: str, *, at_s: float) -> TupleGaveUp:
+    """Its attempts ran out."""
+    position = root.record.position
+    return TupleGaveUp(
+        at_s=at_s,
+        tuple_id=root.number,
+        partition=root.partition,
+        first=position,
+        last=position,
+        attempts=root.faults,
+        bolts=(root.spout,),
+        reason=reason,
+    )
+
+
+def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
+    """It is safe in the dead letter."""
+    position = root.record.position
+    return TupleDeadLettered(
+        at_s=at_s,
+        tuple_id=root.number,
+        partition=root.partition,
+        first=position,
+        last=position,
+        records=1,
+    )
+
+
+class Drops:
+    """Roots that were dropped and not told of yet: neighbours with one reason are told as one.
+
+    A bolt that dies takes thousands along, and nobody reads as many lines.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Root, Root, str, float]] = []  # first and last, why, when
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def add(self, root: Root, reason: str, at_s: float) -> None:
+        """``root`` failed or expired where nothing goes again."""
+        if self._runs:
+            first, last, why, since_s = self._runs[-1]
+            if last.part is root.part and last.seq + 1 == root.seq and why == reason:
+                self._runs[-1] = (first, root, why, since_s)
+                return
+        self._runs.append((root, root, reason, at_s))
+
+    def take(self) -> list[TupleDropped]:
+        """Return what to tell, in order, and begin anew."""
+        runs, self._runs = self._runs, []
+        return [
+            TupleDropped(
+                at_s=at_s,
+                bolt=first.spout,
+                tuple_id=first.number,
+                partition=first.partition,
+                first=first.record.position,
+                last=last.record.position,
+                records=last.seq - first.seq + 1,
+                reason=reason,
+            )
+            for first, last, reason, at_s in runs
+        ]

@@ -1,0 +1,111 @@
+"""What a bolt says of an input that takes longer, on its way to the hub and there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowctl.core.driver import ProlongingCore
+from flowctl.core.records import Batch, Record, Span
+from flowctl.core.spout import SpoutCore
+from flowctl.topology import Input
+from flowctl.topology.inputs import Collector, ManualCollector
+from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.frames import Heartbeat
+from tests.topology_driver import Hub, nothing, passing, topology
+
+NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+
+
+def working_for_three_ticks(*, prolongs: bool, epoch: int | None = None) -> Hub:
+    """A tuple of five roots at the second stage for three times the trees' time-out."""
+    made = topology(tree_timeout_s=10.0)
+    made.bolt("a", passing).shuffle("s")
+    made.bolt("b", nothing).shuffle("a")
+    hub = Hub(made, overrides=NO_EXPIRY)
+    hub.offer(range(5))
+    hub.step()
+    hub.emit()
+    [emission] = hub.in_flight
+    ids: list[Any] = [record.position for record in emission.records]
+    for _ in range(6):
+        hub.now_s += 5.1
+        hub.core.on_deadline(now_s=hub.now_s)
+        if prolongs:
+            bolt = emission.bolt
+            hub.core.on_prolonged(
+                bolt, hub.epoch[bolt] if epoch is None else epoch, [*ids, 999], now_s=hub.now_s
+            )
+    return hub
+
+
+@pytest.mark.req("S79")
+def test_what_is_prolonged_while_it_is_worked_on_does_not_expire() -> None:
+    hub = working_for_three_ticks(prolongs=True)
+    assert hub.figures.expired == 0
+    hub.run()
+    assert (hub.figures.complete, hub.figures.replayed, hub.figures.ledger_now) == (5, 0, 0)
+
+
+@pytest.mark.req("S48")
+def test_what_is_not_prolonged_expires() -> None:
+    assert working_for_three_ticks(prolongs=False).figures.expired == 5
+
+
+def test_a_connection_that_is_over_prolongs_nothing() -> None:
+    assert working_for_three_ticks(prolongs=True, epoch=99).figures.expired == 5
+
+
+def test_only_a_topologys_core_is_asked() -> None:
+    assert isinstance(working_for_three_ticks(prolongs=True).core, ProlongingCore)
+    assert not isinstance(SpoutCore(), ProlongingCore)
+
+
+def batch_of(count: int, told: list[Any] | None) -> Batch:
+    records = [Record(n, "x") for n in range(count)]
+    batch = Batch(records, Span("job", "p", 0, count - 1, 1), bolt="b.1", attempt=1)
+    if told is not None:
+        batch.tell_prolonged = lambda input_id, all_of: told.append((input_id, len(all_of)))
+    return batch
+
+
+@pytest.mark.parametrize("kind", [Collector, ManualCollector])
+def test_a_collector_tells_at_once_and_without_a_link_it_is_no_error(kind: Any) -> None:
+    out, told, given = kind(), [], Input(2, "x", "s")
+    out.prolong(given)
+    out._batch = batch_of(3, None)
+    out.prolong(given)
+    out._batch = batch_of(3, told)
+    out.prolong(given)
+    assert told == [(2, 3)]
+
+
+def test_a_manual_bolt_says_it_once_with_its_ack_and_takes_it_back_if_it_raises() -> None:
+    out = ManualCollector()
+    first, second = Input(1, "x", "s"), Input(2, "x", "s")
+    for _ in range(3):
+        out.prolong(first)
+    mark = out.mark()
+    out.prolong(second)
+    out.take_back(mark)
+    assert out.settlement([first]).prolonged == [1]
+    assert out.settlement([]).prolonged == []
+
+
+@pytest.mark.req("S120")
+def test_peers_with_and_without_prolonged_inputs_understand_each_other() -> None:
+    class OldBeat(msgspec.Struct, frozen=True, array_like=True, tag=6):
+        busy_slots: int
+        queued: int
+        last_tuple_id: int
+        idle_total_s: float
+
+    writer = FrameWriter(1 << 20)
+    writer.append(OldBeat(1, 2, 3, 0.5))
+    writer.append(Heartbeat(1, 2, 3, 0.5, [7, 8]))
+    data = bytes(writer.take())
+    new = FrameReader(decoder_of(Heartbeat), 1 << 20).feed(data)
+    assert new == [Heartbeat(1, 2, 3, 0.5), Heartbeat(1, 2, 3, 0.5, [7, 8])]
+    assert FrameReader(decoder_of(OldBeat), 1 << 20).feed(data) == [OldBeat(1, 2, 3, 0.5)] * 2
