@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 
@@ -16,14 +14,6 @@ from flowctl.instrumentation.logging import get_logger
 _TOLD_MAX: Final = 5
 _PER_S: Final = 10.0
 _KEPT: Final = 20  # enough for a report; the log has the rest
-
-
-class ErrorReport(msgspec.Struct, frozen=True, gc=False):
-    """One error.  ``at_s``: when the driver heard of it, monotonic."""
-
-    kind: str
-    problem: str
-    at_s: float
 
 
 class ErrorReporter:
@@ -46,13 +36,13 @@ class ErrorReporter:
         self._told_at_s: deque[float] = deque(maxlen=_TOLD_MAX)
         self._untold = 0
         self.count = 0
-        self.latest: deque[ErrorReport] = deque(maxlen=_KEPT)
+        self.latest: deque[str] = deque(maxlen=_KEPT)
 
     def report(self, kind: str, problem: str) -> None:
         """Tell of an error of the task, without secrets."""
         now_s = self._clock()
         self.count += 1
-        self.latest.append(ErrorReport(kind, problem, now_s))
+        self.latest.append(f"{kind}: {problem}")
         if len(self._told_at_s) == _TOLD_MAX and now_s - self._told_at_s[0] < _PER_S:
             self._untold += 1
             return
@@ -61,7 +51,7 @@ class ErrorReporter:
             logging.ERROR,
             "task_error",
             task=self._task,
-            error=f"{kind}: {problem}",
+            error=self.latest[-1],
             left_out=self._untold,
         )
         self._untold = 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from flowctl.errors import ConfigError
-
-# Two readings of the clock cost 0.15 us; a mean needs no more than this share of all events.
-ONE_IN: Final = 20
 
 
 class Chance(Protocol):
@@ -25,7 +22,7 @@ class EvenSampler:
 
     __slots__ = ("_at", "_call", "_chance", "one_in")
 
-    def __init__(self, one_in: int = ONE_IN, *, chance: Chance) -> None:
+    def __init__(self, one_in: int, *, chance: Chance) -> None:
         if one_in < 0:
             raise ConfigError("one_in", f"{one_in} is below 0.", remedy="0 samples nothing.")
         self.one_in = one_in

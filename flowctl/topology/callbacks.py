@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from flowctl.config import MetricsSettings
 from flowctl.core.settlement import DEFAULT_STREAM, Watched
+from flowctl.errors import ConfigError
 from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
@@ -133,7 +134,7 @@ class CallbackThread:
             if self._clock() >= self._look_at_s:
                 self._look()
         self._look()
-        self._metrics.tick(self._clock())
+        self._metrics.finish(self._clock())
 
     def _look(self) -> None:
         """Take what was watched, tick if it is time, and say when to look again."""
@@ -167,7 +168,10 @@ class CallbackThread:
             self._report(bolt, error.kind, error.problem)
         if watched.errors_left_out:
             self._reporter(bolt).left_out(watched.errors_left_out)
-        self._metrics.took(bolt, watched)
+        try:
+            self._metrics.took(bolt, watched)
+        except ConfigError as error:  # the user's metrics of one name are of two kinds
+            self._report(bolt, type(error).__name__, error.problem)
 
     def _call(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
         began_s = self._clock()
@@ -190,8 +194,7 @@ class CallbackThread:
     def errors(self) -> Iterable[TaskErrors]:
         """What tasks reported, when all is told."""
         for task, reporter in sorted(self._errors.items()):
-            latest = tuple(f"{error.kind}: {error.problem}" for error in reporter.latest)
-            yield TaskErrors(task=task, count=reporter.count, latest=latest)
+            yield TaskErrors(task=task, count=reporter.count, latest=tuple(reporter.latest))
 
 
 def telling_slow(

@@ -105,7 +105,7 @@ class Collector:
     def count(self, name: str, by: int = 1) -> None:
         """Count ``by`` more of a metric of your own, told with the task's others.
 
-        Raises :class:`JobError` for the name of another metric.
+        Raises :class:`JobError` for the name of another metric, TypeError for what is no integer.
         """
         self._noting().count(name, by)
 

@@ -48,7 +48,6 @@ class TopologyMetrics:
         self._clock_unix_s = clock_unix_s
         self._logger = logger or get_logger()
         self._registry = MetricRegistry()
-        self._schedule = TickSchedule([self._interval_s] if self._interval_s else (), now_s=clock())
         self._ticked_at_s = clock()
         self._workers: dict[str, tuple[str, int]] = {}
         self._bolts: dict[str, BoltMetrics] = {}
@@ -58,6 +57,7 @@ class TopologyMetrics:
             self._workers = dict.fromkeys(spouts, here)
             one_in = settings.sample_one_in
             self._spouts = {s: SpoutMetrics(one_in, self._registering(s)) for s in spouts}
+        self._schedule = TickSchedule(self._registry.intervals_s, now_s=clock())
 
     def _registering(self, task: str) -> Callable[..., None]:
         return functools.partial(self._registry.register, task=task, interval_s=self._interval_s)
@@ -89,14 +89,19 @@ class TopologyMetrics:
 
     def on_time(self, now_s: float) -> None:
         """Tick if it is time."""
-        if self._schedule.due(now_s):
-            self.tick(now_s)
+        for interval_s in self._schedule.due(now_s):
+            self._tick(interval_s, now_s)
 
-    def tick(self, now_s: float) -> None:
+    def finish(self, now_s: float) -> None:
+        """Tell what no tick has told yet."""
+        for interval_s in self._registry.intervals_s:
+            self._tick(interval_s, now_s)
+
+    def _tick(self, interval_s: float, now_s: float) -> None:
         """Read and reset all figures, and tell those of each task that has any."""
         covered_s, self._ticked_at_s = now_s - self._ticked_at_s, now_s
-        for task in self._registry.tasks(self._interval_s):
-            points = self._registry.points(task=task, interval_s=self._interval_s)
+        for task in self._registry.tasks(interval_s):
+            points = self._registry.points(task=task, interval_s=interval_s)
             if points:
                 self._tell(self._info(task, covered_s), points)
 

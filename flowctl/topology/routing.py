@@ -82,7 +82,7 @@ class Router:
         planting = roots.trees.emit(
             spout, len(targets), values=value, message_id=root, started_at_s=started_at_s
         )
-        if roots.watch.on_emit is not None:
+        if roots.watch.on_emit is not None and targets:
             roots.watch.on_emit(spout, value)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, value, index, task))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from operator import index as as_integer
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
 _ERRORS_MAX: Final = 20
+_COUNT_MAX: Final = 1 << 62  # what can be sent has 64 bits
 _PROBLEM_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
 
 
@@ -67,12 +69,17 @@ class Notes:
 
     def count(self, name: str, by: int) -> None:
         """Count ``by`` more of the user's own metric ``name``."""
-        _check_name(name, self.means)
-        self.counts[name] = self.counts.get(name, 0) + by
+        if name not in self.counts:
+            _check_name(name, self.means)
+        total = self.counts.get(name, 0) + as_integer(by)
+        if abs(total) > _COUNT_MAX:
+            raise JobError(f"metric {name!r}: {total} is too much.", remedy="Count what there is.")
+        self.counts[name] = total
 
     def measure(self, name: str, value: float) -> None:
         """Take ``value`` into the user's own mean ``name``."""
-        _check_name(name, self.counts)
+        if name not in self.means:
+            _check_name(name, self.counts)
         _add(self.means, name, float(value))
 
     def report_error(self, error: BaseException) -> None:
@@ -228,6 +235,7 @@ def _add(sums: dict[str, Sum], key: str, value: float) -> None:
 
 
 def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
+    name.encode()  # raises for what could not be sent: here the input fails, there the bolt would
     if name in BOLT_METRICS or name in others:
         raise JobError(f"metric {name!r}: there is one already.", remedy="Give another name.")
 

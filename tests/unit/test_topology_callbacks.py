@@ -182,6 +182,17 @@ def test_what_is_watched_wakes_the_thread_only_now_and_then() -> None:
     assert teller.points() == [("a", {"executed": {"s": 1_000}})]
 
 
+@pytest.mark.req("S61", "S68")
+def test_a_metric_that_is_two_things_at_once_is_reported_and_ends_nothing() -> None:
+    teller = Teller()
+    teller.thread.watched("a.1", Watched({"s": 1}, counts={"rows": 2}))
+    teller.thread.watched("a.1", Watched({"s": 1}, means={"rows": (2.0, 1)}))
+    teller.run()
+    assert teller.points() == [("a", {"executed": {"s": 2}, "rows": 2})]
+    (errors,) = teller.thread.errors()
+    assert errors.latest == ("ConfigError: name: a.1 has a metric 'rows' already.",)
+
+
 @pytest.mark.req("S61")
 def test_a_tick_comes_while_nothing_else_does() -> None:
     teller = Teller()

@@ -269,6 +269,17 @@ def test_what_is_reported_fails_nothing_and_a_flood_is_only_counted() -> None:
     assert (len(watched(said).errors), watched(said).errors_left_out) == (20, 10)
 
 
+@pytest.mark.parametrize("name", [5, None, "a\ud800b"])
+def test_a_metric_that_could_not_be_sent_fails_its_input_and_not_the_bolt(name: Any) -> None:
+    for call in (lambda out: out.count(name), lambda out: out.measure(name, 1)):
+        said = process(lambda given, out, call=call: call(out))(tuple_of("x"))
+        assert len(said.failed) == 1
+    for by in (0.5, "x", 1 << 63):
+        said = process(lambda given, out, by=by: out.count("rows", by))(tuple_of("x"))
+        assert len(said.failed) == 1
+        assert not watched(said).counts
+
+
 def test_a_metric_of_ones_own_has_a_name_of_its_own() -> None:
     out = Collector()
     out.measure("seconds", 1)
