@@ -14,7 +14,7 @@ from flowctl.core.settings import CoreSettings, Count, Seconds, _Section
 from flowctl.errors import ConfigError
 
 CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
-WaitStrategyName = Literal["progressive", "park"]
+WaitStrategyName = Literal["blocking", "progressive", "park"]
 
 
 class CheckpointSettings(_Section, frozen=True, kw_only=True):
@@ -46,28 +46,30 @@ class StartSettings(_Section, frozen=True, kw_only=True):
 
 
 class WaitSettings(_Section, frozen=True, kw_only=True):
-    """How a loop waits that has nothing to do; what a level really does: ``runtime/wait.py``.
+    """How a loop waits that has nothing to do; what a level really does: ``waiting/strategies.py``.
 
-    ``spout``: nothing was emitted; ``bolt``: nothing to take; ``backpressure``: the next one
-    takes no more.  ``progressive`` uses level1_count turns without waiting, level2_count turns
-    of the shortest wait there is, then sleeps of level3_sleep_ms; ``park`` waits park_us.
+    ``spout``: the sender has nothing to send; ``bolt``: a bolt has nothing to take;
+    ``backpressure``: all windows are full, or a bolt's connection takes no more.  ``blocking``
+    waits until it is woken; ``progressive`` uses level1_count turns without waiting, level2_count
+    turns of the shortest wait there is, then sleeps of level3_sleep_ms; ``park`` waits park_us.
     """
 
-    # The defaults of the documents (S31, S33).  A spout that emitted nothing sleeps at once: its
-    # source was just asked.
-    spout_strategy: WaitStrategyName = "progressive"
+    # All loops are woken when there is work; what looking by the clock costs: ADR 11.
+    spout_strategy: WaitStrategyName = "blocking"
+    # The numbers of the documents (S33).  A spout that emitted nothing sleeps at once: its source
+    # was just asked.
     spout_level1_count: CountOrZero = 0
     spout_level2_count: CountOrZero = 0
     spout_level3_sleep_ms: Count = 1
     # Some 80 us come on top in Python, so less would only look finer.  0: spin.
     spout_park_us: CountOrZero = 100
     # A bolt's next tuple is often under way: look again at once, then some 80 ms long every 80 us.
-    bolt_strategy: WaitStrategyName = "progressive"
+    bolt_strategy: WaitStrategyName = "blocking"
     bolt_level1_count: CountOrZero = 1
     bolt_level2_count: CountOrZero = 1000
     bolt_level3_sleep_ms: Count = 1
     bolt_park_us: CountOrZero = 100
-    backpressure_strategy: WaitStrategyName = "progressive"
+    backpressure_strategy: WaitStrategyName = "blocking"
     backpressure_level1_count: CountOrZero = 1
     backpressure_level2_count: CountOrZero = 1000
     backpressure_level3_sleep_ms: Count = 1

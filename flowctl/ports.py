@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import (
     Batch,
@@ -206,7 +207,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """What a bolt needs to reach its spout; handed over by Spark, so by a trusted path.
 
     ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt
-    accepts (None: no TLS).  ``str`` and ``repr`` leave the key out.
+    accepts (None: no TLS).  ``wait`` is how it waits.  ``str`` and ``repr`` leave the key out.
     """
 
     host: str
@@ -216,6 +217,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     certificate_pem: str | None = None
     frame_bytes_max: int = 256 << 20
     heartbeat_s: float = 0.25
+    wait: WaitSettings = WaitSettings()
 
     def __repr__(self) -> str:
         tls = "tls" if self.certificate_pem else "plain"

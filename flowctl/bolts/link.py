@@ -12,17 +12,22 @@ together: an ack waits for others while more tuples are queued, though never muc
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
 from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
+from flowctl.waiting.idling import Idling
+from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
+from flowctl.waiting.stretches import Stretch
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import (
     AckFrame,
@@ -64,12 +69,15 @@ class Link:
     """Owns the connection from Welcome to its end.
 
     :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` and
-    :meth:`prolong` for any.
+    :meth:`prolong` for any.  Process threads wait by ``endpoint.wait``: for tuples, and where the
+    connection takes no more.
     ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
     """
 
     def __init__(self, stream: Stream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
         self._stream = stream
+        self._bolt = bolt
+        self._wait = endpoint.wait
         self._heartbeat_s = endpoint.heartbeat_s
         decoder = decoder_of(TupleFrame | Revoke | Ping | End)
         self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
@@ -90,28 +98,47 @@ class Link:
         self.revoked = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
         self._sending = threading.Lock()
+        self._backpressure = Idling(
+            make_wait_strategy(
+                self._wait, WaitSituation.BACK_PRESSURE_WAIT, park=self._await_writable
+            ),
+            Stretch("backpressure_began", "backpressure_ended", bolt=bolt),
+        )
         self._thread = threading.Thread(target=self._run, name=f"flowctl-link-{bolt}", daemon=True)
 
     def start(self) -> None:
         """Begin to receive."""
         self._thread.start()
 
-    def take(self) -> Work | None:
+    def new_idling(self) -> Idling:
+        """Return how one process thread waits: each has its own."""
+        # Never news: all bolts are idle at once when the source is slow, and the spout says so.
+        stretch = Stretch(
+            "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
+        )
+        strategy = make_wait_strategy(self._wait, WaitSituation.BOLT_WAIT, park=self._await_tuples)
+        return Idling(strategy, stretch)
+
+    def take(self, idling: Idling) -> Work | None:
         """Wait for a tuple; None when there will be no more."""
         with self._changed:
-            return self._take()
+            return self._take(idling)
 
-    def report_and_take(self, outcome: Outcome) -> Work | None:
-        """Report on a tuple, then as :meth:`take`."""
+    def report_and_take(self, outcome: Outcome, idling: Idling) -> Work | None:
+        """Report on a tuple, then as :meth:`take`: a bolt's turn (S42).
+
+        What is reported goes out before anything is taken, unless more is queued and the link has
+        promised to send it.
+        """
         with self._changed:
             self._writer.append(outcome)
             self._waiting_acks += 1
             self._reported = True
             queued = len(self._queue) > 0
             if queued and self._promised and self._waiting_acks < _ACKS_PER_SEND:
-                return self._take()
+                return self._take(idling)
         self._flush()
-        return self.take()
+        return self.take(idling)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Tell, with the next heartbeat, that an input takes longer, and so all of ``batch``.
@@ -135,18 +162,33 @@ class Link:
             self._thread.join()
         self._stream.close()
 
-    def _take(self) -> Work | None:
+    def _take(self, idling: Idling) -> Work | None:
         """Holding _changed."""
-        while not self._queue:
-            if self.ended is not None:
-                return None
-            with self._idleness.one():
-                self._changed.wait()
+        if not self._queue and self.ended is None:
+            self._idle(idling)
         if self.ended is not None:
             return None
         frame, received_at_s = self._queue.popleft()
         self._last_tuple_id = frame.tuple_id
         return Work(frame, received_at_s, self._idleness.total_s())
+
+    def _idle(self, idling: Idling) -> None:
+        """Wait until there is a tuple or the end.  Holding _changed."""
+        with self._idleness.one(), suppress(WaitInterrupted):
+            while not self._queue:
+                idling.wait()
+        idling.over()
+
+    def _await_tuples(self, timeout_s: float) -> None:
+        """A process thread's :data:`Parking`.  Holding _changed, which it lets go of meanwhile."""
+        if timeout_s > 0:
+            self._changed.wait(timeout_s)
+        else:  # or the link could never put one in
+            self._changed.release()
+            time.sleep(0)
+            self._changed.acquire()
+        if self.ended is not None:
+            raise WaitInterrupted
 
     def _flush(self) -> None:
         with self._sending:
@@ -156,18 +198,24 @@ class Link:
             self._send(data)
 
     def _send(self, data: bytearray) -> None:
-        """Send all; a connection that is gone is the link thread's to notice."""
-        writable: select.poll | None = None
+        """Send all, in order; a connection that is gone is the link thread's to notice.
+
+        Nothing is taken from the queue meanwhile by whoever waits here.  Holding _sending.
+        """
         try:
             while data:
                 del data[: self._stream.send(data)]
                 if data:
-                    if writable is None:
-                        writable = select.poll()
-                        writable.register(self._stream.fileno(), select.POLLOUT)
-                    writable.poll()
+                    self._backpressure.wait()
         except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
-            return
+            pass
+        self._backpressure.over()
+
+    def _await_writable(self, timeout_s: float) -> None:
+        """A :data:`Parking`: a stop ends it by shutting down the connection."""
+        writable = select.poll()
+        writable.register(self._stream.fileno(), select.POLLOUT)
+        writable.poll(timeout_s * 1000)
 
     # -- the link thread -------------------------------------------------------------------
 

@@ -144,9 +144,10 @@ class FlowControlBolt:
     def _work(self, link: Link, welcome: Welcome) -> None:
         tally = _Tally()
         self._tallies.append(tally)
-        work = link.take()
+        idling = link.new_idling()
+        work = link.take(idling)
         while work is not None:
-            work = link.report_and_take(self._outcome(work, welcome, tally))
+            work = link.report_and_take(self._outcome(work, welcome, tally), idling)
 
     def _outcome(self, work: Work, welcome: Welcome, tally: _Tally) -> Outcome:
         """Call ``process`` on one tuple."""

@@ -92,8 +92,8 @@ class Emitter:
         if is_held:
             self._is_limited = False  # by no bolt's window: none of them must grow from it
             return None
-        most = self._in_flight_max
-        consumer = self.dispatcher.pick() if most is None or len(self._pending) < most else None
+        is_at_limit = self._in_flight_max is not None and self.is_at_limit
+        consumer = None if is_at_limit else self.dispatcher.pick()
         if consumer is None:
             self._is_limited = True
             return None
@@ -111,6 +111,12 @@ class Emitter:
                 in_flight=self.in_flight,
                 was_limited=flow_tuple.is_limited,
             )
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether as many tuples are pending as ``dispatch.in_flight_max`` allows."""
+        most = self._in_flight_max
+        return most is not None and len(self._pending) >= most
 
     @property
     def in_flight(self) -> int:

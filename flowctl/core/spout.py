@@ -113,12 +113,7 @@ class SpoutCore:
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
         consumer = self._roster.add(
-            bolt,
-            slots=slots,
-            epoch=epoch,
-            now_s=now_s,
-            in_order=in_order,
-            pool=self._emitter.pool,
+            bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order, pool=self._emitter.pool
         )
         self._emitter.note_added()
         self._note_room(consumer)
@@ -390,6 +385,11 @@ class SpoutCore:
     def is_served(self) -> bool:
         """Whether a bolt is connected and not silent."""
         return any(not consumer.is_suspect for consumer in list(self.bolts.values()))
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether a bound on what is pending, and no window, holds back new tuples."""
+        return self._emitter.is_at_limit
 
     @property
     def is_drained(self) -> bool:

@@ -22,7 +22,7 @@ from flowctl.instrumentation.numbers import (
     percent,
     rate,
 )
-from flowctl.instrumentation.plain import kill_cost
+from flowctl.instrumentation.plain import held_up, kill_cost
 from flowctl.instrumentation.snapshot import BoltView, PartitionView, Snapshot
 
 # More do not fit a screen beside the rest; of more than that the most interesting are shown.
@@ -152,4 +152,6 @@ def progress_line(snapshot: Snapshot) -> Text:
         facts.append(f"ETA {clock(snapshot.eta_s)}")
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
+    if held_up(snapshot):
+        facts.append(held_up(snapshot))
     return Text("  ".join(facts), style="bold", no_wrap=True, overflow="ellipsis")

@@ -13,30 +13,17 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import structlog
 
+from flowctl.instrumentation.stdlib import LOGGER, StdlibLogger
+
 if TYPE_CHECKING:
     from flowctl.instrumentation.events import EventLogger
-
-LOGGER = "flowctl"
-logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 
 
 def get_logger() -> EventLogger:
     """Return the logger that flowctl's events go to."""
     if structlog.is_configured():
         return cast("EventLogger", structlog.get_logger(LOGGER))
-    return cast("EventLogger", _StdlibLogger(logging.getLogger(LOGGER)))
-
-
-class _StdlibLogger:
-    """structlog's calling style over a standard logger, without structlog's global set-up."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-
-    def log(self, level: int, event: str, /, **fields: Any) -> None:
-        if self._logger.isEnabledFor(level):
-            text = " ".join(f"{key}={value!r}" for key, value in fields.items())
-            self._logger.log(level, "%s %s", event, text)
+    return cast("EventLogger", StdlibLogger(logging.getLogger(LOGGER)))
 
 
 def configure(level: str = "WARNING", *, flow_events: bool = True) -> None:

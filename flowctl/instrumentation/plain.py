@@ -13,12 +13,20 @@ from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, name_of, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
-from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
 
 # Often enough to see that it lives, rare enough that an hour is 720 lines.
 LINE_EVERY_S = 5.0
 # Between two lines: what matters always, of the rest so many; the others are counted.
 EVENTS_PER_LINE = 4
+
+_WAITS: dict[HeldUpBy, str] = {
+    "": "",
+    "backpressure": "for windows",
+    "max_pending": "at the limit of pending",
+    "no_input": "for input",
+}
+_HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
 _ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.TupleFailed, ev.TupleGaveUp)
 
@@ -111,10 +119,18 @@ def line(snapshot: Snapshot) -> str:
     facts.append(rate(snapshot.records_per_s))
     if snapshot.eta_s is not None:
         facts.append(f"ETA {as_clock(snapshot.eta_s)}")
+    facts += [held_up(snapshot)] if held_up(snapshot) else []
     facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", kill_cost(snapshot)]
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
     return "  ".join(facts)
+
+
+def held_up(snapshot: Snapshot) -> str:
+    """Return what holds up the spout, "" if not much does: where to look when it is slow."""
+    if snapshot.held_up_share < _HELD_UP_SHARE_MIN:
+        return ""
+    return f"waits {percent(snapshot.held_up_share)} {_WAITS[snapshot.held_up_by]}"
 
 
 def kill_cost(snapshot: Snapshot) -> str:

@@ -38,6 +38,26 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     acked_above: tuple[AckedRange, ...] = ()
 
 
+# What a spout waits for, as in Waits; "": it is at work all the time.
+HeldUpBy = Literal["", "backpressure", "max_pending", "no_input"]
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the spout waited, by what held it up [s]; the rest of the time it was at work.
+
+    ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
+    ``max_pending_s``: as much pending as may be (``dispatch.in_flight_max``,
+    ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow, or at its end.
+    ``empty_emit_streak``: how many waits of the last two kinds since the last emission.
+    Before all bolts are there and after the stop nothing counts.
+    """
+
+    backpressure_s: float = 0.0
+    max_pending_s: float = 0.0
+    no_input_s: float = 0.0
+    empty_emit_streak: int = 0
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment.  Counts are of this run unless said otherwise."""
 
@@ -60,6 +80,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same, were there no selective acks
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
+    waits: Waits = Waits()
+    # What held up the spout over the last few seconds, and for what share of them, 0…1.
+    held_up_by: HeldUpBy = ""
+    held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
 
 
@@ -96,6 +120,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight_records: int  # the most that was emitted and not acked at one moment
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
+    waits: Waits = Waits()
 
 
 class View(Protocol):

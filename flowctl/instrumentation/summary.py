@@ -17,7 +17,7 @@ def lines(report: Report) -> list[str]:
     found = [_outcome(report)]
     if report.resumed:
         found.append(_resumed(report))
-    found += [_tuples(report), _checkpoint(report)]
+    found += [_tuples(report), *_waits(report), _checkpoint(report)]
     if report.error:
         # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
@@ -62,6 +62,19 @@ def _tuples(report: Report) -> str:
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)
+
+
+def _waits(report: Report) -> list[str]:
+    """What held up the spout, the longest first; nothing below a hundredth of the run."""
+    waited_s = {
+        "for windows": report.waits.backpressure_s,
+        "at the limit of pending": report.waits.max_pending_s,
+        "for input": report.waits.no_input_s,
+    }
+    told = [what for what in waited_s if waited_s[what] > report.elapsed_s / 100]
+    told.sort(key=waited_s.__getitem__, reverse=True)
+    facts = [f"{clock(waited_s[what], tenths=True)} {what}" for what in told]
+    return [f"the spout waited {', '.join(facts)}"] if facts else []
 
 
 def _checkpoint(report: Report) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
+from flowctl.instrumentation.snapshot import Waits
 
 
 class RunControl:
@@ -32,7 +33,9 @@ class RunControl:
         self.records_before = 0  # done by earlier runs
         self.records_saved = 0
         self.store_away_since_s: float | None = None
-        self.wake: Callable[[], None] = lambda: None  # wakes the sender; set when it listens
+        # Both are the sender's, set when it listens: wakes it; how long it waited so far, and why.
+        self.wake: Callable[[], None] = lambda: None
+        self.spout_waits: Callable[[], Waits] = Waits
 
     def fail(self, error: BaseException) -> None:
         """Stop the run because of ``error``: intake ends, what was acked is still saved."""

@@ -12,7 +12,14 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
 from flowctl.core.records import Checkpoint
-from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot
+from flowctl.instrumentation.snapshot import (
+    BoltView,
+    HeldUpBy,
+    PartitionView,
+    Report,
+    Snapshot,
+    Waits,
+)
 from flowctl.ports import FlowProducer, MeasuredProducer
 from flowctl.runtime.control import RunControl
 
@@ -34,6 +41,7 @@ class Meter:
         self._restored = restored
         self._began_s = control.clock()
         self._rates: deque[tuple[float, int, float | None]] = deque()
+        self._waits: deque[tuple[float, Waits]] = deque()
         self._read_before = 0  # of the source, by earlier runs
         self._gone: dict[str, BoltView] = {}  # bolts that were here, as last seen
 
@@ -57,6 +65,8 @@ class Meter:
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
+        waits = control.spout_waits()
+        held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         saved_cumulative = sum(p.records for p in control.saved.partitions.values())
         # Where what was read is saved, a kill runs nothing again (it loses it).
@@ -87,6 +97,9 @@ class Meter:
             kill_reruns_cumulative_only=max(
                 0, counters.records_pending_now + done - saved_cumulative
             ),
+            waits=waits,
+            held_up_by=held_up_by,
+            held_up_share=held_up_share,
             store_away_s=None if away_s is None else now_s - away_s,
             note=note,
         )
@@ -124,6 +137,23 @@ class Meter:
             eta_s = (1 - progress) * passed_s / (progress - progress_before)
         return (acked - before) / passed_s, eta_s
 
+    def _held_up(self, now_s: float, waits: Waits) -> tuple[HeldUpBy, float]:
+        """What the spout mostly waited for lately, and for what share of the time."""
+        past = self._waits
+        past.append((now_s, waits))
+        while now_s - past[0][0] > _RATE_OVER_S and len(past) > 2:
+            past.popleft()
+        since_s, before = past[0]
+        waited_s: dict[HeldUpBy, float] = {
+            "backpressure": waits.backpressure_s - before.backpressure_s,
+            "max_pending": waits.max_pending_s - before.max_pending_s,
+            "no_input": waits.no_input_s - before.no_input_s,
+        }
+        most = max(waited_s, key=waited_s.__getitem__)
+        if waited_s[most] <= 0:
+            return "", 0.0
+        return most, min(1.0, waited_s[most] / (now_s - since_s))
+
     def report(
         self,
         outcome: Literal["finished", "failed", "interrupted"],
@@ -160,6 +190,7 @@ class Meter:
             records_dropped=counters.records_dropped,
             tuples_dead_lettered=counters.dead_lettered,
             max_in_flight_records=counters.records_pending_max,
+            waits=last.waits,
         )
 
 

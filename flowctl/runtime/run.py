@@ -171,10 +171,12 @@ class Run:
             job=self._job,
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
+            wait=self._settings.wait,
         )
         self._sender = Sender(
             self.control,
             self._server,
+            wait=self._settings.wait,
             dead_letters=self._dead_letters,
             listening=self._listening,
         )

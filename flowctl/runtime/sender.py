@@ -1,100 +1,187 @@
-"""The sender: the one loop that talks to bolts, and the only code here that sleeps.
+"""The sender: the one thread that talks to bolts, in the loop of a spout.
 
 Under the lock it asks the core what to do; outside it does the I/O.  Acks that are waiting are
-taken in batches.
+taken in batches.  It waits for traffic, and never past the core's next deadline.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 
-from flowctl.core.driver import ProlongingCore
+from flowctl.config import WaitSettings
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Ack, AckOutcome, Emission, RevokeOrder
-from flowctl.errors import FencedError, InternalError, ProcessError, SourceError
+from flowctl.core.records import Emission, RevokeOrder
+from flowctl.errors import SourceError
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.snapshot import Waits
+from flowctl.instrumentation.stdlib import light_logger
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
-from flowctl.runtime.faults import describe_fail, gave_up_error, unsendable_error
+from flowctl.runtime.faults import unsendable_error
+from flowctl.runtime.hearing import Hearing
 from flowctl.runtime.listening import Listening
+from flowctl.runtime.loops import Hindrance, SpoutLoop
+from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from flowctl.wire.frames import (
-    AckFrame,
-    FailFrame,
-    Heartbeat,
     Revoke,
-    Revoked,
-    SettledFrame,
     TupleFrame,
 )
-from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
+from flowctl.wire.server import Inbound, SpoutServer
 
 # Emissions decided under one hold of the lock: the first bolts should get work while the rest is
 # decided, and acks should not wait for more than about 2 ms (some 8 us each).
 _EMITS_MAX = 256
 # Bytes of emissions encoded before they are handed to the sockets, for the same reason.
 _EMIT_BYTES_MAX = 4 << 20
-# Longest sleep: the core's next deadline and wake-ups end it earlier; this bounds a defect.
-_SLEEP_MAX_S = 0.5
 
 
 class Sender(threading.Thread):
-    """Drives the core until the run is finished.  ``events`` is drained by whoever shows them."""
+    """Drives the core until the run is finished.  ``events`` is drained by whoever shows them.
+
+    What its loop (:class:`flowctl.runtime.loops.SpoutLoop`) drives is this object itself.  It is
+    active from when bolts for all stages are there until the run stops.
+    """
 
     def __init__(
         self,
         control: RunControl,
         server: SpoutServer,
         *,
+        wait: WaitSettings | None = None,
         dead_letters: DeadLetters | None = None,
         listening: Listening | None = None,
+        logger: EventLogger | None = None,
     ) -> None:
         super().__init__(name="flowctl-sender", daemon=True)
         self._control = control
         self._server = server
         self._dead_letters = dead_letters
         self._listening = listening
+        self._hearing = Hearing(control, listening)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
-        self.last_fail: FailFrame | None = None
+        self._logger = logger or light_logger()
+        self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
+        self._was_served = False
+        self._hindrance: Hindrance | None = None
+        self.loop = SpoutLoop(
+            self,
+            strategy=partial(make_wait_strategy, wait or WaitSettings(), park=self._park),
+            park=self._park,
+            clock=control.clock,
+            logger=self._logger,
+        )
         control.wake = server.wake
+        control.spout_waits = self._waits
 
     def run(self) -> None:
         try:
-            timeout_s = 0.0
             while not self._control.finished.is_set():
-                timeout_s = self._step(timeout_s)
+                self.loop.step()
+        except WaitInterrupted:
+            pass
         except BaseException as error:
             self._control.fail(error)
             self._control.finished.set()
+        finally:
+            self.loop.close()
 
-    def _step(self, timeout_s: float) -> float:
-        """One turn of the loop; return how long the next may wait for traffic."""
+    def _park(self, timeout_s: float) -> None:
+        """Wait for what bolts say, a wake-up or the core's next deadline."""
+        control = self._control
+        if control.finished.is_set():  # what is set later comes with a wake-up
+            raise WaitInterrupted
+        if timeout_s > 0:
+            with control.lock:
+                deadline_s = control.core.next_deadline_s()
+            if deadline_s is not None:
+                timeout_s = min(timeout_s, max(0.0, deadline_s - control.clock()))
+            self._inbound = self._server.poll(timeout_s)
+
+    def _waits(self) -> Waits:
+        return Waits(
+            backpressure_s=self.loop.skipped_backpressure_s,
+            max_pending_s=self.loop.skipped_max_pending_s,
+            no_input_s=self.loop.skipped_no_input_s,
+            empty_emit_streak=self.loop.empty_emit_streak,
+        )
+
+    # -- what the loop drives --------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Once there are bolts for every stage, until the run stops."""
+        if not self._was_served:
+            self._was_served = self._control.core.is_served
+        is_stopping = self._control.stopping.is_set() and not self._sends_committed()
+        return self._was_served and not is_stopping
+
+    def activate(self) -> None:
+        """Bolts are there."""
+        self._logger.log(logging.DEBUG, "spout_activated")
+
+    def deactivate(self) -> None:
+        """The run stops: acks are still taken."""
+        self._logger.log(logging.DEBUG, "spout_deactivated")
+
+    def receive(self) -> int:
+        """Take what bolts said, and what time brought; return of how many bolts."""
+        inbound, self._inbound = self._inbound, None
+        if inbound is None:
+            inbound = self._server.poll(0.0)
         control, core = self._control, self._control.core
-        inbound = self._server.poll(timeout_s)
+        orders: Sequence[RevokeOrder] = ()
         now_s = control.clock()
         with control.lock:
             for item in inbound:
-                self._take(item, now_s)
+                self._hearing.take(item, now_s)
             core.on_deadline(now_s=now_s)
             if core.gave_up is not None:  # a topology's trees also fail by acks and by time
-                self._check_gave_up(None)
-            emissions, is_more = self._decide(now_s)
-            orders = self._drain_orders()
-            self._take_events()
-            deadline_s = core.next_deadline_s()
-            if control.reader_waits and core.intake.has_room:
-                control.room.notify()
-            if self._is_finished():
-                control.finished.set()
+                self._hearing.check_gave_up(None)
+            if not self.is_active:  # or next_tuple does it
+                orders = self._conclude()
+        self._send((), orders)
+        return len(inbound)
+
+    def next_tuple(self) -> int:
+        """Send what windows allow, as far as one hold of the lock reaches."""
+        with self._control.lock:
+            emissions, is_more = self._decide(self._control.clock())
+            self._hindrance = None if is_more else self._find_hindrance()
+            orders = self._conclude()
         self._send(emissions, orders)
-        if self._listening is not None:
-            for emission in emissions:
-                self._listening.emitted(emission)
-            self._listening.flush()
-        if is_more:
-            return 0.0
-        if deadline_s is None:
-            return _SLEEP_MAX_S
-        return min(_SLEEP_MAX_S, max(0.0, deadline_s - control.clock()))
+        return len(emissions)
+
+    def hindrance(self) -> Hindrance | None:
+        """Why nothing more is sent just now."""
+        return self._hindrance
+
+    def _find_hindrance(self) -> Hindrance:
+        """Nothing more may be sent: why?  Holding the lock."""
+        control, core = self._control, self._control.core
+        intake, settings = core.intake, core.settings
+        if not intake.buffer:
+            is_full = intake.uncommitted >= settings.buffer.uncommitted_max
+            if control.store_away_since_s is not None:  # what is acked can't be saved meanwhile
+                is_full = is_full or control.reader_waits
+            return Hindrance.MAX_PENDING if is_full else Hindrance.NO_INPUT
+        if intake.is_held:
+            return Hindrance.NO_INPUT
+        return Hindrance.MAX_PENDING if core.is_at_limit else Hindrance.BACK_PRESSURE
+
+    def _conclude(self) -> list[RevokeOrder]:
+        """What follows from a turn's changes of the core.  Holding the lock."""
+        control, core = self._control, self._control.core
+        orders = self._drain_orders()
+        self._take_events()
+        if control.reader_waits and core.intake.has_room:
+            control.room.notify()
+        if self._is_finished():
+            control.finished.set()
+        return orders
 
     def _is_finished(self) -> bool:
         """Everything read is acked; or, when stopping, nothing is in flight."""
@@ -124,8 +211,6 @@ class Sender(threading.Thread):
     def _decide(self, now_s: float) -> tuple[list[Emission], bool]:
         """Emissions for this turn, and whether there may be more at once."""
         emissions: list[Emission] = []
-        if self._control.stopping.is_set() and not self._sends_committed():
-            return emissions, False
         size_bytes = 0
         poll_emit = self._control.core.poll_emit
         while len(emissions) < _EMITS_MAX and size_bytes < _EMIT_BYTES_MAX:
@@ -142,7 +227,7 @@ class Sender(threading.Thread):
             orders.append(order)
         return orders
 
-    def _send(self, emissions: list[Emission], orders: list[RevokeOrder]) -> None:
+    def _send(self, emissions: Sequence[Emission], orders: Sequence[RevokeOrder]) -> None:
         """Encode and hand over.  A bolt that just went is reported by the next poll."""
         send = self._server.send
         for e in emissions:
@@ -158,6 +243,10 @@ class Sender(threading.Thread):
             send(order.bolt, Revoke(order.tuple_ids))
         if emissions or orders:
             self._server.flush()
+        if self._listening is not None:
+            for emission in emissions:
+                self._listening.emitted(emission)
+            self._listening.flush()
 
     def _refuse(self, emission: Emission, error: SourceError) -> None:
         """A record can't be put on the wire: the run ends; what else is in flight still counts."""
@@ -172,70 +261,3 @@ class Sender(threading.Thread):
                 now_s=control.clock(),
             )
             control.fail_soon(unsendable_error(emission.partition, emission.records, error))
-
-    def _take(self, item: Inbound, now_s: float) -> None:
-        core = self._control.core
-        if isinstance(item, Received):
-            for frame in item.frames:
-                self._take_frame(item.bolt, item.epoch, frame, now_s)
-        elif isinstance(item, Joined):
-            core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
-        elif isinstance(item, Left):
-            consumer = core.bolts.get(item.bolt)
-            if consumer is not None and consumer.epoch == item.epoch:
-                core.remove_bolt(item.bolt, now_s=now_s, reason=item.reason)
-                self._check_gave_up(None)
-
-    def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
-        core = self._control.core
-        if isinstance(frame, AckFrame):
-            if self._listening is not None:
-                self._listening.acked(frame.tuple_id)
-            core.on_ack(
-                Ack(
-                    bolt=bolt,
-                    epoch=epoch,
-                    tuple_id=frame.tuple_id,
-                    attempt=frame.attempt,
-                    wait_s=frame.wait_s,
-                    service_s=frame.service_s,
-                    idle_total_s=frame.idle_total_s,
-                    sink_s=frame.sink_s,
-                    settlement=frame.settlement if isinstance(frame, SettledFrame) else None,
-                ),
-                now_s=now_s,
-            )
-        elif isinstance(frame, Heartbeat):
-            core.on_heartbeat(
-                bolt, epoch, busy_slots=frame.busy_slots, queued=frame.queued, now_s=now_s
-            )
-            if frame.prolonged and isinstance(core, ProlongingCore):
-                core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
-        elif isinstance(frame, FailFrame):
-            self._take_fail(bolt, epoch, frame, now_s)
-        elif isinstance(frame, Revoked):
-            core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
-        else:
-            raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
-
-    def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
-        control = self._control
-        if frame.fenced:
-            # Out of flight, or the end would wait for it.
-            control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
-            control.fail_soon(
-                FencedError(
-                    f"the sink refused this driver's write: {frame.error}.",
-                    remedy="A newer driver of this job is running; let it go on.",
-                )
-            )
-            return
-        reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
-        outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
-        if outcome is AckOutcome.GAVE_UP:
-            self._check_gave_up(frame)
-
-    def _check_gave_up(self, frame: FailFrame | None) -> None:
-        gave_up = self._control.core.gave_up
-        if gave_up is not None and not isinstance(self._control.error, ProcessError):
-            self._control.fail_soon(gave_up_error(gave_up, frame))

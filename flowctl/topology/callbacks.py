@@ -17,10 +17,10 @@ from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
 from flowctl.instrumentation.logging import get_logger
-from flowctl.runtime.stretches import SlowCalls
 from flowctl.topology.figures import TaskErrors
 from flowctl.topology.metrics import Consumer, TopologyMetrics
 from flowctl.topology.roots import RootEnd
+from flowctl.waiting.stretches import SlowCalls
 
 P = ParamSpec("P")
 R = TypeVar("R")

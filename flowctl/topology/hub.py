@@ -155,11 +155,8 @@ class TopologyCore:
         """Begin trees, while the first stages have room."""
         if not all(stage.was_served for stage in self._in_order):
             return  # a tree's time would run while Spark starts
-        most = self._max_pending
         roots = self._roots
-        while not any(stage.is_full for stage in self._first):
-            if most is not None and len(roots.trees) >= most:
-                break
+        while not any(stage.is_full for stage in self._first) and not self.is_at_limit:
             batch = roots.take()
             if not batch:
                 break
@@ -306,6 +303,12 @@ class TopologyCore:
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""
         return self._place(bolt)[1].tuple_records(tuple_id)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """As in ``SpoutCore``: so many roots are pending, or the spouts are not active."""
+        most = self._max_pending
+        return not self.is_active or (most is not None and len(self._roots.trees) >= most)
 
     @property
     def is_served(self) -> bool:

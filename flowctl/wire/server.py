@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from flowctl.config import ListenSettings
+from flowctl.config import ListenSettings, WaitSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener
@@ -105,6 +105,7 @@ class SpoutServer:
         job: str,
         job_epoch: int,
         heartbeat_s: float,
+        wait: WaitSettings | None = None,
     ) -> None:
         self._listener = listener.bind(listen, host)
         self._job_epoch = job_epoch
@@ -124,6 +125,7 @@ class SpoutServer:
             certificate_pem=certificate_pem,
             frame_bytes_max=listen.frame_bytes_max,
             heartbeat_s=heartbeat_s,
+            wait=wait or WaitSettings(),
         )
         self._reception = Reception(key, context, self.wake)
         self._bolts: dict[str, _Connection] = {}

@@ -43,12 +43,12 @@ def _finish(bolt_link: Link, count: int) -> None:
     """Report ``count`` tuples; the next one is taken each time."""
     for _ in range(count):
         tuple_id = bolt_link._last_tuple_id
-        bolt_link.report_and_take(AckFrame(tuple_id, 1, 0.0, 0.0, 0.0))
+        bolt_link.report_and_take(AckFrame(tuple_id, 1, 0.0, 0.0, 0.0), bolt_link.new_idling())
 
 
 def test_with_more_queued_acks_ride_together(bolt_link, wire):
     bolt_link._obey(_tuples(200), 0.0)
-    bolt_link.take()
+    bolt_link.take(bolt_link.new_idling())
     _finish(bolt_link, 199)
     assert [len(ids) for ids in wire.sent] == [64, 64, 64]
     bolt_link._keep_promise(0.001)
@@ -57,7 +57,7 @@ def test_with_more_queued_acks_ride_together(bolt_link, wire):
 
 def test_the_last_ack_is_sent_at_once(bolt_link, wire):
     bolt_link._obey(_tuples(2), 0.0)
-    bolt_link.take()
+    bolt_link.take(bolt_link.new_idling())
     _finish(bolt_link, 1)
     assert wire.sent == []
     bolt_link.ended = "end"  # or it would wait for more
@@ -67,7 +67,7 @@ def test_the_last_ack_is_sent_at_once(bolt_link, wire):
 
 def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
     bolt_link._obey(_tuples(10), 0.0)
-    bolt_link.take()
+    bolt_link.take(bolt_link.new_idling())
     for _ in range(link._LOOKS_IN_VAIN):
         assert bolt_link._promised
         bolt_link._keep_promise(0.001)
@@ -78,7 +78,7 @@ def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
 
 def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
     bolt_link._obey(_tuples(50), 0.0)
-    bolt_link.take()
+    bolt_link.take(bolt_link.new_idling())
     for _ in range(3 * link._LOOKS_IN_VAIN):
         _finish(bolt_link, 2)
         bolt_link._keep_promise(0.001)
@@ -88,7 +88,7 @@ def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
 
 def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
     bolt_link._obey(_tuples(10), 0.0)
-    bolt_link.take()
+    bolt_link.take(bolt_link.new_idling())
     for renew in (lambda: bolt_link._obey(_tuples(1), 1.0), bolt_link._beat):
         for _ in range(link._LOOKS_IN_VAIN):
             bolt_link._keep_promise(0.001)

@@ -12,6 +12,7 @@ from flowctl.config import Settings
 from flowctl.core.records import Ack, Checkpoint, Emission, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
+from flowctl.instrumentation.snapshot import Waits
 from flowctl.ports import SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -165,6 +166,26 @@ def test_the_rate_is_over_the_last_seconds_and_gives_an_eta():
     assert snapshot.eta_s == pytest.approx(2.0)
 
 
+@pytest.mark.req("S39", "S40")
+def test_what_the_spout_waited_for_lately_and_in_all():
+    stand = Stand()
+    said = Waits()
+    stand.control.spout_waits = lambda: said
+    first = stand.meter.snapshot("running", "")
+    assert (first.held_up_by, first.held_up_share) == ("", 0.0)
+    stand.clock.advance(2.0)
+    said = Waits(backpressure_s=1.5, no_input_s=0.25)
+    shot = stand.meter.snapshot("running", "")
+    assert (shot.held_up_by, shot.held_up_share) == ("backpressure", 0.75)
+    assert shot.waits == said
+    for _ in range(8):  # lately: the last few seconds
+        stand.clock.advance(1.0)
+        said = Waits(backpressure_s=1.5, no_input_s=said.no_input_s + 0.5, empty_emit_streak=2)
+        shot = stand.meter.snapshot("running", "")
+    assert (shot.held_up_by, shot.held_up_share) == ("no_input", 0.5)
+    assert stand.meter.report("finished", None, 0).waits == said
+
+
 def test_the_report_counts_what_the_core_did():
     stand = Stand()
     core = stand.control.core
@@ -200,6 +221,7 @@ def test_the_report_is_written_however_the_run_ends(tmp_path: Path):
     report = spout_of(lambda batch: None, FailingStore()).run(view="off", report_path=path)
     written = json.loads(path.read_text())
     assert (written["outcome"], written["records_acked"]) == ("finished", 50)
+    assert set(written["waits"]) == set(Waits.__struct_fields__)
     assert report.records_acked == 50
 
     with pytest.raises(ProcessError) as caught:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import logging
 
 import pytest
+import structlog
 
-from flowctl.runtime.stretches import SlowCalls, Stretch
+from flowctl.waiting.stretches import LONG_S, SlowCalls, Stretch
 from tests.loop_parts import Log
 
 
 @pytest.mark.req("S44")
 def test_a_stretch_is_told_at_its_start_and_its_end_and_never_between():
     log = Log()
-    stretch = Stretch("began", "ended", logger=log)
+    stretch = Stretch("began", "ended", logger=log, bolt="b1")
     stretch.end(0.0)
     assert log.told == [], "nothing was under way"
     for turn in range(100):
         stretch.begin(10.0 + turn / 1000)
-        assert log.events == ["began"]
-        stretch.waited(0.001)
+        stretch.waited(0.001, 10.001 + turn / 1000)
     stretch.end(10.1)
     stretch.end(10.2)
     assert log.events == ["began", "ended"]
     fields = log.told[1][2]
     assert (fields["length_s"], fields["waits"]) == (pytest.approx(0.1), 100)
+    assert fields["bolt"] == log.told[0][2]["bolt"] == "b1"
 
 
 @pytest.mark.req("S44")
@@ -33,7 +34,7 @@ def test_the_next_stretch_is_counted_anew_and_the_total_goes_on():
     stretch = Stretch("began", "ended", logger=log)
     for now_s in (1.0, 2.0):
         stretch.begin(now_s)
-        stretch.waited(0.25)
+        stretch.waited(0.25, now_s + 0.25)
         stretch.end(now_s + 0.25)
     assert log.events == ["began", "ended"] * 2
     assert [fields["waits"] for _, event, fields in log.told if event == "ended"] == [1, 1]
@@ -41,22 +42,33 @@ def test_the_next_stretch_is_counted_anew_and_the_total_goes_on():
 
 
 @pytest.mark.req("S44", "S124")
-def test_a_long_stretch_is_news_and_a_short_one_is_detail():
+def test_a_long_stretch_is_news_while_it_lasts_and_a_short_one_is_detail():
     log = Log()
     stretch = Stretch("began", "ended", logger=log)
-    for length_s in (0.5, 1.5):
-        stretch.begin(0.0)
-        stretch.end(length_s)
     debug, info = logging.DEBUG, logging.INFO
-    assert [level for level, _, _ in log.told] == [debug, debug, debug, info]
+    for turn in range(30):
+        stretch.begin(turn * LONG_S / 10)
+        stretch.waited(LONG_S / 10, (turn + 1) * LONG_S / 10)
+        assert (
+            log.told == [] if turn < 9 else [entry[:2] for entry in log.told] == [(info, "began")]
+        )
+    stretch.end(3 * LONG_S)
+    stretch.begin(0.0)
+    stretch.waited(0.5, 0.5)
+    stretch.end(0.5)
+    assert [entry[:2] for entry in log.told[1:]] == [
+        (info, "ended"),
+        (debug, "began"),
+        (debug, "ended"),
+    ]
 
 
 @pytest.mark.req("S39", "S40", "S61")
 def test_the_time_is_a_metric_that_is_reset_by_reading_and_null_without_waits():
     stretch = Stretch("began", "ended", logger=Log())
     assert stretch.get_value_and_reset() is None
-    stretch.waited(0.25)
-    stretch.waited(0.5)
+    stretch.waited(0.25, 1.0)
+    stretch.waited(0.5, 2.0)
     assert stretch.get_value_and_reset() == 0.75
     assert stretch.get_value_and_reset() is None
     assert stretch.skipped_s == 0.75
@@ -71,3 +83,28 @@ def test_calls_that_hold_up_the_loop_are_told_once_a_stretch():
     assert log.events == ["call_blocks_loop"] * 2
     assert [fields["took_s"] for _, _, fields in log.told] == [1.0, 2.0]
     assert slow.count == 3
+
+
+@pytest.mark.req("S44", "S121")
+def test_stretches_go_to_the_programs_own_structlog():
+    with structlog.testing.capture_logs() as told:
+        stretch = Stretch("began", "ended", bolt="b1")
+        stretch.begin(0.0)
+        stretch.waited(9.0, 9.0)
+        stretch.end(9.0)
+    assert [(entry["log_level"], entry["event"], entry["bolt"]) for entry in told] == [
+        ("info", "began", "b1"),
+        ("info", "ended", "b1"),
+    ]
+
+
+def test_without_a_configured_structlog_they_go_to_the_standard_library(caplog):
+    structlog.reset_defaults()
+    with caplog.at_level(logging.DEBUG, logger="flowctl"):
+        stretch = Stretch("began", "ended")
+        stretch.begin(0.0)
+        stretch.end(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "began ",
+        "ended length_s=1.0 waits=0",
+    ]

@@ -237,3 +237,18 @@ def test_several_ackers_share_the_roots() -> None:
     hub.run()
     assert all(ledger.complete > 50 for ledger in hub.core._roots.ledgers)
     assert hub.figures.complete == 300
+
+
+@pytest.mark.req("S37", "S40", "S59")
+def test_roots_that_may_be_pending_and_an_inactive_spout_are_limits() -> None:
+    made = topology(max_pending=3)
+    made.bolt("a", nothing).shuffle("s")
+    hub = Hub(made)
+    assert not hub.core.is_at_limit
+    hub.offer(range(1000))
+    hub.emit()
+    assert hub.core.is_at_limit
+    hub.run()
+    assert not hub.core.is_at_limit
+    hub.core.is_active = False
+    assert hub.core.is_at_limit

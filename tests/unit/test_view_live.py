@@ -77,13 +77,14 @@ def screen(shot: Snapshot, *, width: int = 120, height: int = 40, events: tuple 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_facts_are_on_screen(width: int) -> None:
-    text = screen(snapshot(), width=width)
+    shot = snapshot(held_up_by="backpressure", held_up_share=0.9)
+    text = screen(shot, width=width)
     for fact in (
         "access-logs · 3 bolts",
         "NORMAL", "SLOW", "BUSY", "410 ms", "1 904", "9 %", "3 moved away",
         "5 702 saved", "2 holes",
         "a kill now would run 12 records again (cumulative only: 39)",
-        "records 142 000", "71 %", "4 210/s", "ETA 0:14",
+        "records 142 000", "71 %", "4 210/s", "ETA 0:14", "waits 90 % for windows",
     ):  # fmt: skip
         assert fact in text, fact
 

@@ -16,7 +16,8 @@ from flowctl.instrumentation import events, numbers, summary
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
-from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot
+from flowctl.instrumentation.plain import line as plain_line
+from flowctl.instrumentation.snapshot import BoltView, HeldUpBy, Report, Snapshot, Waits
 from flowctl.instrumentation.views import make_view, suits_live
 
 BOLT = BoltView(
@@ -104,6 +105,28 @@ def test_summary_of_a_finished_run() -> None:
                  "1 late, 2 doubled", "200 000 records saved", "24 saves"):  # fmt: skip
         assert fact in text
     assert "resumed" not in text
+
+
+@pytest.mark.req("S39", "S40")
+def test_the_line_says_what_the_spout_waits_for(out: io.StringIO) -> None:
+    def line(held_up_by: HeldUpBy, share: float) -> str:
+        return plain_line(
+            msgspec.structs.replace(SNAPSHOT, held_up_by=held_up_by, held_up_share=share)
+        )
+
+    assert "waits 93 % for windows" in line("backpressure", 0.93)
+    assert "waits 60 % at the limit of pending" in line("max_pending", 0.6)
+    assert "waits 5 % for input" in line("no_input", 0.05)
+    assert "waits" not in line("no_input", 0.04)
+    assert "waits" not in line("", 0.0)
+
+
+@pytest.mark.req("S39", "S40")
+def test_the_summary_says_how_long_the_spout_waited_and_for_what() -> None:
+    waits = Waits(backpressure_s=7.25, max_pending_s=0.1, no_input_s=9.0, empty_emit_streak=3)
+    text = "\n".join(summary.lines(msgspec.structs.replace(REPORT, waits=waits)))
+    assert "the spout waited 0:09.0 for input, 0:07.2 for windows\n" in text
+    assert "the spout waited" not in "\n".join(summary.lines(REPORT))
 
 
 def test_summary_of_a_resumed_run() -> None:

@@ -9,16 +9,17 @@ import pytest
 
 from flowctl.config import Settings, WaitSettings
 from flowctl.errors import ConfigError
-from flowctl.runtime.wait import (
+from flowctl.testing.clock import ManualClock
+from flowctl.waiting.strategies import (
+    BLOCKING_MAX_S,
+    Blocking,
     Park,
     Progressive,
-    Waiter,
     WaitInterrupted,
     WaitSituation,
     WaitStrategy,
     make_wait_strategy,
 )
-from flowctl.testing.clock import ManualClock
 from tests.loop_parts import Parked
 
 SPOUT, BOLT, BACKPRESSURE = WaitSituation
@@ -37,7 +38,7 @@ def counters(strategy: WaitStrategy, turns: int) -> list[int]:
 
 
 @pytest.mark.req("S29")
-@pytest.mark.parametrize("strategy", [Progressive, Park])
+@pytest.mark.parametrize("strategy", [Blocking, Progressive, Park])
 def test_an_unknown_situation_is_a_value_error_and_a_config_error(strategy: Any):
     assert [situation.name for situation in WaitSituation] == [
         "SPOUT_WAIT",
@@ -57,7 +58,13 @@ def test_an_unknown_situation_is_a_value_error_and_a_config_error(strategy: Any)
 
 @pytest.mark.req("S32")
 def test_progressive_goes_through_its_levels_and_stays_in_the_last():
-    strategy, times_s = made(BOLT, bolt_level1_count=2, bolt_level2_count=3, bolt_level3_sleep_ms=7)
+    strategy, times_s = made(
+        BOLT,
+        bolt_strategy="progressive",
+        bolt_level1_count=2,
+        bolt_level2_count=3,
+        bolt_level3_sleep_ms=7,
+    )
     assert counters(strategy, 8) == [1, 2, 3, 4, 5, 5, 5, 5]
     assert times_s == [0, 0, 1e-9, 1e-9, 1e-9, 0.007, 0.007, 0.007]
 
@@ -65,7 +72,7 @@ def test_progressive_goes_through_its_levels_and_stays_in_the_last():
 @pytest.mark.req("S33")
 @pytest.mark.parametrize(("situation", "unslept"), [(SPOUT, 0), (BOLT, 1001), (BACKPRESSURE, 1001)])
 def test_the_defaults_of_progressive(situation: WaitSituation, unslept: int):
-    strategy, times_s = made(situation)
+    strategy, times_s = made(situation, **{f"{situation.value}_strategy": "progressive"})
     assert counters(strategy, unslept + 2)[-1] == unslept
     assert times_s[:1] == ([0] if unslept else [0.001])
     assert set(times_s[1:unslept]) <= {1e-9}
@@ -74,7 +81,7 @@ def test_the_defaults_of_progressive(situation: WaitSituation, unslept: int):
 
 @pytest.mark.req("S30")
 def test_idle_keeps_nothing_so_callers_do_not_disturb_each_other():
-    strategy, _ = made(BOLT, bolt_level1_count=1, bolt_level2_count=1)
+    strategy, _ = made(BOLT, bolt_strategy="progressive", bolt_level1_count=1, bolt_level2_count=1)
     first, second = counters(strategy, 4), counters(strategy, 4)
     assert first == second == [1, 2, 2, 2]
     results: list[list[int]] = []
@@ -107,20 +114,26 @@ def test_park_of_0_spins_and_returns_1():
 
 @pytest.mark.req("S31")
 def test_each_situation_has_its_own_strategy_by_configuration():
-    assert all(type(made(situation)[0]) is Progressive for situation in WaitSituation)
-    settings = Settings().with_overrides({"wait.bolt_strategy": "park", "wait.bolt_park_us": "7"})
+    assert all(type(made(situation)[0]) is Blocking for situation in WaitSituation), "ADR 11"
+    settings = Settings().with_overrides(
+        {
+            "wait.bolt_strategy": "park",
+            "wait.bolt_park_us": "7",
+            "wait.backpressure_strategy": "progressive",
+        }
+    )
     kinds = [
         type(make_wait_strategy(settings.wait, situation, park=print))
         for situation in WaitSituation
     ]
-    assert kinds == [Progressive, Park, Progressive]
+    assert kinds == [Blocking, Park, Progressive]
     with pytest.raises(ConfigError, match=r"wait\.bolt_strategy"):
         Settings().with_overrides({"wait.bolt_strategy": "hope"})
 
 
 @pytest.mark.req("S35")
 @pytest.mark.parametrize("situation", WaitSituation)
-@pytest.mark.parametrize("configured", ["progressive", "park"])
+@pytest.mark.parametrize("configured", ["blocking", "progressive", "park"])
 def test_parts_of_flowctl_itself_always_park_5_ms(situation: WaitSituation, configured: str):
     park = Parked(ManualClock())
     settings = Settings().with_overrides({f"wait.{situation.value}_strategy": configured}).wait
@@ -129,7 +142,12 @@ def test_parts_of_flowctl_itself_always_park_5_ms(situation: WaitSituation, conf
     assert park.times_s == [0.005, 0.005]
 
 
-# -- the waiter --------------------------------------------------------------------------------
+@pytest.mark.req("S30", "S31")
+@pytest.mark.parametrize("situation", WaitSituation)
+def test_blocking_waits_until_woken_and_counts(situation: WaitSituation):
+    strategy, times_s = made(situation)
+    assert counters(strategy, 3) == [1, 2, 3]
+    assert times_s == [BLOCKING_MAX_S] * 3
 
 
 @pytest.mark.req("S45")
@@ -140,50 +158,18 @@ def test_parts_of_flowctl_itself_always_park_5_ms(situation: WaitSituation, conf
         {},
         {"strategy": "park"},
         {"strategy": "park", "park_us": 0},
-        {"level1_count": 10},
-        {"level1_count": 0, "level2_count": 10},
-        {"level1_count": 0, "level2_count": 0},
+        {"strategy": "progressive", "level1_count": 10},
+        {"strategy": "progressive", "level1_count": 0, "level2_count": 10},
+        {"strategy": "progressive", "level1_count": 0, "level2_count": 0},
     ],
     ids=str,
 )
 def test_interruption_is_honoured_in_every_wait(situation: WaitSituation, settings: dict):
-    waiter = Waiter()
+    park = Parked(ManualClock())
     named = {f"{situation.value}_{name}": value for name, value in settings.items()}
-    strategy = make_wait_strategy(WaitSettings(**named), situation, park=waiter)
+    strategy = make_wait_strategy(WaitSettings(**named), situation, park=park)
     strategy.idle(0)
-    waiter.interrupt()
+    park.is_interrupted = True
     for counter in (0, 5, 5000):
         with pytest.raises(WaitInterrupted):
             strategy.idle(counter)
-
-
-@pytest.mark.req("S45")
-def test_a_wait_under_way_ends_by_interruption_and_by_a_wake():
-    waiter = Waiter()
-    outcomes: list[str] = []
-    turns = threading.Semaphore(0)
-
-    def wait_twice() -> None:
-        try:
-            for _ in range(2):
-                waiter(threading.TIMEOUT_MAX)
-                outcomes.append("woken")
-                turns.release()
-        except WaitInterrupted:
-            outcomes.append("interrupted")
-
-    thread = threading.Thread(target=wait_twice, daemon=True)
-    thread.start()
-    waiter.wake()
-    assert turns.acquire(timeout=30)
-    waiter.interrupt()
-    thread.join(30)
-    assert outcomes == ["woken", "interrupted"]
-
-
-def test_a_wake_that_came_before_ends_the_next_wait_and_only_that():
-    waiter = Waiter()
-    waiter.wake()
-    waiter.wake()
-    waiter(threading.TIMEOUT_MAX)
-    assert not waiter._permit.is_set()

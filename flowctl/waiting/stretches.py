@@ -7,14 +7,14 @@ from any.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.stdlib import light_logger
 
 # A loop whose windows are full waits for milliseconds many times a second: that is detail.  What
-# lasts longer than this a person may want to know of.
-_LONG_S: Final = 1.0
+# lasts longer than this a person may want to know of, and it can't come more often.
+LONG_S: Final = 5.0
 # As long as the least RTO: from here on tuples expire because nobody takes their acks.
 SLOW_CALL_S: Final = 1.0
 
@@ -22,17 +22,41 @@ SLOW_CALL_S: Final = 1.0
 class Stretch:
     """One reason to wait.  ``skipped_s`` is the time waited so far, over all stretches [s].
 
-    ``started`` and ``ended`` are the names of the two log events; the second has the length of
-    the stretch and the number of waits in it.
+    ``started`` and ``ended`` are the names of the two log events, both with ``fields``; the
+    second has the length of the stretch and the number of waits in it.  A stretch that lasts
+    ``long_s`` is news: its start is told then, its end when it ends.  The two of a shorter one are
+    told at its end, for debugging.
     """
 
-    __slots__ = ("_ended", "_logger", "_since_s", "_started", "_taken_s", "_waits", "skipped_s")
+    __slots__ = (
+        "_ended",
+        "_fields",
+        "_is_told",
+        "_logger",
+        "_long_s",
+        "_since_s",
+        "_started",
+        "_taken_s",
+        "_waits",
+        "skipped_s",
+    )
 
-    def __init__(self, started: str, ended: str, *, logger: EventLogger | None = None) -> None:
+    def __init__(
+        self,
+        started: str,
+        ended: str,
+        *,
+        long_s: float = LONG_S,
+        logger: EventLogger | None = None,
+        **fields: Any,
+    ) -> None:
         self._started = started
         self._ended = ended
-        self._logger = logger or get_logger()
+        self._long_s = long_s
+        self._logger = logger or light_logger()
+        self._fields = fields
         self._since_s: float | None = None
+        self._is_told = False
         self._waits = 0
         self._taken_s = 0.0
         self.skipped_s = 0.0
@@ -43,16 +67,20 @@ class Stretch:
         return self._since_s is not None
 
     def begin(self, now_s: float) -> None:
-        """A reason to wait; tells it if there was none before."""
+        """A reason to wait; nothing if there was one before."""
         if self._since_s is None:
             self._since_s = now_s
             self._waits = 0
-            self._logger.log(logging.DEBUG, self._started)
 
-    def waited(self, time_s: float) -> None:
+    def waited(self, time_s: float, now_s: float) -> None:
         """One wait is over, which took ``time_s``."""
         self._waits += 1
         self.skipped_s += time_s
+        if self._since_s is not None and not self._is_told:
+            length_s = now_s - self._since_s
+            if length_s >= self._long_s:
+                self._is_told = True
+                self._logger.log(logging.INFO, self._started, lasts_s=length_s, **self._fields)
 
     def end(self, now_s: float) -> None:
         """No reason to wait any more; tells the length of the stretch, if one was under way."""
@@ -60,8 +88,11 @@ class Stretch:
             return
         length_s = now_s - self._since_s
         self._since_s = None
-        level = logging.INFO if length_s >= _LONG_S else logging.DEBUG
-        self._logger.log(level, self._ended, length_s=length_s, waits=self._waits)
+        level = logging.INFO if self._is_told else logging.DEBUG
+        if not self._is_told:
+            self._logger.log(level, self._started, **self._fields)
+        self._is_told = False
+        self._logger.log(level, self._ended, length_s=length_s, waits=self._waits, **self._fields)
 
     def get_value_and_reset(self) -> float | None:
         """Time waited since the last call [s], as a metric; None: none."""
@@ -81,7 +112,7 @@ class SlowCalls:
 
     def __init__(self, *, limit_s: float = SLOW_CALL_S, logger: EventLogger | None = None) -> None:
         self._limit_s = limit_s
-        self._logger = logger or get_logger()
+        self._logger = logger or light_logger()
         self._is_slow = False
         self.count = 0
 

@@ -1,5 +1,10 @@
 """How a loop waits that has nothing to do: by situation, in steps, and never past a stop.
 
+:class:`Blocking`, the default, waits until it is woken: the sender by what bolts say or by the
+core's next deadline, a bolt by a tuple, both by the end of the run.  :class:`Progressive` and
+:class:`Park` look again after a while though nobody called; they are for those who want the
+waits of Storm, and cost what docs/adr/0011-waits.md tells.
+
 What a wait costs (Python 3.11 on Linux, two cores; median):
 
 =======================  =====================  =============================================
@@ -14,67 +19,41 @@ sleep 1 ms               1.1 ms                 6.2 ms
 =======================  =====================  =============================================
 
 So there is no park of 1 ns in Python: level 2 of :class:`Progressive` is the shortest wait that
-lets others run.  The counters mean what they say; 1000 such turns take 80 ms, not 50.
-A loop that can be told of work should be: :class:`Waiter` ends a wait at :meth:`Waiter.wake`,
-and then the level decides only what happens where nobody calls it.
+lets others run.  The counters mean what they say; 1000 such turns take 80 ms, not 50.  Where the
+wait is for a socket (the sender, a bolt that can't send) the system counts in milliseconds:
+level 2 takes 1 ms there too.
 """
 
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from flowctl.config import WaitSettings, WaitStrategyName
 from flowctl.errors import UnknownNameError
 
-# Wait for so many seconds at most (0: not at all); raise WaitInterrupted when told to stop.
+# Wait for so many seconds at most (0: not at all), or until woken; raise WaitInterrupted when told
+# to stop.
 Parking: TypeAlias = Callable[[float], None]
 
 _SHORTEST_S: Final = 1e-9  # level 2 as in the documents; the table above says what it is
 SYSTEM_PARK_US: Final = 5000  # S35: nobody waits for a metrics task
+# What a wait lasts that nobody ends: a wake-up that a defect lost costs this, not a hang, and two
+# wake-ups a second cost nothing (a bolt sends heartbeats twice as often).
+BLOCKING_MAX_S: Final = 0.5
 
 
 class WaitInterrupted(Exception):
     """The loop was told to stop while it waited, or before: its clean end, no error (S45)."""
 
 
-class Waiter:
-    """Where one loop's thread waits.  A call is a :data:`Parking`; the rest is for any thread."""
-
-    __slots__ = ("_interrupted", "_permit")
-
-    def __init__(self) -> None:
-        self._permit = threading.Event()
-        self._interrupted = False
-
-    def __call__(self, timeout_s: float) -> None:
-        """Wait until :meth:`wake`, at most ``timeout_s``; raises :class:`WaitInterrupted`.
-
-        A wake that came when nobody waited ends the next wait.
-        """
-        if timeout_s > 0 and not self._interrupted and self._permit.wait(timeout_s):
-            self._permit.clear()
-        if self._interrupted:
-            raise WaitInterrupted
-
-    def wake(self) -> None:
-        """End the wait: there is work.  Call it after the work is there."""
-        self._permit.set()
-
-    def interrupt(self) -> None:
-        """End this wait and all later ones with :class:`WaitInterrupted`."""
-        self._interrupted = True
-        self._permit.set()
-
-
 class WaitSituation(enum.Enum):
     """Why a loop waits."""
 
-    SPOUT_WAIT = "spout"  # nothing was emitted
-    BOLT_WAIT = "bolt"  # nothing to take
-    BACK_PRESSURE_WAIT = "backpressure"  # an emit is refused
+    SPOUT_WAIT = "spout"  # the sender has nothing to send, or as much pending as it may
+    BOLT_WAIT = "bolt"  # a bolt has nothing to take
+    BACK_PRESSURE_WAIT = "backpressure"  # windows are full; a bolt's connection takes no more
 
     @classmethod
     def _missing_(cls, value: object) -> WaitSituation:
@@ -137,6 +116,22 @@ def _numbers(s: WaitSettings, situation: WaitSituation) -> _Numbers:
             )
 
 
+class Blocking:
+    """Until it is woken; :data:`BLOCKING_MAX_S` at most."""
+
+    __slots__ = ("_park",)
+
+    def __init__(self, park: Parking) -> None:
+        self._park = park
+
+    def prepare(self, settings: WaitSettings, situation: WaitSituation) -> None:
+        _numbers(settings, situation)  # it needs none, but the situation must be one
+
+    def idle(self, counter: int) -> int:
+        self._park(BLOCKING_MAX_S)
+        return counter + 1
+
+
 class Progressive:
     """First not at all, then as short as can be, then in sleeps that stay the same (S32).
 
@@ -190,6 +185,7 @@ class Park:
 
 
 _STRATEGIES: Final[dict[WaitStrategyName, Callable[[Parking], WaitStrategy]]] = {
+    "blocking": Blocking,
     "progressive": Progressive,
     "park": Park,
 }
@@ -199,6 +195,11 @@ def make_wait_strategy(
     settings: WaitSettings, situation: WaitSituation, *, park: Parking, is_system: bool = False
 ) -> WaitStrategy:
     """Return the prepared strategy that ``settings`` name for ``situation``.
+
+    S31 makes :class:`Progressive` the default of all three; here :class:`Blocking` is, because
+    all our loops can be woken, and to look by the clock costs an idle job a quarter of a core
+    for nothing (ADR 11).
+    Its numbers are those of S33 where it is chosen.
 
     ``is_system``: for a part of flowctl itself (acker, metrics), which parks 5 ms whatever the
     settings say (S35).  Raises :class:`flowctl.errors.UnknownNameError`, a ``ValueError``, for

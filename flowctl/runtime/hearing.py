@@ -1,0 +1,89 @@
+"""What bolts say, as calls of the core."""
+
+from __future__ import annotations
+
+from flowctl.core.driver import ProlongingCore
+from flowctl.core.records import Ack, AckOutcome
+from flowctl.errors import FencedError, InternalError, ProcessError
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.faults import describe_fail, gave_up_error
+from flowctl.runtime.listening import Listening
+from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat, Revoked, SettledFrame
+from flowctl.wire.server import Inbound, Joined, Left, Received
+
+
+class Hearing:
+    """Tells the core what came from bolts.  For the sender's thread, with the lock held."""
+
+    def __init__(self, control: RunControl, listening: Listening | None) -> None:
+        self._control = control
+        self._listening = listening
+
+    def take(self, item: Inbound, now_s: float) -> None:
+        """A bolt came, went or spoke."""
+        core = self._control.core
+        if isinstance(item, Received):
+            for frame in item.frames:
+                self._take_frame(item.bolt, item.epoch, frame, now_s)
+        elif isinstance(item, Joined):
+            core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
+        elif isinstance(item, Left):
+            consumer = core.bolts.get(item.bolt)
+            if consumer is not None and consumer.epoch == item.epoch:
+                core.remove_bolt(item.bolt, now_s=now_s, reason=item.reason)
+                self.check_gave_up(None)
+
+    def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
+        core = self._control.core
+        if isinstance(frame, AckFrame):
+            if self._listening is not None:
+                self._listening.acked(frame.tuple_id)
+            core.on_ack(
+                Ack(
+                    bolt=bolt,
+                    epoch=epoch,
+                    tuple_id=frame.tuple_id,
+                    attempt=frame.attempt,
+                    wait_s=frame.wait_s,
+                    service_s=frame.service_s,
+                    idle_total_s=frame.idle_total_s,
+                    sink_s=frame.sink_s,
+                    settlement=frame.settlement if isinstance(frame, SettledFrame) else None,
+                ),
+                now_s=now_s,
+            )
+        elif isinstance(frame, Heartbeat):
+            core.on_heartbeat(
+                bolt, epoch, busy_slots=frame.busy_slots, queued=frame.queued, now_s=now_s
+            )
+            if frame.prolonged and isinstance(core, ProlongingCore):
+                core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
+        elif isinstance(frame, FailFrame):
+            self._take_fail(bolt, epoch, frame, now_s)
+        elif isinstance(frame, Revoked):
+            core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
+        else:
+            raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
+
+    def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
+        control = self._control
+        if frame.fenced:
+            # Out of flight, or the end would wait for it.
+            control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
+            control.fail_soon(
+                FencedError(
+                    f"the sink refused this driver's write: {frame.error}.",
+                    remedy="A newer driver of this job is running; let it go on.",
+                )
+            )
+            return
+        reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
+        outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
+        if outcome is AckOutcome.GAVE_UP:
+            self.check_gave_up(frame)
+
+    def check_gave_up(self, frame: FailFrame | None) -> None:
+        """The run ends if a tuple was given up; ``frame`` is the fail that did it, if one did."""
+        gave_up = self._control.core.gave_up
+        if gave_up is not None and not isinstance(self._control.error, ProcessError):
+            self._control.fail_soon(gave_up_error(gave_up, frame))

@@ -1,0 +1,47 @@
+"""One situation in which a loop waits: its strategy, its counter, its stretch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flowctl.waiting.strategies import WaitStrategy
+from flowctl.waiting.stretches import Stretch
+
+
+class Idling:
+    """Waits by ``strategy``, counts the waits, and tells the stretch that they make.
+
+    For one thread; ``clock`` gives monotonic seconds.
+    """
+
+    __slots__ = ("_clock", "_counter", "_strategy", "stretch")
+
+    def __init__(
+        self,
+        strategy: WaitStrategy,
+        stretch: Stretch,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._strategy = strategy
+        self._clock = clock
+        self._counter = 0
+        self.stretch = stretch
+
+    def wait(self) -> float:
+        """Wait once; return how long it took [s].  Raises ``WaitInterrupted``."""
+        began_s = self._clock()
+        self.stretch.begin(began_s)
+        try:
+            self._counter = self._strategy.idle(self._counter)
+        finally:  # an interruption ends a wait too
+            ended_s = self._clock()
+            self.stretch.waited(ended_s - began_s, ended_s)
+        return ended_s - began_s
+
+    def over(self) -> None:
+        """There is work: the next wait begins anew."""
+        if self.stretch.is_under_way:  # the counter may be 0 all along, as a spout's is
+            self._counter = 0
+            self.stretch.end(self._clock())
