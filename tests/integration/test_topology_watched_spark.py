@@ -82,6 +82,8 @@ def test_hooks_and_figures_of_workers_are_exact(spark: Any, tmp_path: Path) -> N
     told = Counter(line for path in tmp_path.iterdir() for line in path.read_text().splitlines())
     assert (told["emit"], told["bolt_ack"]) == (records + tens, records)
     assert told["bolt_execute 0"] + told["bolt_execute 1"] == records
-    assert {int(path.name) for path in tmp_path.iterdir()} == {pids["split", 0], pids["split", 1]}
+    # One that Spark started late may have found nothing left to do.
+    at_work = {pid for (component, _), pid in pids.items() if component == "split"}
+    assert {int(path.name) for path in tmp_path.iterdir()} == at_work
     (errors,) = report.errors
     assert (errors.task, errors.count, errors.latest) == ("extra.1", 1, ("ValueError: odd",))
