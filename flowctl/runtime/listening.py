@@ -12,18 +12,34 @@ from flowctl.core.records import Checkpoint, Emission
 from flowctl.ports import SpoutListener
 
 
-class Listening:
-    """Collects while the lock is held; :meth:`flush` tells.  Used by one thread.
+class Guarded:
+    """Calls a user's listener: what it raises is logged, once a kind of call, and ends nothing.
 
-    What the listener raises is logged, once a kind of call: watching must not end the work.
+    For one thread.
     """
+
+    def __init__(self) -> None:
+        self._logger = structlog.get_logger("flowctl.listener")
+        self._complained: set[str] = set()
+
+    def __call__(self, what: str, call: Callable[[], None]) -> None:
+        """Call; ``what`` names the kind."""
+        try:
+            call()
+        except Exception as error:
+            if what not in self._complained:
+                self._complained.add(what)
+                self._logger.warning("listener_raised", call=what, reason=repr(error))
+
+
+class Listening:
+    """Collects while the lock is held; :meth:`flush` tells.  Used by one thread."""
 
     def __init__(self, listener: SpoutListener) -> None:
         self._listener = listener
         self._emissions: dict[int, Emission] = {}  # by tuple: the last one
         self._waiting: deque[Callable[[], None]] = deque()
-        self._logger = structlog.get_logger("flowctl.listener")
-        self._complained: set[str] = set()
+        self._tell = Guarded()
 
     def opened(self, job: str, restored: Checkpoint) -> None:
         """A run begins."""
@@ -61,11 +77,3 @@ class Listening:
         """Tell what was collected, in its order."""
         while self._waiting:
             self._waiting.popleft()()
-
-    def _tell(self, what: str, tell: Callable[[], None]) -> None:
-        try:
-            tell()
-        except Exception as error:
-            if what not in self._complained:
-                self._complained.add(what)
-                self._logger.warning("listener_raised", call=what, reason=repr(error))

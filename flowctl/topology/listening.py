@@ -6,26 +6,24 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-import structlog
-
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Checkpoint, Emission
 from flowctl.ports import SpoutListener
+from flowctl.runtime.listening import Guarded
 from flowctl.topology.root import Root
 
 
 class RootListening:
     """The calls of a :class:`flowctl.ports.SpoutListener`, where a tuple is a root.
 
-    Who drives the hub only queues: a listener is never waited for.  What it raises is logged, once
-    a kind of call.  An :class:`Emission` names the spout as its bolt, and one record.
+    Who drives the hub only queues: a listener is never waited for.  An :class:`Emission` names the
+    spout as its bolt, and one record.
     """
 
     def __init__(self, listener: SpoutListener) -> None:
         self._listener = listener
         self._calls: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
-        self._complained: set[str] = set()
-        self._log = structlog.get_logger("flowctl.listener")
+        self._tell = Guarded()
         self._thread = threading.Thread(target=self._run, name="flowctl-listener", daemon=True)
 
     def start(self) -> None:
@@ -66,13 +64,7 @@ class RootListening:
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
-            what, call = item
-            try:
-                call()
-            except Exception as error:
-                if what not in self._complained:
-                    self._complained.add(what)
-                    self._log.warning("listener_raised", call=what, reason=repr(error))
+            self._tell(*item)
 
 
 def _emission(root: Root) -> Emission:

@@ -34,6 +34,23 @@ def until(done: Callable[[], Any], what: str = "it", *, patience_s: float = PATI
     return found
 
 
+def run_as_program(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a test's own file as a program that says "fine" at its end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        [sys.executable, path, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
+    return done
+
+
 def write_lines(path: Path, count: int, *, poison: int = 0) -> Path:
     """Write numbered lines of various lengths; line ``poison`` holds that word."""
     words = ("", " ä", " and some more text", " x" * 40)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from fault_parts import run_as_program
 from spark_bolts_peer import Peer
 
 from flowctl.core.records import Batch
@@ -22,23 +22,6 @@ from pyspark_flowctl.bolts import SparkBolts
 pytestmark = pytest.mark.spark
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def run_here(case: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the functions below as a program of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("PYSPARK_PYTHON", None)
-    done = subprocess.run(
-        [sys.executable, __file__, case],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
-    return done
 
 
 def accept(batch: Batch) -> None:
@@ -129,16 +112,16 @@ def executors() -> None:
 
 
 def test_a_session_of_its_own_is_quiet_and_stopped() -> None:
-    done = run_here("own_session")
+    done = run_as_program(__file__, "own_session")
     assert done.stderr == "", "nothing of Spark's may reach the terminal"
 
 
 def test_bolts_run_on_spark_connect() -> None:
-    run_here("connect")
+    run_as_program(__file__, "connect")
 
 
 def test_bolts_of_a_killed_executor_come_back() -> None:
-    run_here("executors")
+    run_as_program(__file__, "executors")
 
 
 if __name__ == "__main__":

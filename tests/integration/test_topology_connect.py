@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from fault_parts import run_as_program
 
 pytestmark = pytest.mark.spark
 ROOTS = 2_000
@@ -19,18 +19,7 @@ KILL_AT = ROOTS // 4
 
 def test_a_topology_runs_on_spark_connect_and_survives_a_worker() -> None:
     """In a process of its own: one process holds one kind of session."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("PYSPARK_PYTHON", None)
-    done = subprocess.run(
-        [sys.executable, __file__],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
+    run_as_program(__file__)
 
 
 def run_on_connect(place: Path) -> None:
