@@ -15,8 +15,9 @@ from flowctl.core.settlement import Settlement
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
 from flowctl.topology.hub import TopologyCore
+from flowctl.topology.job import random_ids
 from flowctl.topology.stages import LocalStages
-from flowctl.topology.topology import Topology, random_ids
+from flowctl.topology.topology import Topology
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from flowctl.instrumentation.ticks import Point, TaskInfo
     from flowctl.topology.figures import TopologyReport
     from flowctl.topology.inputs import Collector, Input, ManualCollector
+    from flowctl.topology.job import TopologyJob
     from flowctl.topology.roots import RootEnd
     from flowctl.topology.stages import LocalStages, Stages
     from flowctl.topology.tasks import Batched, ManualBolt
-    from flowctl.topology.topology import Topology, TopologyJob
+    from flowctl.topology.topology import Topology
 
 __all__ = [
     "Batched",
@@ -49,7 +50,7 @@ _ELSEWHERE = {
     "TaskHook": "flowctl.instrumentation.hooks",
     "TaskInfo": "flowctl.instrumentation.ticks",
     "Topology": ".topology",
-    "TopologyJob": ".topology",
+    "TopologyJob": ".job",
     "TopologyReport": ".figures",
 }
 

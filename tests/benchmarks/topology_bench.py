@@ -9,8 +9,8 @@ from flowctl.config import Settings
 from flowctl.core.records import Ack, Emission, Record
 from flowctl.core.settlement import Emitted, Settlement
 from flowctl.topology.hub import TopologyCore
+from flowctl.topology.job import random_ids
 from flowctl.topology.plan import StagePlan, Subscription
-from flowctl.topology.topology import random_ids
 
 ROUNDS = 3  # the best counts: the others were disturbed
 RECORDS = 20_000  # some 0.3 s a hop

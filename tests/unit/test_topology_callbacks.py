@@ -240,7 +240,7 @@ def test_errors_that_tasks_report_or_die_of_are_logged_and_kept_for_the_report()
 @pytest.mark.req("S51", "S57", "S62", "S85")
 def test_one_root_in_so_many_is_timed_from_its_emission_to_its_end() -> None:
     made = topology()
-    made.spout("other", made._producers["s"], on_ack=print)  # else only sampled ones are told
+    made.spout("other", made.producers["s"], on_ack=print)  # else only sampled ones are told
     made.bolt("a", nothing, count=1).shuffle("s")
     hub = Hub(made, overrides={"metrics.sample_one_in": 4})
     hub.offer(range(100))

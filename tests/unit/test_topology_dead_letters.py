@@ -74,7 +74,7 @@ def test_a_root_that_is_given_up_is_kept_and_then_counts_as_acked() -> None:
 def test_what_translate_raises_on_is_kept_too() -> None:
     made = topology()
     made.bolt("a", nothing).shuffle("s")
-    made._translate["s"] = lambda partition, record: 1 // record.value
+    made.translations["s"] = lambda partition, record: 1 // record.value
     hub = Hub(made, overrides=FAST, has_dead_letter=True)
     hub.offer([1, 0, 2])
     kept: list[Any] = []

@@ -185,7 +185,7 @@ def test_streams_go_to_those_who_asked_for_them() -> None:
 def test_what_nobody_gets_is_done() -> None:
     made = topology()
     made.bolt("a", nothing).shuffle("s")
-    made._translate["s"] = lambda partition, record: record.value or None
+    made.translations["s"] = lambda partition, record: record.value or None
     hub = Hub(made)
     hub.offer([0, "x"])
     hub.run()
@@ -204,7 +204,7 @@ def test_a_translate_that_fails_fails_its_root_only(value: Any) -> None:
 
     made = topology()
     made.bolt("a", nothing).shuffle("s")
-    made._translate["s"] = translate
+    made.translations["s"] = translate
     hub = Hub(made, overrides={"retry.attempts_max": 2})
     hub.offer(["good", "bad"])
     for _ in range(100):

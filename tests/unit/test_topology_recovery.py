@@ -177,7 +177,7 @@ def test_ends_are_told_with_their_values() -> None:
 
     made = topology()
     made.bolt("a", once).shuffle("s")
-    made._callbacks["s"] = SpoutCallbacks(on_ack=print)  # someone listens
+    made.callbacks["s"] = SpoutCallbacks(on_ack=print)  # someone listens
     hub = Hub(made)
     hub.offer(["x"])
     hub.run()
