@@ -1,0 +1,178 @@
+"""A topology and where it runs: what ``flowctl run`` takes."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from flowctl.config import Settings
+from flowctl.core.anchors import NextId
+from flowctl.core.driver import DriverCore
+from flowctl.core.records import Checkpoint
+from flowctl.errors import JobError, without_secrets
+from flowctl.instrumentation.sampler import EvenSampler
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, SpoutListener
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.topology.callbacks import CallbackThread, telling_slow
+from flowctl.topology.figures import TopologyReport
+from flowctl.topology.hub import TopologyCore
+from flowctl.topology.listening import RootListening
+from flowctl.topology.roots import RootWatch
+from flowctl.topology.sources import sources_of
+from flowctl.topology.stages import Stages
+
+if TYPE_CHECKING:
+    from flowctl.topology.topology import Topology
+
+
+def random_ids() -> NextId:
+    """Return a source of random ids of 64 bits, never 0, seeded by the system (S123)."""
+    draw = random.Random(secrets.randbits(256)).getrandbits
+
+    def next_id() -> int:
+        while not (drawn := draw(64)):
+            pass
+        return drawn
+
+    return next_id
+
+
+class TopologyJob(FlowControlSpout):
+    """A topology and where it runs.  :attr:`core` shows how it stands.
+
+    It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
+    thread, also before :meth:`run`, which opens nothing then until it is active (S55).
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        stages: Stages,
+        checkpoint: CheckpointStore,
+        settings: Settings,
+        next_id: NextId | None,
+        *,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
+    ) -> None:
+        self.topology = topology
+        self.plans = topology.plans(settings)
+        self.core: TopologyCore | None = None
+        self._activated = threading.Event()
+        self._next_id = next_id or random_ids()
+        self._teller = CallbackThread(
+            topology.callbacks,
+            settings.metrics,
+            consumers=topology.consumers,
+            is_debug=topology.is_debug,
+        )
+        # The run's own listening is for tuples; here it is roots that are told of.
+        self._root_listening = RootListening(listener) if listener is not None else None
+        super().__init__(
+            name=topology.name,
+            producer=sources_of(topology.producers),
+            bolts=stages.bolts(self.plans),
+            checkpoint=checkpoint,
+            settings=settings,
+            dead_letter=dead_letter,
+        )
+        self.activate()
+
+    def run(
+        self,
+        *,
+        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> TopologyReport:
+        """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
+        self._activated.wait()
+        tellers = [t for t in (self._teller, self._root_listening) if t is not None]
+        for teller in tellers:
+            teller.start()
+        try:
+            report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
+        finally:
+            for teller in tellers:
+                teller.close()
+        assert isinstance(report, TopologyReport)
+        return report
+
+    def activate(self) -> None:
+        """Let the spouts emit, within half a second; repeats are ignored."""
+        self._set_active(True)
+
+    def deactivate(self) -> None:
+        """Let the spouts emit no more, nor again; what is under way is done, acked and saved."""
+        self._set_active(False)
+
+    def _set_active(self, is_active: bool) -> None:
+        self.is_active = is_active
+        if self.core is not None:
+            self.core.is_active = is_active
+        if is_active:
+            self._activated.set()
+        else:
+            self._activated.clear()
+
+    def open(self, *_: Any, **__: Any) -> None:
+        """Refused: a topology has no bolts of the caller's own to drive by hand."""
+        raise JobError("a topology can't be driven by hand.", remedy="Call run.")
+
+    def _on_notice(self, notice: BoltNotice) -> None:
+        if notice.kind in ("restarting", "fatal"):
+            self._teller.died(notice.bolt, without_secrets(notice.detail))
+
+    def _extended(self, report: Report) -> TopologyReport:
+        core = self.core
+        self._teller.close()  # what tasks reported is told
+        return TopologyReport(
+            **msgspec.structs.asdict(report),
+            stages=tuple(core.stage_figures()) if core is not None else (),
+            trees=core.tree_figures() if core is not None else None,
+            errors=tuple(self._teller.errors()),
+        )
+
+    def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
+        topology = self.topology
+        if self._root_listening is not None:
+            self._root_listening.opened(self.name, checkpoint)
+        self.core = TopologyCore(
+            self.plans,
+            self.settings,
+            next_id=self._next_id,
+            checkpoint=checkpoint,
+            translate={
+                name: telling_slow(f"translate of {name}", call)
+                for name, call in topology.translations.items()
+            },
+            ackers=topology.ackers,
+            tree_timeout_s=topology.tree_timeout_s,
+            max_pending=topology.max_pending,
+            watch=self._root_watch(),
+            on_watched=self._teller.watched,
+            has_dead_letter=self.dead_letter is not None,
+        )
+        self.core.is_active = self.is_active
+        return self.core
+
+    def _root_watch(self) -> RootWatch:
+        """Who hears of roots; one that nobody asks for costs the hub a sampler's call."""
+        callbacks = self.topology.callbacks.values()
+        metrics = self.settings.metrics
+        samples = None
+        if any(spout.hooks for spout in callbacks) or metrics.interval_s is not None:
+            samples = EvenSampler(metrics.sample_one_in, chance=random.Random())
+        return RootWatch(
+            on_end=self._teller.ended,
+            hears_all=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
+            samples=samples,
+            on_emit=self._teller.emitted if any(spout.hooks for spout in callbacks) else None,
+            listening=self._root_listening,
+        )
