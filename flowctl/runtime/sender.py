@@ -17,8 +17,8 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.records import Emission, RevokeOrder
 from flowctl.errors import SourceError
 from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.light import light_logger
 from flowctl.instrumentation.snapshot import Waits
-from flowctl.instrumentation.stdlib import light_logger
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
 from flowctl.runtime.faults import unsendable_error

@@ -6,7 +6,7 @@ import random
 import secrets
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -17,18 +17,34 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import JobError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, SpoutListener
+from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.runtime.spout import FlowControlSpout
-from flowctl.topology.callbacks import CallbackThread, telling_slow
+from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.listening import RootListening
+from flowctl.topology.metrics import Consumer
+from flowctl.topology.plan import StagePlan
 from flowctl.topology.roots import RootWatch
+from flowctl.topology.routing import Translate
 from flowctl.topology.sources import sources_of
 from flowctl.topology.stages import Stages
 
-if TYPE_CHECKING:
-    from flowctl.topology.topology import Topology
+
+class Declared(Protocol):
+    """What a job needs of a :class:`flowctl.topology.Topology`; keys are names of spouts."""
+
+    name: str
+    tree_timeout_s: float
+    max_pending: int | None
+    ackers: int
+    is_debug: bool
+    producers: dict[str, FlowProducer]
+    translations: dict[str, Translate]
+    callbacks: dict[str, SpoutCallbacks]
+    consumers: list[Consumer]
+
+    def plans(self, settings: Settings | None = None) -> list[StagePlan]: ...
 
 
 def random_ids() -> NextId:
@@ -52,7 +68,7 @@ class TopologyJob(FlowControlSpout):
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Declared,
         stages: Stages,
         checkpoint: CheckpointStore,
         settings: Settings,

@@ -14,8 +14,9 @@ from flowctl.core.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
+from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
-from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, problem_of, take
+from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
 
 # Called with each input; returning is its ack, raising its fail.
 Execute: TypeAlias = Callable[[Input, Collector], Any]

@@ -13,13 +13,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from operator import index as as_integer
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from flowctl.core.settlement import DEFAULT_STREAM, Emitted, ReportedError, Sum, Watched
-from flowctl.errors import JobError, without_secrets
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, Sum, Watched
 from flowctl.instrumentation.hooks import (
     BoltAckInfo,
     BoltExecuteInfo,
@@ -29,15 +27,10 @@ from flowctl.instrumentation.hooks import (
     make_hooks,
 )
 from flowctl.instrumentation.sampler import EvenSampler
-from flowctl.instrumentation.task_metrics import BOLT_METRICS
+from flowctl.topology.inputs import Input
+from flowctl.topology.notes import Notes, add_to
 
-if TYPE_CHECKING:
-    from flowctl.topology.inputs import Input
-
-# Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
-_ERRORS_MAX: Final = 20
-_COUNT_MAX: Final = 1 << 62  # what can be sent has 64 bits
-_PROBLEM_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
+_NO_NOTES: Final = Notes()
 
 
 class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,50 +47,6 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         """Whether a task can do without a :class:`BoltWatch`."""
         return not self.hooks and not self.is_counting
-
-
-class Notes:
-    """What a bolt itself said of one tuple, through its collector."""
-
-    __slots__ = ("counts", "errors", "errors_left_out", "means")
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.means: dict[str, Sum] = {}
-        self.errors: list[ReportedError] = []
-        self.errors_left_out = 0
-
-    def count(self, name: str, by: int) -> None:
-        """Count ``by`` more of the user's own metric ``name``."""
-        if name not in self.counts:
-            _check_name(name, self.means)
-        total = self.counts.get(name, 0) + as_integer(by)
-        if abs(total) > _COUNT_MAX:
-            raise JobError(f"metric {name!r}: {total} is too much.", remedy="Count what there is.")
-        self.counts[name] = total
-
-    def measure(self, name: str, value: float) -> None:
-        """Take ``value`` into the user's own mean ``name``."""
-        if name not in self.means:
-            _check_name(name, self.counts)
-        _add(self.means, name, float(value))
-
-    def report_error(self, error: BaseException) -> None:
-        """Keep ``error``, without secrets, or only its number if there are many."""
-        if len(self.errors) < _ERRORS_MAX:
-            problem = problem_of(error)[:_PROBLEM_CHARS_MAX]
-            self.errors.append(ReportedError(type(error).__name__, problem))
-        else:
-            self.errors_left_out += 1
-
-    def watched(self) -> Watched:
-        """As it is sent."""
-        return Watched(
-            counts=self.counts,
-            means=self.means,
-            errors=self.errors,
-            errors_left_out=self.errors_left_out,
-        )
 
 
 class BoltWatch:
@@ -144,7 +93,7 @@ class BoltWatch:
         source, began_s, delta_s = given._source, given._execute_at_s, None
         if began_s is not None:
             delta_s = self._clock() - began_s
-            _add(self._execute_s, source, delta_s)
+            add_to(self._execute_s, source, delta_s)
         if self._hooks is not None:
             self._tell_emits(emits, start)
             self._hooks.bolt_execute(BoltExecuteInfo(given, self._task_id, delta_s))
@@ -155,7 +104,7 @@ class BoltWatch:
         source, came_s, delta_s = given._source, given._came_at_s, None
         if came_s is not None:
             delta_s = self._clock() - came_s
-            _add(self._process_s, source, delta_s)
+            add_to(self._process_s, source, delta_s)
         if self._hooks is not None:
             self._hooks.bolt_ack(BoltAckInfo(given, self._task_id, delta_s))
         self._acked[source] += 1
@@ -218,26 +167,3 @@ def take(watch: BoltWatch | None, emits: Sequence[Emitted], notes: Notes | None)
     if watch is not None:
         return watch.take(emits, notes)
     return notes.watched() if notes is not None else None
-
-
-def problem_of(error: BaseException) -> str:
-    """Return what ``error`` says, without secrets, as what can be sent."""
-    try:
-        text = str(error)
-    except Exception:  # user code again: an exception whose __str__ raises
-        text = ""
-    return without_secrets(text).encode("utf-8", "replace").decode()
-
-
-def _add(sums: dict[str, Sum], key: str, value: float) -> None:
-    total, count = sums.get(key, (0.0, 0))
-    sums[key] = (total + value, count + 1)
-
-
-def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
-    name.encode()  # raises for what could not be sent: here the input fails, there the bolt would
-    if name in BOLT_METRICS or name in others:
-        raise JobError(f"metric {name!r}: there is one already.", remedy="Give another name.")
-
-
-_NO_NOTES: Final = Notes()

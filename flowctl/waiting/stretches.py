@@ -10,7 +10,7 @@ import logging
 from typing import Any, Final
 
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.stdlib import light_logger
+from flowctl.instrumentation.light import light_logger
 
 # A loop whose windows are full waits for milliseconds many times a second: that is detail.  What
 # lasts longer than this a person may want to know of, and it can't come more often.
