@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Tests wait most of the time, for processes and for time to pass; those with Spark share one worker.
+TEST_JOBS ?= 2
 DEMO_ARGS ?=
 SIM_ARGS ?=
 BENCH_ARGS ?=
@@ -35,8 +37,8 @@ help: ## this list
 demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_ARGS="--kill")
 	@$(BIN)/flowctl demo $(DEMO_ARGS)
 
-test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path)
-	@$(BIN)/python -m pytest -q --durations=10 $(PYTEST_ARGS)
+test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path; TEST_JOBS=0: one by one)
+	@$(BIN)/python -m pytest -q --durations=10 -n $(TEST_JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics

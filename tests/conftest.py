@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark"):  # one session takes enough of a machine
+            item.add_marker(pytest.mark.xdist_group("spark"))
     wanted = set(config.getoption("--req"))
     if not wanted:
         return
