@@ -128,7 +128,7 @@ def test_process_raises_always(job: Job) -> None:
 def test_process_raises_once_a_record(job: Job) -> None:
     text = "".join(f"{n} poison\n" if n % 100 == 0 else f"{n}\n" for n in range(1, 2_001))
     job.input.write_text(text)
-    # A tuple may hold several of them, and each fails it once; a copy that fails counts for nothing.
+    # A tuple may hold several, and each fails it once; a copy that fails counts for nothing.
     settings = ("--set", "tuple.records_max=50", "--set", "hedge.enabled=false")
     driver = job.finish(*settings, FAULT="once")
     assert driver.report["tuples_failed"] == 20
