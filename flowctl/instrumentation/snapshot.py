@@ -122,6 +122,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
     waits: Waits = Waits()
 
+    def more(self) -> list[str]:
+        """Lines of the summary that only this kind of run has."""
+        return []
+
 
 class View(Protocol):
     """Shows a run to a person.  Called from one thread; must not block for long."""

@@ -17,7 +17,7 @@ def lines(report: Report) -> list[str]:
     found = [_outcome(report)]
     if report.resumed:
         found.append(_resumed(report))
-    found += [_tuples(report), *_waits(report), _checkpoint(report)]
+    found += [_tuples(report), *report.more(), *_waits(report), _checkpoint(report)]
     if report.error:
         # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
         found.append(f"error: {report.error.partition(chr(10))[0]}")

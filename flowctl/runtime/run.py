@@ -69,6 +69,7 @@ class Run:
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
         on_notice: Callable[[BoltNotice], None] | None = None,
+        extend: Callable[[Report], Report] = lambda report: report,
     ) -> None:
         self._job = job
         self._producer = producer
@@ -80,6 +81,7 @@ class Run:
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
         self._on_notice = on_notice
+        self._extend = extend
         self._bolts_are_gone = False
         self._starting = ""  # what has to start before bolts can: Spark
         self._is_one_frozen = False  # a bolt was silent when the run ended
@@ -124,7 +126,7 @@ class Run:
         error = self._finish(meter, error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
-        report = meter.report(outcome, told, self.checkpointer.saves)
+        report = self._extend(meter.report(outcome, told, self.checkpointer.saves))
         self._view.stop(report)
         self._store.close()  # the last user of an embedded server stops it; a new run reconnects
         if error is not None:

@@ -107,13 +107,13 @@ class FlowControlSpout(HandDriven):
                     dead_letter=self.dead_letter,
                     listener=self.listener,
                     on_notice=self._on_notice,
+                    extend=self._extended,
                 )
-                report = self._extended(run.conduct())
+                report = run.conduct()
         except BaseException as error:
             if run is None:
                 _write_report(_report_of_no_run(self.name, error), report_path)
             if hasattr(error, "report"):
-                error.report = self._extended(error.report)
                 _write_report(error.report, report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"

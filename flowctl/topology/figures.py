@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.snapshot import Report
+
+_TASKS_TOLD: Final = 3  # of those that reported errors; the report has all
 
 
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,3 +58,19 @@ class TopologyReport(Report, frozen=True, kw_only=True):
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
     errors: tuple[TaskErrors, ...] = ()
+
+    def more(self) -> list[str]:
+        """How the trees ended, and which tasks reported errors."""
+        found = []
+        if self.trees is not None:
+            trees = self.trees
+            found.append(
+                f"trees {count(trees.complete)} complete · {count(trees.expired)} expired"
+                f" · {count(trees.failed)} failed · {count(trees.replayed)} sent again"
+            )
+        for task in self.errors[:_TASKS_TOLD]:
+            latest = f", the last {task.latest[-1]}" if task.latest else ""
+            found.append(f"{task.task} reported {counted(task.count, 'error')}{latest}")
+        if len(self.errors) > _TASKS_TOLD:
+            found.append(f"and {count(len(self.errors) - _TASKS_TOLD)} more tasks reported errors")
+        return found

@@ -19,6 +19,7 @@ from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainVi
 from flowctl.instrumentation.plain import line as plain_line
 from flowctl.instrumentation.snapshot import BoltView, HeldUpBy, Report, Snapshot, Waits
 from flowctl.instrumentation.views import make_view, suits_live
+from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
 
 BOLT = BoltView(
     name="b1", state=ev.BoltState.NORMAL, up=True, window=4, in_flight=3,
@@ -239,3 +240,23 @@ def test_numbers() -> None:
     assert numbers.rate(0.5) == "0.5/s"
     assert numbers.bar(0.1, 100, 10) == "█"
     assert numbers.holes_bar([(True, 1), (False, 0.0), (True, 100)], 10).count("░") == 1
+
+
+@pytest.mark.req("S68", "S85")
+def test_a_topologys_summary_tells_of_trees_and_of_reported_errors() -> None:
+    trees = TreeFigures(
+        complete=20_000,
+        failed=100,
+        expired=0,
+        replayed=80,
+        pending_now=0,
+        ledger_now=0,
+        orphans=0,
+        dropped_emits=0,
+    )
+    errors = [TaskErrors(task=f"store.{n}", count=n, latest=(f"E{n}",)) for n in range(1, 6)]
+    report = TopologyReport(**msgspec.structs.asdict(REPORT), trees=trees, errors=tuple(errors))
+    told = summary.lines(report)
+    assert "trees 20 000 complete · 0 expired · 100 failed · 80 sent again" in told
+    assert "store.1 reported 1 error, the last E1" in told
+    assert "and 2 more tasks reported errors" in told
