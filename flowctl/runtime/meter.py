@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 from typing import Literal
 
@@ -11,7 +12,7 @@ import msgspec
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import (
     BoltView,
     HeldUpBy,
@@ -72,17 +73,12 @@ class Meter:
         # Where what was read is saved, a kill runs nothing again (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s = control.store_away_since_s
-        views = [
-            PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
-            for n, p in partitions.items()
-        ]
-        views.sort(key=lambda view: not view.acked_above)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
             phase=phase,
             bolts=bolts,
-            partitions=tuple(views[:_PARTITIONS_SHOWN]),
+            partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
             records_per_s=rate,
             records_buffered=buffered,
@@ -192,6 +188,16 @@ class Meter:
             max_in_flight_records=counters.records_pending_max,
             waits=last.waits,
         )
+
+
+def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:
+    """Those with something above the cumulative ack first; as many as are shown."""
+    views = [
+        PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
+        for n, p in partitions.items()
+    ]
+    views.sort(key=lambda view: not view.acked_above)
+    return tuple(views[:_PARTITIONS_SHOWN])
 
 
 def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:

@@ -87,12 +87,11 @@ class Run:
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
-        epoch = store.acquire(job)
-        restored = store.load(job)
+        epoch = self._epoch = store.acquire(job)
+        restored = self._restored = store.load(job)
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
-        self._restored = restored
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
         )
@@ -102,13 +101,10 @@ class Run:
             unsaved_max=settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
         )
-        self._dead_letters = (
-            DeadLetters(self.control, dead_letter, job=job) if dead_letter is not None else None
-        )
+        self._dead_letters = _dead_letters(self.control, dead_letter, job)
         self._listening = Listening(listener) if listener is not None else None
         self._server: SpoutServer | None = None
         self._sender: Sender | None = None
-        self._epoch = epoch
 
     def conduct(self) -> Report:
         """Run to the end; return the report, or raise what ended it with ``report`` attached."""
@@ -377,6 +373,11 @@ class Run:
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
             self._show(meter)
+
+
+def _dead_letters(control: RunControl, given: DeadLetter | None, job: str) -> DeadLetters | None:
+    # Not by truth: a dead letter of the user's may be an empty list of its own.
+    return DeadLetters(control, given, job=job) if given is not None else None
 
 
 def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:
