@@ -1,7 +1,7 @@
 """Which offsets of a partition may be committed, where single offsets are emitted and acked.
 
-For whoever tracks records one by one, in a loop of their own; nothing in a run does: it tracks whole
-tuples and uses :mod:`flowctl.core.ledger` itself.  Both are the same account: the ledger numbers
+For whoever tracks records one by one, in a loop of their own.  No run does: it tracks whole tuples
+and uses :mod:`flowctl.core.ledger` itself.  Both are the same account: the ledger numbers
 densely what is emitted, so offsets that do not exist have no number and are jumped (S99).
 """
 

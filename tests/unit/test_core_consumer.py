@@ -132,3 +132,16 @@ def test_what_a_shrunk_window_holds_too_much_is_worked_off_first() -> None:
     assert driver.emit() == []
     driver.ack(emissions[3])
     assert len(driver.emit()) == 1
+
+
+def test_a_large_window_tells_of_moves_not_of_single_steps() -> None:
+    """A sixteenth of 100 is 6.25: the seventh step is the first that is told."""
+    driver = Driver("a", window_initial=100, window_growth="ack")
+    driver.offer(120)
+    emissions = driver.emit()
+    for emission in emissions[:6]:
+        driver.ack(emission)
+    assert driver.window("a") == 106
+    assert driver.events(WindowChanged) == []
+    driver.ack(emissions[6])
+    assert [(e.before, e.after) for e in driver.events(WindowChanged)] == [(100, 107)]

@@ -7,7 +7,13 @@ from collections import deque
 import pytest
 
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
-from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, RoundRobin, dispatcher_for
+from flowctl.core.dispatch import (
+    EXACT_MAX,
+    BetterOfTwo,
+    LeastCompletion,
+    RoundRobin,
+    dispatcher_for,
+)
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
@@ -142,7 +148,9 @@ def test_with_the_257th_bolt_the_better_of_two_goes_on_where_the_heap_was() -> N
     driver = Driver(*names, dispatch_choice="least_completion", window_initial=1)
     driver.offer(EXACT_MAX + 2)
     first = driver.emit(EXACT_MAX // 2)
+    assert isinstance(driver.core._emitter.dispatcher, LeastCompletion)
     driver.add("late")
+    assert isinstance(driver.core._emitter.dispatcher, BetterOfTwo)
     then = driver.emit()
     assert sorted(e.bolt for e in first + then) == sorted([*names, "late"])
     driver.ack(then[0])
