@@ -26,7 +26,10 @@ if TYPE_CHECKING:
         InternalError,
         JobError,
         ProcessError,
+        RetryLater,
         SourceError,
+        TargetDownError,
+        TooManyLostError,
         WireError,
     )
     from flowctl.instrumentation.snapshot import Report
@@ -55,10 +58,13 @@ __all__ = [
     "ProcessError",
     "Record",
     "Report",
+    "RetryLater",
     "Settings",
     "SourceChunk",
     "SourceError",
     "Span",
+    "TargetDownError",
+    "TooManyLostError",
     "WireError",
     "__version__",
 ]

@@ -16,6 +16,7 @@ that says what to do next.  No message ever holds a password (see :func:`without
 from __future__ import annotations
 
 import re
+from typing import Any
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -71,6 +72,31 @@ class ProcessError(JobError):
     """``process`` failed on the same tuple until the attempts ran out."""
 
 
+class RetryLater(FlowctlError):
+    """Raised by ``process``: the target can't take this now; nothing is wrong with the records.
+
+    The tuple goes again without an attempt being counted, after ``after_s`` seconds if that is
+    given (what a ``Retry-After`` said), and less is sent to the target meanwhile.
+    """
+
+    def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+        if after_s is not None and not 0 <= after_s < float("inf"):
+            raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
+        self.after_s = after_s
+        super().__init__(reason or "the target asked to be tried again later")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _retry_later, (self.problem, self.after_s)
+
+
+def _retry_later(reason: str, after_s: float | None) -> RetryLater:
+    return RetryLater(reason, after_s=after_s)
+
+
+class TooManyLostError(JobError):
+    """More records were rejected or dead-lettered than ``--fail-over`` allows."""
+
+
 class EnvironmentFault(FlowctlError):
     """The operator must act: something around the job is missing, wrong or away."""
 
@@ -89,6 +115,10 @@ class FencedError(EnvironmentFault):
 
 class BoltsUnavailableError(EnvironmentFault):
     """No bolt came up, or none is left and none comes back."""
+
+
+class TargetDownError(EnvironmentFault):
+    """What ``process`` writes to took nothing for ``retry.give_up_after_s``."""
 
 
 class AuthenticationError(EnvironmentFault):

@@ -74,6 +74,16 @@ class DriverCore(Protocol):
     def on_fail(
         self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
     ) -> AckOutcome: ...
+    def on_refused(
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+    ) -> AckOutcome: ...
     def on_revoked(
         self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float
     ) -> None: ...

@@ -67,13 +67,24 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     acked_through: Position | None = None
 
 
+class Rejected(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One record of a tuple that ``process`` can't use, and why.
+
+    ``index`` counts from 0 within the tuple.
+    """
+
+    index: int
+    reason: str
+
+
 class Batch(Sequence[Record]):
     """What ``process`` gets: the records of one tuple, in source order, and its span.
 
     Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out
     last (None before the first and after the end): when ``process`` raises, it names the
     record that was being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far
-    [s]; None: none was.
+    [s]; None: none was.  ``rejected`` maps the index of each rejected record to its reason;
+    ``left_out`` counts the records whose effect a sink already had from an earlier attempt.
 
     ``clock`` gives monotonic seconds; whoever runs ``process`` brings it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
@@ -81,8 +92,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_records", "attempt", "bolt", "reading_index", "sink_s", "span",
-        "tell_prolonged",
+        "_clock", "_in_sink", "_records", "attempt", "bolt", "left_out", "reading_index",
+        "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +113,8 @@ class Batch(Sequence[Record]):
         self.bolt = bolt
         self.attempt = attempt
         self.reading_index: int | None = None
+        self.rejected: dict[int, str] = {}
+        self.left_out = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -119,6 +132,34 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return self._records[index]
+
+    def reject(self, record: Record | int, reason: object) -> None:
+        """Settle one record that can't be used; the rest of the batch goes on.
+
+        ``record`` is a record of this batch or its index (0 is the first, -1 the last).
+        ``reason`` is text or an exception.  When ``process`` returns, the record is counted as
+        rejected and goes to the dead letter, if the job has one; it is not tried again.  If
+        ``process`` raises, nothing is settled: the record may be rejected again next time.
+
+        A record that was rejected before keeps its first reason.  Raises IndexError or ValueError
+        for a record that is not in this batch.
+        """
+        index = record if isinstance(record, int) else self._index_of(record)
+        if index < 0:
+            index += len(self._records)
+        if not 0 <= index < len(self._records):
+            raise IndexError(f"reject({record}): the batch has {len(self._records)} records")
+        text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
+        self.rejected.setdefault(index, str(text))
+
+    def _index_of(self, record: Record) -> int:
+        reading = self.reading_index
+        if reading is not None and self._records[reading] is record:
+            return reading
+        for index, candidate in enumerate(self._records):
+            if candidate is record:
+                return index
+        return self._records.index(record)  # an equal copy will do; raises ValueError
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:
@@ -168,7 +209,9 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cumulative idle time when this tuple began, ``sink_s`` the part of the service in which a
     sink was waited for (None: ``process`` does not tell).
     A bolt without telemetry leaves the durations None.  ``settlement`` is what a topology's bolt
-    made of the tuple; None: nothing but processed it.
+    made of the tuple; None: nothing but processed it.  ``rejected`` are records of the tuple that
+    ``process`` could not use, each index once, in order; ``left_out`` counts those whose effect the
+    sink had already.
     """
 
     bolt: str
@@ -180,6 +223,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     idle_total_s: float | None = None
     sink_s: float | None = None
     settlement: Settlement | None = None
+    rejected: Sequence[Rejected] = ()
+    left_out: int = 0
 
 
 class AckOutcome(enum.Enum):
@@ -190,6 +235,7 @@ class AckOutcome(enum.Enum):
     DUPLICATE = "duplicate"  # the tuple was already complete
     UNKNOWN = "unknown"  # no such tuple, or from an epoch that is over
     FAILED = "failed"  # a fail was taken: the tuple goes again
+    REFUSED = "refused"  # the target has no room now: the tuple goes again, no attempt is counted
     DROPPED = "dropped"  # a fail was taken where nothing is sent again (core/guarantee.py)
     GAVE_UP = "gave_up"  # a fail was taken and the attempts ran out
 

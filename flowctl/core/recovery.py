@@ -104,6 +104,18 @@ class Recovery:
         )
         return AckOutcome.FAILED
 
+    def refuse(
+        self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
+    ) -> AckOutcome:
+        """The target refused ``flow_tuple``: it goes again, without a fault."""
+        self._counters.refused += 1
+        if not self._sends_again:
+            self.drop(flow_tuple, bolt, reason, now_s)
+            return AckOutcome.DROPPED
+        wait_s = self._settings.retry.backoff_first_s if after_s is None else after_s
+        self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)
+        return AckOutcome.REFUSED
+
     def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
         event = TupleGaveUp(
             at_s=now_s,

@@ -108,6 +108,9 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     # S110: exponential, first wait, factor 2.
     backoff_first_s: Seconds = 0.1
     backoff_max_s: Seconds = 10.0
+    # While (nearly) nothing succeeds no attempt is counted; after this long the run ends. Longer
+    # than the restart or failover of a managed database (1 to 2 minutes, a minor upgrade some 10).
+    give_up_after_s: Seconds = 600.0
     # Up to half of the wait is left out at random, so that tuples which failed together (a database
     # that went away) do not all come back at the same moment.
     jitter_share: Share = 0.5

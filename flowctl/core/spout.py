@@ -255,6 +255,32 @@ class SpoutCore:
             return AckOutcome.DUPLICATE
         return self._recovery.fault(flow_tuple, bolt, reason, now_s)
 
+    def on_refused(
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+    ) -> AckOutcome:
+        """The target had no room or is away: the tuple goes again, and no attempt is counted.
+
+        ``after_s``: how long it asked to be left alone.
+        """
+        consumer = self._speaker(bolt, epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        consumer.is_stalled = False
+        flow_tuple = consumer.take_out(tuple_id)
+        if flow_tuple is None:
+            consumer.strays.pop(tuple_id, None)
+        self._note_room(consumer)
+        if flow_tuple is None:
+            return AckOutcome.DUPLICATE
+        return self._recovery.refuse(flow_tuple, bolt, reason, after_s, now_s)
+
     def poll_dead(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
 

@@ -80,6 +80,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same, were there no selective acks
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
+    target_down_s: float | None = None  # since when (nearly) nothing succeeds
+    records_rejected: int = 0
+    records_dead_lettered: int = 0
+    records_left_out: int = 0
     waits: Waits = Waits()
     # What held up the spout over the last few seconds, and for what share of them, 0…1.
     held_up_by: HeldUpBy = ""
@@ -117,6 +121,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_dropped: int = 0  # where nothing is sent again: failed, expired or lost
     records_dropped: int = 0
     tuples_dead_lettered: int = 0  # given up and kept elsewhere; among the acked ones
+    records_dead_lettered: int = 0
+    records_rejected: int = 0  # by process, one by one; among the acked ones
+    records_left_out: int = 0  # among the acked ones; the sink had their effect already
+    calls_refused: int = 0  # the target had no room or was away
+    target_down_total_s: float = 0.0  # how long (nearly) nothing succeeded
     max_in_flight_records: int  # the most that was emitted and not acked at one moment
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input

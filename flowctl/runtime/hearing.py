@@ -8,7 +8,14 @@ from flowctl.errors import FencedError, InternalError, ProcessError
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import describe_fail, gave_up_error
 from flowctl.runtime.listening import Listening
-from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat, Revoked, SettledFrame
+from flowctl.wire.frames import (
+    AckFrame,
+    DetailedAckFrame,
+    FailFrame,
+    Heartbeat,
+    Revoked,
+    SettledFrame,
+)
 from flowctl.wire.server import Inbound, Joined, Left, Received
 
 
@@ -49,6 +56,8 @@ class Hearing:
                     idle_total_s=frame.idle_total_s,
                     sink_s=frame.sink_s,
                     settlement=frame.settlement if isinstance(frame, SettledFrame) else None,
+                    rejected=frame.rejected if isinstance(frame, DetailedAckFrame) else (),
+                    left_out=frame.left_out if isinstance(frame, DetailedAckFrame) else 0,
                 ),
                 now_s=now_s,
             )
@@ -78,6 +87,11 @@ class Hearing:
             )
             return
         reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
+        if frame.refused:
+            control.core.on_refused(
+                bolt, epoch, frame.tuple_id, reason=reason, after_s=frame.after_s, now_s=now_s
+            )
+            return
         outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(frame)

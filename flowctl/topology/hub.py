@@ -216,6 +216,24 @@ class TopologyCore:
         self._collect(stage, core, now_s)
         return outcome
 
+    def on_refused(
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+    ) -> AckOutcome:
+        """As in ``SpoutCore``."""
+        stage, core = self._place(bolt)
+        outcome = core.on_refused(
+            bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
+        )
+        self._collect(stage, core, now_s)
+        return outcome
+
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """As in ``SpoutCore``."""
         self._place(bolt)[1].on_revoked(bolt, epoch, tuple_ids, now_s=now_s)

@@ -11,10 +11,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from flowctl.core.records import Position, Record
+from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.settlement import Settlement
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2  # 1 had no DetailedAckFrame, and fails could not be refusals
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -69,11 +69,23 @@ class SettledFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=11):
     settlement: Settlement = Settlement()
 
 
+class DetailedAckFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=12):
+    """Bolt → spout: an ack with news of single records; most acks have none.
+
+    As in :class:`flowctl.core.records.Ack`.
+    """
+
+    rejected: list[Rejected] = []
+    left_out: int = 0
+
+
 class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Bolt → spout: ``process`` raised.
 
     ``record_index`` is the record being worked on, if known; ``fenced`` says that the sink
     refused this driver because a newer one owns it: the run must stop, not retry.
+    ``refused`` says that the target had no room or is away (congestion, not a fault of the
+    records); ``after_s`` is how long it asked to be left alone [s], None: it did not say.
     """
 
     tuple_id: int
@@ -82,6 +94,8 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     traceback: str
     record_index: int | None
     fenced: bool
+    refused: bool = False
+    after_s: float | None = None
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
@@ -118,4 +132,6 @@ class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | Ping | End
-ToSpout: TypeAlias = Hello | AckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+ToSpout: TypeAlias = (
+    Hello | AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+)

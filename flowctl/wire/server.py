@@ -21,6 +21,7 @@ from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import (
     PROTOCOL_VERSION,
     AckFrame,
+    DetailedAckFrame,
     FailFrame,
     Heartbeat,
     Revoked,
@@ -81,7 +82,9 @@ class _Connection:
         self.epoch = epoch
         self.stream = stream
         # No Hello here: a second one is a breach of protocol like any unknown frame.
-        decoder = decoder_of(AckFrame | SettledFrame | FailFrame | Heartbeat | Revoked)
+        decoder = decoder_of(
+            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+        )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer = FrameWriter(frame_bytes_max)
         self.waits_to_write = False

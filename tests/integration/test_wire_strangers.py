@@ -59,7 +59,7 @@ def _works(s, bolt: str) -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x00" * 100,
         auth.MAGIC + b"\x01" * (auth.NONCE_BYTES + auth.PROOF_BYTES),
-        _frame(Hello(1, "b1", 1, 1, "x")),
+        _frame(Hello(frames.PROTOCOL_VERSION, "b1", 1, 1, "x")),
         b"\xff" * 100_000,
     ],
 )
@@ -160,7 +160,7 @@ def test_a_first_frame_that_is_no_hello_is_refused(said):
     [
         LENGTH.pack((256 << 20) + 1),
         LENGTH.pack(1) + b"\xc1",
-        _frame(Hello(1, "b1", 1, 1, "x")),
+        _frame(Hello(frames.PROTOCOL_VERSION, "b1", 1, 1, "x")),
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
