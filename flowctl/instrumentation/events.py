@@ -29,6 +29,11 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleGaveUp: "tuple_gave_up",
     ev.TupleDeadLettered: "tuple_dead_lettered",
     ev.TupleDropped: "tuple_dropped",
+    ev.TupleRefused: "tuple_refused",
+    ev.TupleCut: "tuple_cut",
+    ev.RecordsRejected: "records_rejected",
+    ev.TargetWentDown: "target_down",
+    ev.TargetCameBack: "target_back",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
@@ -42,6 +47,11 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
     ev.TupleDropped: logging.WARNING,
+    ev.TargetWentDown: logging.ERROR,
+    ev.TargetCameBack: logging.WARNING,
+    ev.TupleRefused: logging.DEBUG,  # one a call while a target is full: counted, not told
+    ev.TupleCut: logging.DEBUG,
+    ev.RecordsRejected: logging.DEBUG,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -113,6 +123,14 @@ def _cap(cap: int | None) -> str:
 
 def _failure(event: ev.FlowEvent) -> str:
     match event:
+        case ev.TargetWentDown():
+            return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
+        case ev.TargetCameBack():
+            down = numbers.duration(event.down_s)
+            asked = numbers.counted(event.asked, "time")
+            if event.reason:
+                return f"not the target, after all ({down}, asked {asked}): {event.reason}"
+            return f"the target is back after {down}, asked {asked}"
         case ev.TupleFailed():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"{event.bolt}  tuple {event.tuple_id} failed ({where}): {event.reason}"
