@@ -24,6 +24,7 @@ from flowctl.core.intake import Intake
 from flowctl.core.isolation import Isolation
 from flowctl.core.records import AckOutcome, Record
 from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.state import Liveness
 from flowctl.core.target import Target
 from flowctl.core.tuples import FlowTuple
 
@@ -168,7 +169,7 @@ class Failures:
             self._excuse()
         flow_tuple.shun(consumer.bolt)  # it rests now
         consumer.on_refused(flow_tuple.sent_at_s, now_s)
-        if consumer.is_resting:
+        if consumer.liveness is Liveness.RESTING:
             self._book.alarms.set(consumer, consumer.rests_until_s)
         self._refuse(flow_tuple, consumer.bolt, reason, after_s, now_s)
         return AckOutcome.REFUSED
