@@ -11,6 +11,7 @@ Imported only where it is needed: asyncio costs a worker 50 ms.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -45,10 +46,12 @@ class _Slots:
         self._fill_later: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._ended = asyncio.Event()
+        self._defect: BaseException | None = None
 
     async def work(self) -> None:
         """Return when the link has ended, and each task with it."""
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._link.on_end = self._from_outside(self._end)
         self._link.on_tuples = self._from_outside(self._fill)
         self._link.start()
@@ -56,6 +59,8 @@ class _Slots:
         await self._ended.wait()
         while self._tasks:  # one may take its time to end
             await asyncio.wait(self._tasks)
+        if self._defect is not None:
+            raise self._defect
 
     def _from_outside(self, call: Callable[[], None]) -> Callable[[], None]:
         def in_the_loop() -> None:
@@ -91,9 +96,16 @@ class _Slots:
 
     def _begin(self, work: Work, slot: object) -> None:
         # A task for each tuple: its context variables and its cancellation are its own.
-        task = self._loop.create_task(self._turn(work, slot))
+        turn = self._turn(work, slot)
+        task = self._loop.create_task(turn, context=self._context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            self._defect = defect  # not of process: the bolt must not go on with a slot less
+            self._end()
 
     async def _turn(self, work: Work, slot: object) -> None:
         """Process one tuple, report, and let the slot go on."""

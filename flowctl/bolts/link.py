@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.sending import Sending
 from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
@@ -112,12 +113,7 @@ class Link:
         self.revoked = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
         self._sending = threading.Lock()
-        self._backpressure = Idling(
-            make_wait_strategy(
-                self._wait, WaitSituation.BACK_PRESSURE_WAIT, park=self._await_writable
-            ),
-            Stretch("backpressure_began", "backpressure_ended", bolt=bolt),
-        )
+        self._out = Sending(stream, endpoint.wait, bolt=bolt)
         self._thread = threading.Thread(target=self._run, name=f"flowctl-link-{bolt}", daemon=True)
 
     def start(self) -> None:
@@ -189,12 +185,12 @@ class Link:
         return not self._pauses.is_free
 
     def flush(self) -> None:
-        """Send what was reported."""
+        """Send what was reported.  Nothing is taken from the queue by a thread that waits here."""
         with self._sending:
             with self._changed:
                 data = self._writer.take()
                 self._waiting_acks = 0
-            self._send(data)
+            self._out.send(data)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Tell, with the next heartbeat, that an input takes longer, and so all of ``batch``.
@@ -273,26 +269,6 @@ class Link:
             self._changed.acquire()
         if self.ended is not None:
             raise WaitInterrupted
-
-    def _send(self, data: bytearray) -> None:
-        """Send all, in order; a connection that is gone is the link thread's to notice.
-
-        Nothing is taken from the queue meanwhile by whoever waits here.  Holding _sending.
-        """
-        try:
-            while data:
-                del data[: self._stream.send(data)]
-                if data:
-                    self._backpressure.wait()
-        except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
-            pass
-        self._backpressure.over()
-
-    def _await_writable(self, timeout_s: float) -> None:
-        """A :data:`Parking`: a stop ends it by shutting down the connection."""
-        writable = select.poll()
-        writable.register(self._stream.fileno(), select.POLLOUT)
-        writable.poll(timeout_s * 1000)
 
     # -- the link thread -------------------------------------------------------------------
 
