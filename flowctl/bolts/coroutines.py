@@ -42,6 +42,7 @@ class _Slots:
         self._process = process
         self._turns = turns
         self._free = [object() for _ in range(slots)]  # those that have no tuple
+        self._idle: set[object] = set()  # of those: the link counts them as idle
         self._tasks: set[asyncio.Task[None]] = set()
         self._fill_later: asyncio.TimerHandle | None = None
         self._flush_is_due = False
@@ -78,21 +79,32 @@ class _Slots:
         """Give tuples to free slots; look again when a pause is over."""
         free, self._free = self._free, []
         look_in_s = math.inf
-        for place, slot in enumerate(free):
-            taken = self._link.take_now(slot)
-            if isinstance(taken, Work):
-                self._begin(taken, slot)
+        is_empty = False
+        for slot in free:
+            if is_empty and slot in self._idle:  # it would hear the same
+                self._free.append(slot)
                 continue
-            self._free.append(slot)
-            if taken is None and not self._link.is_pausing:  # nothing for the others either
-                self._free += free[place + 1 :]
-                break
-            look_in_s = min(look_in_s, math.inf if taken is None else taken)
+            pause_s = self._go_on(slot)
+            look_in_s = min(look_in_s, pause_s or math.inf)
+            is_empty = slot in self._idle and not self._link.is_pausing
         if self._fill_later is not None:
             self._fill_later.cancel()
             self._fill_later = None
         if look_in_s < math.inf:
             self._fill_later = self._loop.call_later(look_in_s, self._fill)
+
+    def _go_on(self, slot: object) -> float:
+        """Give ``slot`` its next tuple, if there is one; return how long it has to wait [s]."""
+        self._idle.discard(slot)
+        taken = self._link.take_now(slot)
+        if isinstance(taken, Work):
+            self._begin(taken, slot)
+            return 0.0
+        self._free.append(slot)
+        if taken is None:
+            self._idle.add(slot)
+            return 0.0
+        return taken
 
     def _begin(self, work: Work, slot: object) -> None:
         # A task for each tuple: its context variables and its cancellation are its own.
@@ -121,13 +133,7 @@ class _Slots:
             outcome = turn.returned(made)
         concerns_others = self._link.report(outcome, slot)
         self._flush_soon()
-        taken = self._link.take_now(slot)
-        if isinstance(taken, Work):
-            self._begin(taken, slot)
-        else:
-            self._free.append(slot)
-            concerns_others = concerns_others or taken is not None
-        if concerns_others:
+        if self._go_on(slot) > 0 or concerns_others:
             self._fill()
 
     def _flush_soon(self) -> None:

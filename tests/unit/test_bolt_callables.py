@@ -141,11 +141,11 @@ def test_what_runs_by_itself_is_not_async(process: Any):
 @pytest.mark.parametrize(
     ("process", "said"),
     [
-        (lambda batch: coroutine(batch), r"a coroutine \(coroutine\)"),
+        (coroutine, r"a coroutine \(coroutine\)"),
         (plainly_decorated(coroutine), r"a coroutine \(coroutine\)"),
-        (lambda batch: generator(batch), r"a generator \(generator\)"),
+        (generator, r"a generator \(generator\)"),
         (lambda batch: (each for each in batch), "a generator"),
-        (lambda batch: async_generator(batch), r"an async generator \(async_generator\)"),
+        (async_generator, r"an async generator \(async_generator\)"),
         (lambda batch: map(plain, batch), "a map object"),
         (lambda batch: filter(plain, batch), "a filter object"),
         (lambda batch: Future(), "a Future"),

@@ -66,7 +66,7 @@ def raised_from(outer: BaseException, inner: BaseException, *, implicit: bool = 
             raise inner
         except BaseException as error:
             if implicit:
-                raise outer  # noqa: B904: what is shown here
+                raise outer  # noqa: B904
             raise outer from error
     except BaseException as error:
         return error
@@ -140,7 +140,7 @@ REFUSED = {
     "pipe": BrokenPipeError(),
     "aborted": ConnectionAbortedError(),
     "timeout": TimeoutError(),
-    "socket.timeout": socket.timeout("timed out"),  # noqa: UP041: that it is the same is the point
+    "socket.timeout": socket.timeout("timed out"),  # noqa: UP041
     "no route": OSError(errno.EHOSTUNREACH, "no route"),
     "dns is away": socket.gaierror(socket.EAI_AGAIN, "temporary failure"),
     "urllib away": URLError(ConnectionRefusedError(errno.ECONNREFUSED, "refused")),
@@ -321,7 +321,7 @@ async def _late(error: BaseException) -> bool:
     return True
 
 
-@pytest.mark.parametrize("rule", [lambda _: "yes", lambda _: float("nan"), lambda e: _late(e)])
+@pytest.mark.parametrize("rule", [lambda _: "yes", lambda _: float("nan"), _late])
 def test_a_rule_that_gives_something_else_ends_the_run(rule: Any):
     with pytest.raises(UnrunnableError, match="refusal: returned"):
         judge(ValueError(), rule)
