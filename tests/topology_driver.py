@@ -67,7 +67,9 @@ class Hub:
         has_dead_letter: bool = False,
         listener: Any = None,
         in_order: bool = False,
+        chance: Callable[[], float] | None = lambda: 0.0,
     ) -> None:
+        """``chance`` is of the jitter of back-offs, none by default; None: as in a real run."""
         job = self.job = made.job(
             LocalStages(),
             checkpoint=MemoryCheckpointStore(),
@@ -76,6 +78,8 @@ class Hub:
             listener=listener,
             next_id=next_id or random_ids(),
         )
+        if chance is not None:
+            job.chance = chance
         self.ends: list[Any] = []
         job._teller.ended = self.ends.append  # type: ignore[method-assign]
         core = job._make_core(checkpoint or Checkpoint())

@@ -24,7 +24,7 @@ from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.roots import Roots, RootWatch
+from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage, StageCore
 
@@ -38,8 +38,10 @@ _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    ``next_id`` gives random 64-bit ids.  ``max_pending`` bounds the roots whose trees are not
-    complete (None: only the stages' windows do).  Bolts are named ``stage.number``.
+    ``next_id`` gives random 64-bit ids, ``chance`` numbers from 0 to 1 for the jitter of back-offs
+    (None: none).  ``max_pending`` bounds the roots that were planted and are not done, also those
+    that wait for their back-off (None: only the stages' windows do); it holds back none that goes
+    again.  Bolts are named ``stage.number``.
     ``has_dead_letter``: the driver keeps what ``poll_dead`` gives.
     """
 
@@ -57,6 +59,7 @@ class TopologyCore:
         watch: RootWatch = _UNWATCHED,
         on_watched: OnWatched | None = None,
         has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
@@ -73,13 +76,16 @@ class TopologyCore:
             tree_timeout_s=tree_timeout_s,
             watch=watch,
             has_dead_letter=has_dead_letter,
+            chance=chance,
         )
         self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
         self._input_ended = False
-        self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
+        self._stages = {
+            plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
+        }
         self._router = Router(self._stages, self._roots, translate or {}, self._events)
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
@@ -156,14 +162,19 @@ class TopologyCore:
         if not all(stage.was_served for stage in self._in_order):
             return  # a tree's time would run while Spark starts
         roots = self._roots
-        while not any(stage.is_full for stage in self._first) and not self.is_at_limit:
-            batch = roots.take()
+        while not any(stage.is_full for stage in self._first):
+            batch = roots.take(self._room())
             if not batch:
                 break
             for root in batch:
                 self._router.plant(root, now_s)
             for stage in self._first:
                 stage.flush(now_s)
+
+    def _room(self) -> int:
+        """How many more new roots may be planted at once."""
+        most = self._max_pending
+        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
 
     def _pass_end_on(self, now_s: float) -> None:
         for stage in self._in_order:
@@ -325,8 +336,7 @@ class TopologyCore:
     @property
     def is_at_limit(self) -> bool:
         """As in ``SpoutCore``: so many roots are pending, or the spouts are not active."""
-        most = self._max_pending
-        return not self.is_active or (most is not None and len(self._roots.trees) >= most)
+        return not self.is_active or self._room() <= 0
 
     @property
     def is_served(self) -> bool:

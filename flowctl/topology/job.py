@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -82,6 +83,7 @@ class TopologyJob(FlowControlSpout):
         self.core: TopologyCore | None = None
         self._activated = threading.Event()
         self._next_id = next_id or random_ids()
+        self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
         self._teller = CallbackThread(
             topology.callbacks,
             settings.metrics,
@@ -174,6 +176,7 @@ class TopologyJob(FlowControlSpout):
             watch=self._root_watch(),
             on_watched=self._teller.watched,
             has_dead_letter=self.dead_letter is not None,
+            chance=self.chance,
         )
         self.core.is_active = self.is_active
         return self.core

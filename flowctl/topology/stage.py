@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -45,9 +45,15 @@ class StageCore(SpoutCore):
     reads the :class:`TupleDropped` of each: their roots fail.
     """
 
-    def __init__(self, settings: CoreSettings, *, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        *,
+        checkpoint: Checkpoint,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
         self.dropped: dict[int, Sequence[Record]] = {}
-        super().__init__(settings, checkpoint=checkpoint)
+        super().__init__(settings, checkpoint=checkpoint, chance=chance)
 
     def _let_go(self, flow_tuple: FlowTuple) -> None:
         self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
@@ -65,7 +71,12 @@ class Stage:
     """
 
     def __init__(
-        self, plan: StagePlan, settings: Settings, windows: Mapping[str, float], next_id: NextId
+        self,
+        plan: StagePlan,
+        settings: Settings,
+        windows: Mapping[str, float],
+        next_id: NextId,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
         self.name = plan.name
@@ -80,7 +91,9 @@ class Stage:
         core_settings = _settings_of(plan, settings)
         learned = Checkpoint(windows=dict(windows))
         count = plan.count if plan.is_keyed else 1
-        self.cores = [StageCore(core_settings, checkpoint=learned) for _ in range(count)]
+        self.cores = [
+            StageCore(core_settings, checkpoint=learned, chance=chance) for _ in range(count)
+        ]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
