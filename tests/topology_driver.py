@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from flowctl.config import Settings
 from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
+from flowctl.runtime.spout import _report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
+from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.job import random_ids
 from flowctl.topology.stages import LocalStages
@@ -100,6 +104,12 @@ class Hub:
     @property
     def figures(self) -> Any:
         return self.core.tree_figures()
+
+    def report(self, outcome: Any = "finished") -> TopologyReport:
+        """What a run that ends now would report of the topology."""
+        self.job._teller.start()
+        told = self.job._extended(_report_of_no_run("test", KeyboardInterrupt()))
+        return msgspec.structs.replace(told, outcome=outcome)
 
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""

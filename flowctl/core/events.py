@@ -153,6 +153,18 @@ class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
 
 
+class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``emits`` values that a topology's bolt emitted reached nobody, since this was last told.
+
+    ``source`` is the stage, or ``stage/stream``; ``bolt`` is the last one that emitted one.
+    """
+
+    bolt: str
+    source: str
+    emits: int
+    reason: str
+
+
 class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
     """Another driver reads it from now on; ``handed_over`` tuples under way are left to it."""
 

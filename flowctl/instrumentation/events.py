@@ -29,6 +29,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleGaveUp: "tuple_gave_up",
     ev.TupleDeadLettered: "tuple_dead_lettered",
     ev.TupleDropped: "tuple_dropped",
+    ev.EmitUndelivered: "emit_undelivered",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
@@ -42,6 +43,7 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
     ev.TupleDropped: logging.WARNING,
+    ev.EmitUndelivered: logging.WARNING,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -126,6 +128,8 @@ def _failure(event: ev.FlowEvent) -> str:
         case ev.TupleDropped():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"
+        case ev.EmitUndelivered():
+            return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():

@@ -282,6 +282,7 @@ class TopologyCore:
                 if core.dropped:
                     self._collect(stage, core, now_s)
             stage.refresh_rate()
+        self._router.on_time(now_s)
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
@@ -390,4 +391,5 @@ class TopologyCore:
             ledger_now=sum(map(len, roots.ledgers)),
             orphans=sum(ledger.orphans for ledger in roots.ledgers),
             dropped_emits=self._router.dropped,
+            undelivered_emits=self._router.undelivered.emits,
         )

@@ -157,8 +157,8 @@ class ManualCollector(Collector):
     def emit(
         self,
         value: Any,
-        *,
         anchors: Input | Iterable[Input] = (),
+        *,
         stream: str | None = None,
         task: int | None = None,
     ) -> None:

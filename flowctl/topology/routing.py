@@ -11,13 +11,20 @@ from flowctl.core.acker import Verdict
 from flowctl.core.buffer import size_of
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
-from flowctl.core.settlement import Emitted, Settlement
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
-from flowctl.topology.plan import source_key
+from flowctl.topology.plan import (
+    StagePlan,
+    component_of,
+    did_you_mean,
+    source_key,
+    stream_of,
+)
 from flowctl.topology.root import Root
 from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
+from flowctl.topology.undelivered import Undelivered
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
 Translate = Callable[[str, Record], Any]
@@ -47,6 +54,7 @@ class Router:
     ) -> None:
         self.dropped = 0
         self.untracked_failed = 0
+        self.undelivered = Undelivered(events)
         self._events = events
         self._roots = roots
         self._translate = translate
@@ -58,7 +66,7 @@ class Router:
     def _wire_up(self, stage: Stage, stages: Mapping[str, Stage]) -> None:
         plan = stage.plan
         for subscription in plan.subscriptions:
-            choice = make_choice(subscription, stage.loads)
+            choice = make_choice(subscription, stage.loads, stage.name)
             route = Route(stage, plan.sources.index(subscription.source), choice)
             self._routes.setdefault(subscription.source, []).append(route)
             feeder = stages.get(subscription.component)
@@ -122,6 +130,7 @@ class Router:
         """Emits first, as their edges ride on the acks of their anchors (S65)."""
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
+        self.undelivered.flush(now_s)
         for failed in said.failed:
             self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
@@ -145,13 +154,36 @@ class Router:
             return
         source = source_key(stage.name, emit.stream)
         try:
+            _check_declared(stage.plan, emit.stream)
             targets = self._targets(source, emit.value, emit.task)
         except JobError as error:
-            self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
+            if emit.anchors:
+                self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
+            else:
+                self.undelivered.add(source, bolt, error.problem)
+            return
+        if not targets:
+            self.undelivered.add(source, bolt, self._why_nobody(stage.name, emit))
             return
         edges_of = stage.acks.emit(anchors, len(targets))
         for (fed, index, task), edges in zip(targets, edges_of, strict=True):
             fed.put(next(self._numbers), Parcel(edges, emit.value, index, task))
+
+    def _why_nobody(self, stage: str, emit: Emitted) -> str:
+        """Return why ``emit`` of ``stage`` has no receiver."""
+        stream = emit.stream or DEFAULT_STREAM
+        if self._routes.get(source_key(stage, stream)):
+            if emit.task is None:
+                return f"emitted to no task, and all get from {stage!r} by direct groupings"
+            return (
+                f"emitted to task {emit.task}, and nobody gets from {stage!r} by a direct grouping"
+            )
+        if stream == DEFAULT_STREAM:
+            return f"nobody gets what {stage!r} emits"
+        streams = [stream_of(source) for source in self._routes if component_of(source) == stage]
+        return f"nobody gets stream {stream!r} of {stage!r}" + (
+            f".{meant}" if (meant := did_you_mean(stream, streams)) else ""
+        )
 
     def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
         parcel = stage.take(bolt, input_id)
@@ -194,6 +226,19 @@ class Router:
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
         if self._roots.ledgers:  # else nothing is tracked, and what is held has no time
             stage.forget_held(self._roots.trees)
+
+    def on_time(self, now_s: float) -> None:
+        """Tell what is due to be told."""
+        self.undelivered.flush(now_s)
+
+
+def _check_declared(plan: StagePlan, stream: str | None) -> None:
+    if plan.emits is not None and (stream or DEFAULT_STREAM) not in plan.emits:
+        raise JobError(
+            f"{plan.name!r} emitted on stream {stream or DEFAULT_STREAM!r}, which it does not"
+            f" declare.{did_you_mean(stream or DEFAULT_STREAM, plan.emits)}",
+            remedy="Name it in emits= of the bolt.",
+        )
 
 
 def _dropped(

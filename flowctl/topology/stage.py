@@ -29,10 +29,11 @@ _NO_BOUND: Final = 1 << 62
 class Parcel(Anchored):
     """A value on its way to a task, or there.  ``source`` is the index of whom it is from."""
 
-    __slots__ = ("core", "source", "value")
+    __slots__ = ("core", "is_tracked", "source", "value")
 
     def __init__(self, edges: Edges, value: Any, source: int, core: int) -> None:
         super().__init__(edges)
+        self.is_tracked = bool(edges)  # it is in a tree, or was until it was held for too long
         self.value = value
         self.source = source
         self.core = core
@@ -266,7 +267,10 @@ class Stage:
         return [self.parcels.pop(input_id) for input_id in held if input_id in self.parcels]
 
     def forget_held(self, is_pending: Mapping[int, object] | Any) -> None:
-        """Drop held inputs none of whose trees is pending: nobody waits for them."""
+        """Drop held inputs none of whose trees is pending: nobody waits for them.
+
+        Those that were never in a tree are let be: nothing else would bring them again.
+        """
         for held in self.held.values():
             for input_id in [i for i in held if self._is_forgotten(i, is_pending)]:
                 del held[input_id]
@@ -274,7 +278,9 @@ class Stage:
 
     def _is_forgotten(self, input_id: int, is_pending: Any) -> bool:
         parcel = self.parcels.get(input_id)
-        return parcel is None or not any(root in is_pending for root in parcel.edges)
+        if parcel is None:
+            return True
+        return parcel.is_tracked and not any(root in is_pending for root in parcel.edges)
 
     def windows(self) -> Iterator[tuple[str, float]]:
         """Learned windows of the bolts that are here."""

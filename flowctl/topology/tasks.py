@@ -16,6 +16,7 @@ from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
+from flowctl.topology.runnable import check_returned, check_runs
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
 
 # Called with each input; returning is its ack, raising its fail.
@@ -36,8 +37,8 @@ class ManualBolt(Protocol):
     What the last one held is given to it again.
     """
 
-    def execute(self, given: Input, out: ManualCollector) -> None:
-        """Work on one input."""
+    def execute(self, given: Input, out: ManualCollector) -> Any:
+        """Work on one input; what it returns is ignored."""
 
 
 class Batched:
@@ -103,6 +104,13 @@ def check_code(stage: str, code: Any, slots: int) -> None:
             remedy="Give a function of an input and a collector, Batched(f), or a class with"
             " execute.",
         )
+    inner: Any = code.func if isinstance(code, functools.partial) else code
+    if isinstance(code, Batched):
+        check_runs(stage, "the function in Batched", code.execute)
+    elif is_manual(code):
+        check_runs(stage, f"{inner.__name__}.execute", inner.execute)
+    else:
+        check_runs(stage, f"{getattr(inner, '__name__', type(inner).__name__)}", code)
     if is_manual(code) and slots > 1:
         raise ConfigError(
             stage, "a manual bolt has one thread.", remedy="Raise count instead of slots."
@@ -133,7 +141,7 @@ def _run_each(
         try:
             if watch is not None:
                 watch.begin(given)
-            execute(given, out)
+            check_returned(execute(given, out))
             _check_sendable(emits, before)
             if watch is not None:
                 watch.executed(given, emits, before)
@@ -161,7 +169,7 @@ def _run_batch(
         if watch is not None:
             for given in inputs:
                 watch.begin(given)
-        execute(inputs, out)
+        check_returned(execute(inputs, out))
         _check_sendable(out._emits, 0)
         if watch is not None:
             _watch_batch(watch, inputs, out)
@@ -204,7 +212,7 @@ class _Manual:
             try:
                 if watch is not None:
                     watch.begin(given)
-                self._bolt.execute(given, out)
+                check_returned(self._bolt.execute(given, out))
                 _check_sendable(out._emits, mark[0])
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])

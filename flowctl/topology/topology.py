@@ -19,9 +19,18 @@ from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob
 from flowctl.topology.metrics import Consumer
-from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
+from flowctl.topology.plan import (
+    Emits,
+    GroupingKind,
+    StagePlan,
+    Subscription,
+    check_name,
+    declared_emits,
+    in_order,
+)
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
+from flowctl.topology.runnable import check_runs
 from flowctl.topology.stages import Stages
 from flowctl.topology.tasks import StageCode, check_code, is_manual
 from flowctl.topology.watch import WatchPlan
@@ -50,6 +59,13 @@ class BoltDeclarer:
         """Values with equal ``fields`` (keys of dicts, places of lists) to the same task."""
         if not fields:
             raise ConfigError(self.plan.name, "fields: none given.", remedy="Name one or more.")
+        for field in fields:
+            if not isinstance(field, str | int):
+                raise ConfigError(
+                    self.plan.name,
+                    f"fields: {field!r} is neither a key nor a place.",
+                    remedy="Give text for keys of dicts, numbers for places of lists.",
+                )
         return self._add(component, "fields", stream, fields)
 
     def direct(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -127,6 +143,10 @@ class Topology:
         them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self._bolts])
+        calls = {"translate": translate, "on_ack": on_ack, "on_fail": on_fail}
+        for what, call in calls.items():
+            if call is not None:
+                check_runs(f"{what} of {name}", "it", call)
         self.producers[name] = producer
         if translate is not None:
             self.translations[name] = translate
@@ -138,6 +158,7 @@ class Topology:
 
         Called from the thread of the spouts' callbacks; what it raises is logged.
         """
+        check_runs("metrics", "the consumer", consumer)
         self.consumers.append(consumer)
 
     def bolt(
@@ -148,6 +169,7 @@ class Topology:
         count: int = 1,
         slots: int = 1,
         hooks: Sequence[HookLike] = (),
+        emits: Emits | None = None,
     ) -> BoltDeclarer:
         """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
 
@@ -155,7 +177,10 @@ class Topology:
         raising fails it), the same in :class:`Batched` for whole tuples, or a class with
         ``execute(input, collector)`` that acks by itself.  ``hooks`` run around it, on the worker:
         each a :class:`flowctl.instrumentation.hooks.TaskHook`, shared by the tasks of a process, or
-        a class or function that makes one for each process thread.
+        a class or function that makes one for each process thread.  ``emits`` names the streams
+        that it emits on, with the fields of their values if they are to be checked:
+        ``{"default": ("client", "path"), "bad": None}``.  What others want of it is checked by it
+        before the run, what it emits while it runs; without it, anything may be wanted.
         """
         check_name("bolt", name, [*self.producers, *self._bolts])
         for field, value in (("count", count), ("slots", slots)):
@@ -171,6 +196,7 @@ class Topology:
             is_manual=is_manual(code),
             code=code,
             subscriptions=(),
+            emits=declared_emits(name, emits),
         )
         declarer = self._bolts[name] = BoltDeclarer(plan)
         return declarer
