@@ -14,6 +14,7 @@ from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
+from flowctl.errors import RetryLater
 from flowctl.runtime.spout import _report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
@@ -167,6 +168,17 @@ class Hub:
             now_s=self.now_s,
         )
 
+    def refuse(self, emission: Emission, refusal: RetryLater) -> Any:
+        """The worker says that a whole tuple was refused."""
+        return self.core.on_refused(
+            emission.bolt,
+            self.epoch[emission.bolt],
+            emission.tuple_id,
+            reason=str(refusal),
+            after_s=refusal.after_s,
+            now_s=self.now_s,
+        )
+
     def step(self) -> bool:
         """Emit, then process the oldest tuple; False if there was none."""
         self.emit()
@@ -177,7 +189,10 @@ class Hub:
             return False
         emission = self.in_flight.popleft()
         self.now_s += RECORD_S * len(emission.records)
-        self.ack(emission, self.process_one(emission))
+        try:
+            self.ack(emission, self.process_one(emission))
+        except RetryLater as refusal:
+            self.refuse(emission, refusal)
         return True
 
     def run(self, *, until_s: float = 60.0) -> None:

@@ -24,6 +24,7 @@ from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
 from flowctl.topology.plan import StagePlan
+from flowctl.topology.refused import Refused
 from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage, StageCore
@@ -86,7 +87,13 @@ class TopologyCore:
         self._stages = {
             plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
         }
-        self._router = Router(self._stages, self._roots, translate or {}, self._events)
+        self._router = Router(
+            self._stages,
+            self._roots,
+            translate or {},
+            self._events,
+            Refused(settings.retry, chance),
+        )
         self._in_order = list(self._stages.values())
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
         self._first = [stage for stage in self._in_order if stage.is_first]
@@ -270,7 +277,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s()]
+        due = [self._roots.next_s(), self._router.refused.next_s()]
         due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
@@ -286,6 +293,7 @@ class TopologyCore:
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
+            self._router.renew_refused(now_s)
 
     # -- what others read ----------------------------------------------------------------
 
@@ -357,6 +365,7 @@ class TopologyCore:
             for core in stage.cores:
                 for name in Counters.__struct_fields__:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
+        total.refused += self._router.refused.total
         total.records_acked = roots.acked
         total.dead_lettered = roots.dead_lettered
         total.handed_over = roots.handed_over

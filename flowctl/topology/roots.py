@@ -91,6 +91,7 @@ class Roots:
         self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # also those that wait to go again
         self.drops = Drops()
+        self.sends_again = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked
         self._parts: dict[str, Part] = {}
         self._attempts: Attempts[Root] = Attempts(

@@ -11,7 +11,7 @@ from flowctl.core.acker import Verdict
 from flowctl.core.buffer import size_of
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
-from flowctl.core.settlement import DEFAULT_STREAM, Emitted, Settlement
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
 from flowctl.topology.plan import (
@@ -21,6 +21,7 @@ from flowctl.topology.plan import (
     source_key,
     stream_of,
 )
+from flowctl.topology.refused import Refused
 from flowctl.topology.root import Root
 from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
@@ -51,7 +52,9 @@ class Router:
         roots: Roots,
         translate: Mapping[str, Translate],
         events: deque[FlowEvent],
+        refused: Refused,
     ) -> None:
+        self.refused = refused
         self.dropped = 0
         self.untracked_failed = 0
         self.undelivered = Undelivered(events)
@@ -119,7 +122,7 @@ class Router:
         ]
 
     def put_again(self, stage: Stage, parcels: Sequence[Parcel], now_s: float) -> None:
-        """A bolt went that held these."""
+        """A bolt went that held these, or refused them."""
         for parcel in parcels:
             stage.put(next(self._numbers), parcel)
         stage.flush(now_s)
@@ -132,7 +135,10 @@ class Router:
             self._route(stage, bolt, emit, now_s)
         self.undelivered.flush(now_s)
         for failed in said.failed:
-            self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
+            if failed.refused:
+                self._refuse(stage, bolt, failed, now_s)
+            else:
+                self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
             stage.hold(bolt, said.held)
         held = said.held and set(said.held)
@@ -208,12 +214,34 @@ class Router:
             self.untracked_failed += len(untracked)
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
+    def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> None:
+        """It goes again here, later; where nothing does, or it was refused for too long, it fails.
+
+        Its trees wait for it: their time begins anew now, at each tick, and when it goes again.
+        """
+        parcel = stage.parcels.get(failed.input_id)
+        if parcel is None:
+            return
+        reason = failed.reason
+        too_long_s = self.refused.refused_for_s(parcel, now_s)
+        if too_long_s is not None:
+            reason = f"refused for {too_long_s:.0f} s: {reason}"
+        if too_long_s is not None or not self._roots.sends_again:
+            self.fail_inputs(stage, bolt, [failed.input_id], reason, now_s)
+            return
+        stage.take(bolt, failed.input_id)
+        self.refused.add(stage, parcel, failed.after_s, now_s)
+        self._renew(stage, parcel, now_s)
+
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
         """The time of its trees begins anew; one that is settled is let be."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
-            for root in stage.acks.reset_timeout(parcel):
-                self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
+            self._renew(stage, parcel, now_s)
+
+    def _renew(self, stage: Stage, parcel: Parcel, now_s: float) -> None:
+        for root in stage.acks.reset_timeout(parcel):
+            self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
 
     def _judge(self, verdict: Verdict | None, reason: str, now_s: float) -> None:
         if verdict is not None:
@@ -228,8 +256,16 @@ class Router:
             stage.forget_held(self._roots.trees)
 
     def on_time(self, now_s: float) -> None:
-        """Tell what is due to be told."""
+        """Put again what was refused and has waited; tell what is due to be told."""
         self.undelivered.flush(now_s)
+        while (waiting := self.refused.take(now_s)) is not None:
+            self._renew(waiting.stage, waiting.parcel, now_s)
+            self.put_again(waiting.stage, [waiting.parcel], now_s)
+
+    def renew_refused(self, now_s: float) -> None:
+        """Trees were judged by a tick: those of what waits, as it was refused, live on."""
+        for waiting in self.refused:
+            self._renew(waiting.stage, waiting.parcel, now_s)
 
 
 def _check_declared(plan: StagePlan, stream: str | None) -> None:

@@ -29,11 +29,13 @@ _NO_BOUND: Final = 1 << 62
 class Parcel(Anchored):
     """A value on its way to a task, or there.  ``source`` is the index of whom it is from."""
 
-    __slots__ = ("core", "is_tracked", "source", "value")
+    __slots__ = ("core", "is_tracked", "refusals", "refused_since_s", "source", "value")
 
     def __init__(self, edges: Edges, value: Any, source: int, core: int) -> None:
         super().__init__(edges)
         self.is_tracked = bool(edges)  # it is in a tree, or was until it was held for too long
+        self.refusals = 0
+        self.refused_since_s: float | None = None
         self.value = value
         self.source = source
         self.core = core
@@ -88,6 +90,7 @@ class Stage:
         self.parcels: dict[int, Parcel] = {}
         self.held: dict[str, dict[int, None]] = {}  # bolt → inputs it has not settled
         self.acks = PendingAcks(next_id)
+        self.refused_now = 0  # inputs that wait as their target refused them
         self.waiting_max = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
         learned = Checkpoint(windows=dict(windows))
@@ -222,7 +225,7 @@ class Stage:
     @property
     def is_drained(self) -> bool:
         """Nothing waits, nothing is at bolts."""
-        return all(core.is_drained for core in self.cores)
+        return not self.refused_now and all(core.is_drained for core in self.cores)
 
     def poll_emit(self, now_s: float) -> Emission | None:
         """Return the next tuple for one of its bolts; cores in turn, so that none starves."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowctl.config import MetricsSettings, Settings
+from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
@@ -203,20 +203,22 @@ class Topology:
 
     def plans(self, settings: Settings | None = None) -> list[StagePlan]:
         """Return the stages in the order of the flow; :class:`ConfigError` if it can't run."""
-        metrics = (settings or Settings()).metrics
+        settings = settings or Settings()
         if not self.producers:
             raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
         plans = in_order(list(self.producers), [d.plan for d in self._bolts.values()])
         replace = msgspec.structs.replace
-        return [replace(plan, code=self._code_of(plan, metrics)) for plan in plans]
+        return [replace(plan, code=self._code_of(plan, settings)) for plan in plans]
 
-    def _code_of(self, plan: StagePlan, metrics: MetricsSettings) -> StageCode:
+    def _code_of(self, plan: StagePlan, settings: Settings) -> StageCode:
+        metrics = settings.metrics
         watch = WatchPlan(
             hooks=self._hooks[plan.name],
             is_counting=metrics.interval_s is not None,
             one_in=metrics.sample_one_in,
         )
-        return StageCode(plan.code, plan.sources, watch)
+        isolates = settings.guarantee.processing.sends_again  # else nothing may run twice
+        return StageCode(plan.code, plan.sources, watch, isolates=isolates)
 
     def job(
         self,
