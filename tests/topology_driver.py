@@ -109,8 +109,8 @@ class Hub:
     def report(self, outcome: Any = "finished") -> TopologyReport:
         """What a run that ends now would report of the topology."""
         self.job._teller.start()
-        told = self.job._extended(_report_of_no_run("test", KeyboardInterrupt()))
-        return msgspec.structs.replace(told, outcome=outcome)
+        made = _report_of_no_run("test", KeyboardInterrupt())
+        return self.job._extended(msgspec.structs.replace(made, outcome=outcome))
 
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""

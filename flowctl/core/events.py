@@ -165,6 +165,14 @@ class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
 
 
+class TreesHeldUp(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """No root of a topology was done for ``quiet_s``; ``held`` says who holds what, since when."""
+
+    quiet_s: float
+    roots: int
+    held: tuple[str, ...]
+
+
 class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
     """Another driver reads it from now on; ``handed_over`` tuples under way are left to it."""
 

@@ -30,6 +30,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleDeadLettered: "tuple_dead_lettered",
     ev.TupleDropped: "tuple_dropped",
     ev.EmitUndelivered: "emit_undelivered",
+    ev.TreesHeldUp: "trees_held_up",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
@@ -44,6 +45,7 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleDeadLettered: logging.ERROR,
     ev.TupleDropped: logging.WARNING,
     ev.EmitUndelivered: logging.WARNING,
+    ev.TreesHeldUp: logging.WARNING,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -130,6 +132,10 @@ def _failure(event: ev.FlowEvent) -> str:
             return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"
         case ev.EmitUndelivered():
             return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
+        case ev.TreesHeldUp():
+            quiet = numbers.duration(event.quiet_s)
+            held = "; ".join(event.held)
+            return f"no root was done for {quiet}, {event.roots} are pending: {held}"
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():

@@ -60,6 +60,8 @@ class TopologyReport(Report, frozen=True, kw_only=True):
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
     errors: tuple[TaskErrors, ...] = ()
+    # Who held what, if it was interrupted when nothing had been done for long.
+    held_up: tuple[str, ...] = ()
 
     def more(self) -> list[str]:
         """How the trees ended, and which tasks reported errors."""
@@ -72,6 +74,8 @@ class TopologyReport(Report, frozen=True, kw_only=True):
             )
             if trees.undelivered_emits:
                 found.append(f"{counted(trees.undelivered_emits, 'emit')} that nobody got")
+        if self.held_up:
+            found.append(f"it waited for: {'; '.join(self.held_up)}")
         for task in self.errors[:_TASKS_TOLD]:
             latest = f", the last {task.latest[-1]}" if task.latest else ""
             found.append(f"{task.task} reported {counted(task.count, 'error')}{latest}")

@@ -8,21 +8,23 @@ that it feeds is full: so a slow stage slows the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent, TreesHeldUp, TupleDropped, TupleGaveUp
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
+from flowctl.instrumentation.numbers import counted
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
+from flowctl.topology.held_up import Watchdog, holdings
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.refused import Refused
 from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
@@ -83,6 +85,8 @@ class TopologyCore:
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
+        self._watchdog = Watchdog()
+        self._looked_at_s = 0.0
         self._input_ended = False
         self._stages = {
             plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
@@ -166,7 +170,7 @@ class TopologyCore:
 
     def _plant(self, now_s: float) -> None:
         """Begin trees, while the first stages have room."""
-        if not all(stage.was_served for stage in self._in_order):
+        if not self._was_served():
             return  # a tree's time would run while Spark starts
         roots = self._roots
         while not any(stage.is_full for stage in self._first):
@@ -249,6 +253,9 @@ class TopologyCore:
         outcome = core.on_refused(
             bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
         )
+        if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
+            for record in core.tuple_records(tuple_id):
+                self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._collect(stage, core, now_s)
         return outcome
 
@@ -277,7 +284,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s(), self._router.refused.next_s()]
+        due = [self._roots.next_s(), self._router.refused.next_s(), self._watchdog.next_s()]
         due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
@@ -294,6 +301,41 @@ class TopologyCore:
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
             self._router.renew_refused(now_s)
+        self._look_for_progress(now_s)
+
+    def _look_for_progress(self, now_s: float) -> None:
+        """Tell who holds what, if nothing was done for long."""
+        self._looked_at_s = now_s
+        roots = self._roots
+        # What is in no tree is done when its stage is through with it.
+        progress = roots.ended if roots.pending else sum(stage.done for stage in self._in_order)
+        is_idle = not self.is_active or (self.is_drained or not self._was_served())
+        if self._watchdog.look(progress, is_idle=is_idle, now_s=now_s):
+            self._events.append(
+                TreesHeldUp(
+                    at_s=now_s,
+                    quiet_s=self._watchdog.quiet_s,
+                    roots=roots.pending,
+                    held=tuple(self._holdings()),
+                )
+            )
+
+    def _was_served(self) -> bool:
+        return all(stage.was_served for stage in self._in_order)
+
+    def _holdings(self) -> Iterator[str]:
+        now_s, roots = self._looked_at_s, self._roots
+        for stage in self._in_order:
+            yield from holdings(stage, now_s)
+        if roots.to_go_again:
+            yield f"{counted(roots.to_go_again, 'root')} wait to go again"
+        waiting = roots.intake.buffer.records
+        if waiting and self.is_at_limit:
+            yield f"max_pending={self._max_pending} holds back {counted(waiting, 'record')}"
+
+    def held_up(self) -> tuple[str, ...]:
+        """Who holds what, since when, if nothing was done for long (else nothing)."""
+        return tuple(self._holdings()) if self._watchdog.is_stuck else ()
 
     # -- what others read ----------------------------------------------------------------
 

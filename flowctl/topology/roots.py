@@ -185,8 +185,8 @@ class Roots:
             ledger.ack(root.seq, root.seq + 1, position, position)
             self.intake.uncommitted -= ledger.cumulative_seq - before
 
-    def on_verdict(self, verdict: Verdict, reason: str, now_s: float) -> None:
-        """An acker has judged a tree; ``reason`` is why, if it failed."""
+    def on_verdict(self, verdict: Verdict, reason: str, now_s: float, bolt: str = "") -> None:
+        """An acker has judged a tree; ``reason`` is why, if it failed, and ``bolt`` where."""
         if verdict.outcome is TreeOutcome.PROLONGED:
             self.trees.on_reset_timeout(verdict.root)
         elif verdict.outcome is TreeOutcome.COMPLETE:
@@ -196,7 +196,9 @@ class Roots:
         else:
             end = self.trees.on_fail(verdict.root, task=verdict.spout, now_s=now_s)
             if end is not None:
-                self._fail(end.tree.message_id, verdict.outcome, reason, now_s, end.age_s)
+                root: Root = end.tree.message_id
+                root.note_failed_at(bolt)
+                self._fail(root, verdict.outcome, reason, now_s, age_s=end.age_s, bolt=bolt)
 
     def refuse(self, root: Root, reason: str, now_s: float) -> None:
         """``root`` could not even be planted: it fails as its tree would."""
@@ -208,7 +210,9 @@ class Roots:
         outcome: TreeOutcome,
         reason: str,
         now_s: float,
+        *,
         age_s: float | None = None,
+        bolt: str = "",
     ) -> None:
         if root.part.is_gone:
             return
@@ -221,7 +225,7 @@ class Roots:
             self.failed += 1
             fate = attempts.fault(root, reason, now_s)
         if fate is Fate.AGAIN:
-            self._go_again(root, reason, now_s)
+            self._go_again(root, reason, now_s, bolt)
         elif fate is Fate.GAVE_UP:
             self._give_up(root, reason, now_s)
         else:
@@ -234,14 +238,14 @@ class Roots:
             self._numbers += 1
             root.number = self._numbers
 
-    def _go_again(self, root: Root, reason: str, now_s: float) -> None:
+    def _go_again(self, root: Root, reason: str, now_s: float, bolt: str) -> None:
         if self.listening is not None:
             self.listening.retried(root, reason)
         root.replays += 1
         self.replayed += 1
         due_s = self._attempts.due_s(root)
         assert due_s is not None
-        self._events.append(told.failed(root, reason, retry_at_s=due_s, at_s=now_s))
+        self._events.append(told.failed(root, reason, bolt=bolt, retry_at_s=due_s, at_s=now_s))
 
     def _give_up(self, root: Root, reason: str, now_s: float) -> None:
         if self.listening is not None:
@@ -331,11 +335,21 @@ class Roots:
             return False
         reason = f"its tree was not complete after {self._tree_timeout_s:g} s"
         for end in self.trees.on_tick(now_s=now_s):
-            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, end.age_s)
+            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, age_s=end.age_s)
         for ledger in self.ledgers:
             for verdict in ledger.on_tick():
                 self.on_verdict(verdict, reason, now_s)
         return True
+
+    @property
+    def ended(self) -> int:
+        """Roots that are done with, in whatever way."""
+        return self.acked + self.dropped + self.handed_over
+
+    @property
+    def to_go_again(self) -> int:
+        """Roots that wait for their back-off, or to be planted again."""
+        return len(self._attempts)
 
     @property
     def is_drained(self) -> bool:

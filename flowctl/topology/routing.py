@@ -140,7 +140,7 @@ class Router:
             else:
                 self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
-            stage.hold(bolt, said.held)
+            stage.hold(bolt, said.held, now_s)
         held = said.held and set(said.held)
         for record in records:
             if not held or record.position not in held:
@@ -209,7 +209,7 @@ class Router:
             if not parcel.edges:
                 untracked.append(input_id)
             for root in stage.acks.fail(parcel):
-                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s, bolt)
         if untracked:
             self.untracked_failed += len(untracked)
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
@@ -243,9 +243,9 @@ class Router:
         for root in stage.acks.reset_timeout(parcel):
             self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
 
-    def _judge(self, verdict: Verdict | None, reason: str, now_s: float) -> None:
+    def _judge(self, verdict: Verdict | None, reason: str, now_s: float, bolt: str = "") -> None:
         if verdict is not None:
-            self._roots.on_verdict(verdict, reason, now_s)
+            self._roots.on_verdict(verdict, reason, now_s, bolt)
 
     def on_tick(self, stage: Stage, now_s: float) -> None:
         """Inputs of ``stage`` that have emitted and are held for too long fail their trees."""

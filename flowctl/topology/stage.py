@@ -88,7 +88,8 @@ class Stage:
         self.is_first = False  # a spout feeds it
         self.is_ended = False
         self.parcels: dict[int, Parcel] = {}
-        self.held: dict[str, dict[int, None]] = {}  # bolt → inputs it has not settled
+        # Bolt → inputs that it has not settled, and since when it holds them.
+        self.held: dict[str, dict[int, float]] = {}
         self.acks = PendingAcks(next_id)
         self.refused_now = 0  # inputs that wait as their target refused them
         self.waiting_max = 0  # the most records that ever waited here
@@ -250,12 +251,12 @@ class Stage:
 
     # -- what bolts hold -----------------------------------------------------------------
 
-    def hold(self, bolt: str, input_ids: Iterable[int]) -> None:
+    def hold(self, bolt: str, input_ids: Iterable[int], now_s: float) -> None:
         """``bolt`` neither acked nor failed these, though it is through with their tuple."""
         held = self.held.setdefault(bolt, {})
         for input_id in input_ids:
             if input_id in self.parcels:
-                held[input_id] = None
+                held.setdefault(input_id, now_s)
 
     def take(self, bolt: str, input_id: int) -> Parcel | None:
         """Take an input out, as it is about to be settled; None if it was before."""

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.core.events import TupleFailed
 from flowctl.core.records import Batch, Record, Span
 from flowctl.core.settlement import FailedInput, Settlement
 from flowctl.errors import RetryLater
+from flowctl.runtime.faults import gave_up_error
 from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.topology.plan import input_id_of
 from flowctl.topology.tasks import StageCode
@@ -372,3 +374,51 @@ def test_peers_with_and_without_refused_inputs_understand_each_other() -> None:
     writer.append(frame)
     [read] = FrameReader(decoder_of(SettledFrame), 1 << 20).feed(bytes(writer.take()))
     assert read == frame
+
+
+def test_the_trees_of_a_tuple_that_is_refused_as_a_whole_live_on() -> None:
+    """Else their roots would be planted again and again while the target is down."""
+    target = Limited(0, after_s=6.0)
+    hub = refusing(target)
+    hub.offer(range(5))
+    while hub.now_s < 60.0:
+        if not hub.step():
+            hub.now_s = max(hub.now_s, hub.core.next_deadline_s() or 0.0)
+    target.room = 100
+    hub.run(until_s=100.0)
+    assert (hub.figures.expired, hub.figures.replayed, hub.figures.complete) == (0, 0, 5)
+    assert target.took == [0, 1, 2, 3, 4]
+    assert target.refused >= 8
+
+
+# -- who is to blame ---------------------------------------------------------------------------
+
+
+def test_an_error_names_the_bolt_that_raised_and_not_the_spout() -> None:
+    def failing(given: Input, out: Collector) -> None:
+        raise ValueError("bad")
+
+    made = topology()
+    made.bolt("parse", passing).shuffle("s")
+    made.bolt("store", failing, count=2).fields("parse", 0)
+    hub = Hub(made, overrides={"retry.attempts_max": 2, "retry.backoff_first_s": 0.01})
+    hub.offer([["key"]])
+    while hub.core.gave_up is None:
+        if not hub.step():
+            hub.now_s += 0.01
+    hub.step()
+    [bolt] = hub.core.gave_up.bolts
+    assert bolt.startswith("store.")
+    [failed] = [event for event in hub.events if isinstance(event, TupleFailed)]
+    assert failed.bolt == bolt
+    assert f"on {bolt}: ValueError: bad" in str(gave_up_error(hub.core.gave_up, None))
+
+
+def test_what_no_bolt_failed_names_the_spout() -> None:
+    made = topology()
+    made.bolt("a", passing).shuffle("s")
+    made.translations["s"] = lambda partition, record: 1 // 0
+    hub = Hub(made, overrides={"retry.attempts_max": 1})
+    hub.offer(["x"])
+    hub.emit()
+    assert hub.core.gave_up is not None and hub.core.gave_up.bolts == ("s",)
