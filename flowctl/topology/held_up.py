@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from flowctl.core.events import FlowEvent, TreesHeldUp
 from flowctl.instrumentation.numbers import clock, count, counted
+from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Stage
 
 # Without a root done for this long it is told: longer than any tuple should take, and soon enough
@@ -15,45 +18,65 @@ _TELL_EVERY_S: Final = 60.0  # at most, after it was told at 10, 20 and 40 s
 _BOLTS_TOLD: Final = 3  # of a stage; the rest as a number
 
 
-class Watchdog:
-    """Sees that something is done.  Not thread-safe.
+class HeldUp:
+    """Sees whether roots are done.  Part of ``TopologyCore``, not thread-safe.
 
-    ``quiet_s``: for how long nothing was; 0 as long as there is nothing to do.
+    When none was for long it tells, at growing intervals, who holds what (:class:`TreesHeldUp`).
     """
 
-    def __init__(self) -> None:
-        self.quiet_s = 0.0
-        self._progress = -1
+    def __init__(self, stages: Sequence[Stage], roots: Roots, events: deque[FlowEvent]) -> None:
+        self._stages = stages
+        self._roots = roots
+        self._events = events
+        self._progress = -1  # rises with what is done
+        self._now_s = 0.0
         self._since_s: float | None = None  # None: there is nothing to do
         self._tell_at_s = 0.0
+        self._is_at_limit = False
 
-    def look(self, progress: int, *, is_idle: bool, now_s: float) -> bool:
-        """``progress`` rises with what is done; return whether it is time to tell.
-
-        ``is_idle``: there is nothing to do.
-        """
+    def look(self, *, is_idle: bool, is_at_limit: bool, now_s: float) -> None:
+        """Tell, if it is time.  ``is_idle``: there is nothing to do."""
+        self._now_s = now_s
+        self._is_at_limit = is_at_limit
         if is_idle:
             self._since_s = None
-            self.quiet_s = 0.0
-            return False
+            return
+        roots = self._roots
+        # What is in no tree is done when its stage is through with it.
+        progress = roots.ended if roots.pending else sum(stage.done for stage in self._stages)
         if self._since_s is None or progress != self._progress:
             self._progress = progress
             self._since_s = now_s
             self._tell_at_s = now_s + _TELL_AFTER_S
-        self.quiet_s = now_s - self._since_s
-        if now_s < self._tell_at_s:
-            return False
-        self._tell_at_s = now_s + min(_TELL_EVERY_S, self.quiet_s)
-        return True
+        elif now_s >= self._tell_at_s:
+            self._tell(now_s, now_s - self._since_s)
+
+    def _tell(self, now_s: float, quiet_s: float) -> None:
+        self._tell_at_s = now_s + min(_TELL_EVERY_S, quiet_s)
+        self._events.append(
+            TreesHeldUp(at_s=now_s, quiet_s=quiet_s, roots=self._roots.pending, held=self.held())
+        )
 
     @property
     def is_stuck(self) -> bool:
         """Whether nothing was done for so long that it was told."""
-        return self.quiet_s >= _TELL_AFTER_S
+        return self._since_s is not None and self._now_s - self._since_s >= _TELL_AFTER_S
 
     def next_s(self) -> float | None:
         """When :meth:`look` wants to be called, or None."""
         return self._tell_at_s if self._since_s is not None else None
+
+    def held(self) -> tuple[str, ...]:
+        """Who holds what, as of the last look."""
+        roots = self._roots
+        found = [line for stage in self._stages for line in holdings(stage, self._now_s)]
+        if roots.to_go_again:
+            wait = "waits" if roots.to_go_again == 1 else "wait"
+            found.append(f"{counted(roots.to_go_again, 'root')} {wait} to go again")
+        waiting = roots.intake.buffer.records
+        if waiting and self._is_at_limit:
+            found.append(f"max_pending holds back {counted(waiting, 'record')}")
+        return tuple(found)
 
 
 def holdings(stage: Stage, now_s: float) -> Iterator[str]:

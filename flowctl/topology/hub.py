@@ -8,28 +8,28 @@ that it feeds is full: so a slow stage slows the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TreesHeldUp, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
-from flowctl.instrumentation.numbers import counted
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
-from flowctl.topology.held_up import Watchdog, holdings
+from flowctl.topology.held_up import HeldUp
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.refused import Refused
 from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage, StageCore
+from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
 
 _DONE: Final = Settlement()
 _UNWATCHED: Final = RootWatch()
@@ -85,8 +85,6 @@ class TopologyCore:
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
-        self._watchdog = Watchdog()
-        self._looked_at_s = 0.0
         self._input_ended = False
         self._stages = {
             plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
@@ -99,6 +97,7 @@ class TopologyCore:
             Refused(settings.retry, chance),
         )
         self._in_order = list(self._stages.values())
+        self._held_up = HeldUp(self._in_order, self._roots, self._events)
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
         self._first = [stage for stage in self._in_order if stage.is_first]
 
@@ -284,7 +283,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s(), self._router.refused.next_s(), self._watchdog.next_s()]
+        due = [self._roots.next_s(), self._router.refused.next_s(), self._held_up.next_s()]
         due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
@@ -301,41 +300,15 @@ class TopologyCore:
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
             self._router.renew_refused(now_s)
-        self._look_for_progress(now_s)
-
-    def _look_for_progress(self, now_s: float) -> None:
-        """Tell who holds what, if nothing was done for long."""
-        self._looked_at_s = now_s
-        roots = self._roots
-        # What is in no tree is done when its stage is through with it.
-        progress = roots.ended if roots.pending else sum(stage.done for stage in self._in_order)
-        is_idle = not self.is_active or (self.is_drained or not self._was_served())
-        if self._watchdog.look(progress, is_idle=is_idle, now_s=now_s):
-            self._events.append(
-                TreesHeldUp(
-                    at_s=now_s,
-                    quiet_s=self._watchdog.quiet_s,
-                    roots=roots.pending,
-                    held=tuple(self._holdings()),
-                )
-            )
+        is_idle = not self.is_active or self.is_drained or not self._was_served()
+        self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
 
     def _was_served(self) -> bool:
         return all(stage.was_served for stage in self._in_order)
 
-    def _holdings(self) -> Iterator[str]:
-        now_s, roots = self._looked_at_s, self._roots
-        for stage in self._in_order:
-            yield from holdings(stage, now_s)
-        if roots.to_go_again:
-            yield f"{counted(roots.to_go_again, 'root')} wait to go again"
-        waiting = roots.intake.buffer.records
-        if waiting and self.is_at_limit:
-            yield f"max_pending={self._max_pending} holds back {counted(waiting, 'record')}"
-
     def held_up(self) -> tuple[str, ...]:
-        """Who holds what, since when, if nothing was done for long (else nothing)."""
-        return tuple(self._holdings()) if self._watchdog.is_stuck else ()
+        """Who holds what, since when, if no root was done for long (else nothing)."""
+        return self._held_up.held() if self._held_up.is_stuck else ()
 
     # -- what others read ----------------------------------------------------------------
 
@@ -402,45 +375,12 @@ class TopologyCore:
     @property
     def counters(self) -> Counters:
         """Tuples of all stages; records are roots."""
-        total, roots = Counters(), self._roots
-        for stage in self._in_order:
-            for core in stage.cores:
-                for name in Counters.__struct_fields__:
-                    setattr(total, name, getattr(total, name) + getattr(core.counters, name))
-        total.refused += self._router.refused.total
-        total.records_acked = roots.acked
-        total.dead_lettered = roots.dead_lettered
-        total.handed_over = roots.handed_over
-        total.records_dropped = roots.dropped + self._router.untracked_failed
-        total.records_pending_now = roots.pending
-        total.records_pending_max = roots.pending_max
-        return total
+        return counters_of(self._in_order, self._roots, self._router)
 
     def stage_figures(self) -> list[StageFigures]:
         """How each stage stands, in the order of the flow."""
-        return [
-            StageFigures(
-                stage=stage.name,
-                records=sum(core.counters.records_acked for core in stage.cores),
-                waiting_now=stage.waiting,
-                waiting_max=stage.waiting_max,
-                at_bolts_max=sum(core.counters.records_pending_max for core in stage.cores),
-                held_now=sum(map(len, stage.held.values())),
-            )
-            for stage in self._in_order
-        ]
+        return [stage_figures_of(stage) for stage in self._in_order]
 
     def tree_figures(self) -> TreeFigures:
         """How the trees stand."""
-        roots = self._roots
-        return TreeFigures(
-            complete=roots.acked,
-            failed=roots.failed,
-            expired=roots.expired,
-            replayed=roots.replayed,
-            pending_now=roots.pending,
-            ledger_now=sum(map(len, roots.ledgers)),
-            orphans=sum(ledger.orphans for ledger in roots.ledgers),
-            dropped_emits=self._router.dropped,
-            undelivered_emits=self._router.undelivered.emits,
-        )
+        return tree_figures_of(self._roots, self._router)
