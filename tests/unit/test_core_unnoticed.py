@@ -114,6 +114,7 @@ def test_a_round_trip_is_taken_from_the_last_sending_and_not_from_the_first() ->
     With the first sending's time the second bolt would be judged by what the first one did.
     """
     driver = Driver("b1", "b2", timeout_rule="clock", window_threshold_s=1.0)
+    driver.clock.advance(10.0)
     driver.offer(1)
     [first] = driver.emit()
     driver.wait(4.0)
