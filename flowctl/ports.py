@@ -86,6 +86,14 @@ class MeasuredProducer(Protocol):
         """How much is read by now; cheap, called from any thread."""
 
 
+@runtime_checkable
+class PrefixingProducer(Protocol):
+    """A producer whose names of partitions begin with something that says how they are treated."""
+
+    def prefix_of(self, partition: str) -> str | None:
+        """Return what a name begins with to be treated as ``partition``; None: it is not known."""
+
+
 class SourceHost(Protocol):
     """What a run offers a producer whose partitions come and go.  For the thread that polls."""
 

@@ -134,9 +134,7 @@ class Contents:
             held.redrive = None
             line.redrives += 1
 
-    def _take_redrive(
-        self, line: Line, number: int, letters: Sequence[tuple[int, str]]
-    ) -> None:
+    def _take_redrive(self, line: Line, number: int, letters: Sequence[tuple[int, str]]) -> None:
         self.last_redrive = max(self.last_redrive, number)
         for position, name in letters:
             held = self.held.get((line.job, name))
@@ -234,8 +232,7 @@ class LetterFile:
             if letter.redrive is not None:
                 by_redrive.setdefault(letter.redrive[0], []).append(letter.id)
         lines = [
-            Line(job=job, redrive=number, gone=tuple(names))
-            for number, names in by_redrive.items()
+            Line(job=job, redrive=number, gone=tuple(names)) for number, names in by_redrive.items()
         ]
         self.append(lines)
 

@@ -141,6 +141,16 @@ class TupleDeadLettered(FlowEvent, frozen=True, gc=False, kw_only=True):
     records: int
 
 
+class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``process`` could not use these records of a tuple; the rest of it is acked."""
+
+    tuple_id: int
+    bolt: str
+    partition: str
+    positions: tuple[Position, ...]
+    reasons: tuple[str, ...]
+
+
 class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
     """Failed, expired or lost where nothing is sent again (S88): perhaps done, perhaps not."""
 

@@ -144,6 +144,7 @@ class Recovery:
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and tell a tuple that is safe in the dead letter."""
         self._counters.dead_lettered += 1
+        self._counters.records_dead_lettered += len(flow_tuple.cut.records)
         self._events.append(
             TupleDeadLettered(
                 at_s=now_s,

@@ -28,6 +28,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleFailed: "tuple_failed",
     ev.TupleGaveUp: "tuple_gave_up",
     ev.TupleDeadLettered: "tuple_dead_lettered",
+    ev.RecordsRejected: "records_rejected",
     ev.TupleDropped: "tuple_dropped",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
@@ -41,6 +42,7 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleFailed: logging.WARNING,
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
+    ev.RecordsRejected: logging.WARNING,
     ev.TupleDropped: logging.WARNING,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
@@ -123,6 +125,10 @@ def _failure(event: ev.FlowEvent) -> str:
         case ev.TupleDeadLettered():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"tuple {event.tuple_id} is in the dead letter ({where})"
+        case ev.RecordsRejected():
+            what = numbers.counted(len(event.positions), "record")
+            first = f"{event.partition} {show(event.positions[0])}"
+            return f"{event.bolt}  rejected {what} ({first}): {event.reasons[0]}"
         case ev.TupleDropped():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"

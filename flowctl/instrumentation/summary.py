@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.snapshot import Report
 
@@ -22,6 +23,12 @@ def lines(report: Report) -> list[str]:
         # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
+
+
+def resume_line(restored: Checkpoint) -> str:
+    """Return what a run that goes on finds done."""
+    above = sum(span.records for p in restored.partitions.values() for span in p.acked)
+    return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"
 
 
 def _outcome(report: Report) -> str:

@@ -96,6 +96,9 @@ class Meter:
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,
+            records_rejected=counters.records_rejected,
+            records_dead_lettered=counters.records_dead_lettered,
+            records_left_out=counters.records_left_out,
             store_away_s=None if away_s is None else now_s - away_s,
             note=note,
         )
@@ -185,6 +188,10 @@ class Meter:
             tuples_dropped=counters.dropped,
             records_dropped=counters.records_dropped,
             tuples_dead_lettered=counters.dead_lettered,
+            records_dead_lettered=counters.records_dead_lettered,
+            records_rejected=counters.records_rejected,
+            records_left_out=counters.records_left_out,
+            calls_refused=counters.refused,
             max_in_flight_records=counters.records_pending_max,
             waits=last.waits,
         )

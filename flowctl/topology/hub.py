@@ -347,7 +347,7 @@ class TopologyCore:
                 for name in Counters.__struct_fields__:
                     setattr(total, name, getattr(total, name) + getattr(core.counters, name))
         total.records_acked = roots.acked
-        total.dead_lettered = roots.dead_lettered
+        total.dead_lettered = total.records_dead_lettered = roots.dead_lettered
         total.handed_over = roots.handed_over
         total.records_dropped = roots.dropped + self._router.untracked_failed
         total.records_pending_now = roots.pending
