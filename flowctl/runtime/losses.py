@@ -14,7 +14,9 @@ from flowctl.errors import ConfigError, TooManyLostError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import Reasons
 from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.summary import losses
 from flowctl.ports import DeadLetter, RedrivableDeadLetter
+from flowctl.runtime.control import RunControl
 
 # A share of fewer says little: at 0.1 % the first bad record among the first 999 would end the run,
 # however good the rest is. At the end the share is exact, however few records there were.
@@ -68,11 +70,6 @@ class Losses:
         self._job = job
         self._reasons = Reasons()
 
-    @property
-    def has_limit(self) -> bool:
-        """Whether the run may leave out only so many."""
-        return self._budget is not None
-
     def take(self, event: FlowEvent) -> None:
         """Something happened in the core."""
         self._reasons.take(event)
@@ -84,11 +81,25 @@ class Losses:
         lost = counters.records_rejected + counters.records_dead_lettered
         return self._budget.is_exceeded(lost, counters.records_acked, at_end=at_end)
 
+    def enforce(self, control: RunControl) -> None:
+        """Stop the run if too much was left out, also where that is seen without a further loss.
+
+        A share counts only from some number of records on.
+        """
+        if self._budget is None:
+            return
+        with control.lock:
+            is_over = self.is_too_many(control.core.counters)
+        if is_over and not control.stopping.is_set():
+            control.fail(stopped())
+
     def verdict(self, error: BaseException | None, counters: Counters) -> BaseException | None:
         """Return what ended a run that is over: ``error``, with the final numbers, or the losses.
 
         A run that was ended by its losses says how many there were in the end.
         """
+        if self._budget is None:
+            return error
         is_over = error is None and self.is_too_many(counters, at_end=True)
         return self._error(counters) if is_over or isinstance(error, TooManyLostError) else error
 
@@ -125,21 +136,10 @@ class Losses:
 
 
 def stopped() -> TooManyLostError:
-    """Return the error that stops a run at once; :meth:`Losses.verdict` says more when it is over."""
+    """Return the error that stops a run; :meth:`Losses.verdict` says more when it is over."""
     return TooManyLostError("too many records were left out.")
 
 
 def is_loss(event: FlowEvent) -> bool:
     """Whether ``event`` says that records were left out."""
     return isinstance(event, RecordsRejected | TupleDeadLettered)
-
-
-def losses(rejected: int, dead_lettered: int) -> str:
-    """Return ``4 records rejected, 12 dead-lettered``; "" if there were none."""
-    facts = []
-    if rejected:
-        facts.append(f"{counted(rejected, 'record')} rejected")
-    if dead_lettered:
-        noun = count(dead_lettered) if facts else counted(dead_lettered, "record")
-        facts.append(f"{noun} dead-lettered")
-    return ", ".join(facts)

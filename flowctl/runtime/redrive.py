@@ -1,8 +1,8 @@
 """Dead letters that are to be processed again come before what the producer reads.
 
-Each redrive is a partition of its own: in the source's partition these positions count as done, and
-a sink may remember them as written.  A letter is forgotten only once the saved checkpoint covers it,
-so a kill at any moment loses none; the next run goes on where the saved checkpoint says.
+Each redrive is a partition of its own: in the source's partition these positions count as done,
+and a sink may remember them as written.  A letter is forgotten only once the saved checkpoint
+covers it, so a kill at any moment loses none; the next run goes on where the checkpoint stands.
 """
 
 from __future__ import annotations

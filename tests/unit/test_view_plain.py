@@ -168,6 +168,7 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleFailed": "tuple_failed",
         "TupleGaveUp": "tuple_gave_up",
         "TupleDeadLettered": "tuple_dead_lettered",
+        "RecordsRejected": "records_rejected",
         "TupleDropped": "tuple_dropped",
         "PartitionTakenAway": "partition_taken_away",
         "PartitionGiven": "partition_given",
