@@ -194,7 +194,8 @@ def redrive_command(
         return click.echo(json.dumps(told | {"redrive": number}))
     if marked:
         click.echo(
-            f"{counted(marked, 'letter')} of {printable(name)}: its next run processes them first."
+            f"{counted(marked, 'letter')} of {printable(name)}: its next run with this dead letter"
+            " (in the job, or by --dead-letters) processes them first."
         )
     if waiting:
         click.echo(f"{counted(waiting, 'letter')} already in a redrive, left there.")

@@ -15,6 +15,7 @@ from flowctl.errors import (
     EXIT_INTERRUPTED,
     ConfigError,
 )
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.summary import losses
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def run(
         spout.checkpoint = _redis(redis_url)
     if dead_letters is not None:
         spout.dead_letter = _letters_in(dead_letters)
+    elif spout.dead_letter is None:
+        _tell_of_waiting_letters(spout.name)
     _change_bolts(spout, master, bolt_count)
     return run_spout(spout, view=view_mode(plain, quiet), report_path=report_path)
 
@@ -152,6 +155,23 @@ def _letters_in(directory: Path) -> Any:
     from flowctl.cli.adapters import load_adapter
 
     return load_adapter("flowctl_files", "files").FileDeadLetter(directory)
+
+
+def _tell_of_waiting_letters(job: str) -> None:
+    """Letters that were to be processed in this run are not, as it has no dead letter."""
+    from flowctl.cli.adapters import load_adapter
+
+    letters = load_adapter("flowctl_files", "files").FileDeadLetter()
+    try:
+        waiting = len(letters.to_redrive(job))
+    except OSError:
+        return  # whatever is wrong there is none of this run's business
+    if waiting:
+        click.echo(
+            f"flowctl: {counted(waiting, 'dead letter')} of this job would be processed again"
+            f" with: --dead-letters {letters.directory}",
+            err=True,
+        )
 
 
 def _redis(url: str) -> Any:
