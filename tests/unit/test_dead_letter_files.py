@@ -40,8 +40,9 @@ def positions(letters: FileDeadLetter, job: str = "job") -> list[Position]:
 @pytest.mark.parametrize(
     "value",
     [
-        None, True, 0, -1, 2**63, 2**64 - 1, 1.5, math.inf, "", "text", "ü\x00\x1b[2J", b"", b"\xff\x00",
-        [], [1, [b"x"]], {}, {"a": b"bytes"}, {1: "int key"}, {"nested": {"list": [1.0, None]}},
+        None, True, 0, -1, 2**63, 2**64 - 1, 1.5, math.inf, "", "text", "ü\x00\x1b[2J", b"",
+        b"\xff\x00", [], [1, [b"x"]], {}, {"a": b"bytes"}, {1: "int key"},
+        {"nested": {"list": [1.0, None]}},
     ],
 )  # fmt: skip
 def test_a_value_comes_back_as_the_wire_carries_it(tmp_path: Path, value: Any) -> None:
@@ -95,7 +96,11 @@ def test_lines_of_the_version_before_are_read(tmp_path: Path) -> None:
         '{"job":"job","partition":"p","position":[1,2],"value":"x","attempts":5,"reason":"bad"}\n'
     )
     (letter,) = held(JsonLinesDeadLetter(path))
-    assert (letter.position, letter.value, letter.id) == ((1, 2), "x", letter_id("job", "p", (1, 2)))
+    assert (letter.position, letter.value, letter.id) == (
+        (1, 2),
+        "x",
+        letter_id("job", "p", (1, 2)),
+    )
     assert not letter.is_exact  # bytes were written as text then
 
 
