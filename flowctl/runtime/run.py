@@ -388,6 +388,9 @@ class Run:
 
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
+            with self.control.lock:  # what was dead-lettered after the sender had ended
+                while (event := self.control.core.poll_event()) is not None:
+                    self._sender.events.append(event)
             self._show(meter)
 
 
