@@ -25,6 +25,10 @@ _SAMPLES_MIN = 4
 # A window's move is told when it is at least a sixteenth of it: of one of 200, single steps are
 # noise, and an event costs as much as an ack.
 _TELL_WINDOW = 16
+# A bolt that was refused rests as long as its worker does (bolts/refusals.py): half a second, then
+# twice as long each time, up to 2 s: at most two calls a second while the target refuses.
+_REST_FIRST_S = 0.5
+_REST_MAX_S = 2.0
 
 
 class AdaptiveFlowConsumer:
@@ -63,6 +67,7 @@ class AdaptiveFlowConsumer:
         "is_fifo",
         "is_full",
         "is_gone",
+        "is_resting",
         "is_stalled",
         "is_suspect",
         "last_rtts_s",
@@ -73,6 +78,8 @@ class AdaptiveFlowConsumer:
         "queued_s",
         "records_acked",
         "records_held",
+        "refused_in_a_row",
+        "rests_until_s",
         "rtt",
         "sends_heartbeats",
         "sent",
@@ -114,6 +121,9 @@ class AdaptiveFlowConsumer:
         self.is_full = False  # by its last heartbeat: all slots at work
         self.is_stalled = False  # full, alive, and its oldest tuple is overdue
         self.is_suspect = False
+        self.is_resting = False  # the target refused it: nothing more until rests_until_s
+        self.rests_until_s = -NEVER
+        self.refused_in_a_row = 0
         self.suspect_since_s = now_s
         self.is_down = False
         self.is_gone = False
@@ -149,7 +159,7 @@ class AdaptiveFlowConsumer:
     @property
     def is_out(self) -> bool:
         """Whether no tuple should wait for it: suspect, or nothing but strays in its window."""
-        return self.is_suspect or not (self.flight or self.has_room)
+        return self.is_suspect or not (self.flight or self.has_room or self.is_resting)
 
     @property
     def watches_signs(self) -> bool:
@@ -175,7 +185,7 @@ class AdaptiveFlowConsumer:
             held += len(strays)
             work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
-        if self.is_suspect or self.is_stalled or self.is_gone:
+        if self.is_suspect or self.is_stalled or self.is_resting or self.is_gone:
             self.has_room = False
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
@@ -212,12 +222,26 @@ class AdaptiveFlowConsumer:
             self.records_held -= len(flow_tuple.cut.records)
         return flow_tuple
 
+    def let_stray(self, tuple_id: int, now_s: float) -> FlowTuple | None:
+        """A tuple is not waited for any more, but the bolt may have it still; None: it had not."""
+        flow_tuple = self.take_out(tuple_id)
+        if flow_tuple is not None:
+            self.strays[tuple_id] = now_s
+        return flow_tuple
+
     def take_all(self) -> list[FlowTuple]:
         """Nothing is waited for any more; return what was, oldest first."""
         held = list(self.flight.values())
         self.flight.clear()
         self.records_held = 0
         return held
+
+    def leave(self) -> None:
+        """The bolt went: it gets nothing more, and what it knew of strays is void."""
+        self.is_gone = True
+        self.has_room = False
+        self.strays.clear()
+        self.service.leave()
 
     def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
         """These strays are waited for again, before all else that it holds."""
@@ -235,6 +259,7 @@ class AdaptiveFlowConsumer:
         self.records_held -= records
         self.acked += 1
         self.records_acked += records
+        self.refused_in_a_row = 0
         rtt_s = now_s - flow_tuple.sent_at_s
         self._learn(ack, now_s, rtt_s, records)
         self.armed_at_s = now_s
@@ -259,6 +284,26 @@ class AdaptiveFlowConsumer:
             self._signal(signal, now_s, rtt_s)
         elif self.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
             self._signal(Signal.IN_RANGE, now_s, rtt_s)
+
+    def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """It processed a tuple that was not waited for any more."""
+        self.refused_in_a_row = 0
+        self.acked += 1
+        self.records_acked += len(flow_tuple.cut.records)
+        self.strays.pop(flow_tuple.tuple_id, None)
+        if not flow_tuple.is_hedged:
+            self.rtt.on_spurious(now_s)
+
+    def on_refused(self, sent_at_s: float, now_s: float) -> None:
+        """The target refused it: SLOW, its window shrinks; it rests unless other slots work."""
+        self.policy.on_expired(now_s, sent_at_s)
+        self._signal(Signal.REFUSED, now_s, None)
+        self.armed_at_s = now_s
+        if not self.flight or self.slots == 1:
+            rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2**self.refused_in_a_row)
+            self.refused_in_a_row += 1
+            self.is_resting = True
+            self.rests_until_s = now_s + rest_s
 
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
@@ -324,6 +369,15 @@ class AdaptiveFlowConsumer:
             # One given up just now may have been on its way when the heartbeat left.
             if now_s - since_s >= self._settings.timeout.silence_s:
                 del self.strays[tuple_id]
+
+    def on_heard(self, now_s: float) -> bool:
+        """It said something; return whether it was suspect until now."""
+        self.heard_at_s = now_s
+        if not self.is_suspect:
+            return False
+        self.is_suspect = self.is_down = False
+        self.armed_at_s = now_s
+        return True
 
     def suspect(self, now_s: float) -> None:
         """Nothing was heard for too long: it gets no more until it speaks."""

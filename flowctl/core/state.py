@@ -15,6 +15,7 @@ class Signal(enum.Enum):
     IN_RANGE = "ack in range"  # an ack whose RTT is at or below the threshold
     OVER = "ack over threshold"
     EXPIRED = "tuple expired"  # no ack within the RTO
+    REFUSED = "refused"  # the target had no room for what it sent
     SILENT = "no heartbeat"  # expired, and nothing heard: suspect
 
 
@@ -22,6 +23,7 @@ _AFTER = {
     Signal.IN_RANGE: BoltState.NORMAL,  # also from BUSY: the next in-range ack ends it
     Signal.OVER: BoltState.SLOW,
     Signal.EXPIRED: BoltState.BUSY,
+    Signal.REFUSED: BoltState.SLOW,
     Signal.SILENT: BoltState.BUSY,
 }
 

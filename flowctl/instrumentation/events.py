@@ -28,8 +28,12 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleFailed: "tuple_failed",
     ev.TupleGaveUp: "tuple_gave_up",
     ev.TupleDeadLettered: "tuple_dead_lettered",
-    ev.RecordsRejected: "records_rejected",
     ev.TupleDropped: "tuple_dropped",
+    ev.TupleRefused: "tuple_refused",
+    ev.TupleCut: "tuple_cut",
+    ev.RecordsRejected: "records_rejected",
+    ev.TargetWentDown: "target_down",
+    ev.TargetCameBack: "target_back",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
@@ -42,8 +46,12 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleFailed: logging.WARNING,
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
-    ev.RecordsRejected: logging.WARNING,
     ev.TupleDropped: logging.WARNING,
+    ev.TargetWentDown: logging.ERROR,
+    ev.TargetCameBack: logging.WARNING,
+    ev.TupleRefused: logging.DEBUG,  # one a call while a target is full: counted, not told
+    ev.TupleCut: logging.DEBUG,
+    ev.RecordsRejected: logging.DEBUG,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -115,6 +123,14 @@ def _cap(cap: int | None) -> str:
 
 def _failure(event: ev.FlowEvent) -> str:
     match event:
+        case ev.TargetWentDown():
+            return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
+        case ev.TargetCameBack():
+            down = numbers.duration(event.down_s)
+            asked = numbers.counted(event.asked, "time")
+            if event.reason:
+                return f"not the target, after all ({down}, asked {asked}): {event.reason}"
+            return f"the target is back after {down}, asked {asked}"
         case ev.TupleFailed():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"{event.bolt}  tuple {event.tuple_id} failed ({where}): {event.reason}"
@@ -132,6 +148,12 @@ def _failure(event: ev.FlowEvent) -> str:
         case ev.TupleDropped():
             where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"
+        case _:
+            return _sharing(event)
+
+
+def _sharing(event: ev.FlowEvent) -> str:
+    match event:
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():

@@ -63,6 +63,7 @@ class Meter:
             buffered = core.intake.buffer.records
             skipped = core.intake.skipped
             partitions = core.checkpoint().partitions
+            down = core.target_down
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
@@ -100,6 +101,8 @@ class Meter:
             records_dead_lettered=counters.records_dead_lettered,
             records_left_out=counters.records_left_out,
             store_away_s=None if away_s is None else now_s - away_s,
+            target_down_s=None if down is None else now_s - down.at_s,
+            target_down_reason="" if down is None else down.reason,
             note=note,
         )
 
@@ -194,6 +197,7 @@ class Meter:
             calls_refused=counters.refused,
             max_in_flight_records=counters.records_pending_max,
             waits=last.waits,
+            target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
 
 

@@ -92,7 +92,7 @@ def test_a_bolt_that_is_alive_and_busy_is_asked_to_give_back_and_nothing_is_doub
 
 
 def sent(driver: Driver, bolt: str, tuple_id: int) -> Emission:
-    flow_tuple = driver.core._pending[tuple_id]
+    flow_tuple = driver.core.book.pending[tuple_id]
     return Emission(tuple_id, bolt, flow_tuple.attempt, "p", flow_tuple.cut.records, None, 0)
 
 

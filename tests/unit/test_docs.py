@@ -200,10 +200,8 @@ def range_of(kind: msgspec.inspect.Type) -> str:
             return "`none`"
         case msgspec.inspect.LiteralType(values=values):
             return ", ".join(f"`{value}`" for value in values)
-        case msgspec.inspect.StrType(pattern=str()):
-            return "a count or a share such as `0.1%`"
-        case msgspec.inspect.StrType():
-            return "a name or address"
+        case msgspec.inspect.StrType(pattern=pattern):
+            return "a count or a share such as `0.1%`" if pattern else "a name or address"
         case msgspec.inspect.IntType(ge=int(low), le=int(high)):
             return f"{low} … {high}"
         case msgspec.inspect.IntType(ge=int(low)):
