@@ -34,11 +34,6 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
 
 
-def unix_s() -> int:
-    """The least epoch that a driver takes: see acquire.lua."""
-    return int(time.time())
-
-
 class RedisCheckpointStore:
     """A :class:`flowctl.ports.CheckpointStore` in Redis or Valkey (5.0 or newer).
 
@@ -92,8 +87,7 @@ class RedisCheckpointStore:
 
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
-        now = str(unix_s()).encode()
-        return int(self._script("acquire", job, [schema.SCHEMA, now])[0])
+        return int(self._script("acquire", job, [schema.SCHEMA])[0])
 
     def load(self, job: str) -> Checkpoint:
         """See :class:`flowctl.ports.CheckpointStore`."""

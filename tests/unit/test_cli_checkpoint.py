@@ -30,8 +30,9 @@ _CHECKPOINT = Checkpoint(
 
 @pytest.fixture(autouse=True)
 def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs begin at the time of day; here at 1, so that they can be compared."""
-    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 0)
+    """Epochs begin at the server's time of day; here at 1, so that they can be compared."""
+    clock = SimpleNamespace(time=lambda: 0)
+    monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
 
 
 @pytest.fixture
