@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flowctl.core.positions import encode
-from flowctl.core.records import Record, Span
+from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError
 from flowctl_sql._dialect import Dialect
 
@@ -161,6 +161,21 @@ class Ledger:
     def forget(self, job: str) -> None:
         """Drop what is remembered of the records of ``job``; the epoch stays."""
         self._run("DELETE FROM flowctl_spans WHERE job = ? AND sink = ?", job, self._sink)
+
+    def forget_above(self, job: str, partition: str, above: Position | None) -> None:
+        """Drop what is remembered of one partition above a position; None: all of it."""
+        here = (job, self._sink, partition)
+        if above is None:
+            self._run(f"DELETE FROM flowctl_spans WHERE {_HERE}", *here)
+            return
+        at = encode(above)
+        self._run(f"DELETE FROM flowctl_spans WHERE {_HERE} AND first_position > ?", *here, at)
+        self._run(
+            f"UPDATE flowctl_spans SET last_position = ? WHERE {_HERE} AND last_position > ?",
+            at,
+            *here,
+            at,
+        )
 
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""

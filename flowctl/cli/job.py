@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowctl.errors import ConfigError, FlowctlError, JobError
+from flowctl.errors import ConfigError, FlowctlError, JobError, without_secrets
+from flowctl.instrumentation.text import printable_block
 
 if TYPE_CHECKING:
     from flowctl.runtime.spout import FlowControlSpout
@@ -120,7 +121,7 @@ def _what_there_is(module: ModuleType, target: str) -> str:
 def _job_raised(error: Exception, name: str, path: str) -> FlowctlError:
     if isinstance(error, FlowctlError):
         return error
-    click.echo(_users_traceback(error, path), err=True, nl=False)
+    click.echo(_users_traceback(error, path), err=True)
     return JobError(
         f"{name} raised {type(error).__name__} while it was loaded.",
         remedy="See the traceback above.",
@@ -132,4 +133,4 @@ def _users_traceback(error: Exception, path: str) -> str:
     told = traceback.TracebackException.from_exception(error)
     first = next((i for i, frame in enumerate(told.stack) if frame.filename == path), 0)
     told.stack = traceback.StackSummary.from_list(list(told.stack)[first:])
-    return "".join(told.format(chain=False))
+    return printable_block(without_secrets("".join(told.format(chain=False))))

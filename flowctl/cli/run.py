@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
+from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
     from flowctl.runtime.spout import FlowControlSpout
@@ -68,7 +68,7 @@ def run_spout(
         spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
         if view == "off":  # no view has said how to go on
-            click.echo(f"flowctl: {stopped}", err=True)
+            click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
         spout.checkpoint.close()  # the last user of an embedded server stops it
@@ -76,11 +76,11 @@ def run_spout(
 
 
 def resume_command() -> str:
-    """Return the command line that this process was started with, ready to paste."""
+    """Return the command line of this process, ready to paste; no password is in it."""
     program = sys.argv[0]
     if program.endswith(("__main__.py", "cli/main.py")):
-        return shlex.join(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
-    return shlex.join([Path(program).name, *sys.argv[1:]])
+        return shown_command(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
+    return shown_command([Path(program).name, *sys.argv[1:]])
 
 
 def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "off"]:

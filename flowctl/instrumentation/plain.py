@@ -14,6 +14,7 @@ from flowctl.instrumentation.events import EventLogger, name_of, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
+from flowctl.instrumentation.text import printable, printable_problem
 
 # Often enough to see that it lives, rare enough that an hour is 720 lines.
 LINE_EVERY_S = 5.0
@@ -77,7 +78,7 @@ class PlainView(BaseView):
 
     def message(self, text: str) -> None:
         self._note = text  # the same again as the snapshot's note would be no news
-        self._write(text)
+        self._print(printable_problem(text))
 
     def stop(self, report: Report) -> None:
         self._show_left_out()
@@ -100,6 +101,10 @@ class PlainView(BaseView):
         self._events_shown = 0
 
     def _write(self, text: str) -> None:
+        """One line, whatever text of others is in it."""
+        self._print(printable(text))
+
+    def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
 

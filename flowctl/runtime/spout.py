@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, without_secrets
 from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.text import shown_command
 from flowctl.ports import (
     BoltNotice,
     Bolts,
@@ -117,7 +119,7 @@ class FlowControlSpout(HandDriven):
                 _write_report(error.report, report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
-                hint = resume_hint or " ".join(["python", *sys.argv])
+                hint = resume_hint or shown_command(["python", *sys.argv])
                 shown.message(f"{saved}; resume with: {hint}")
                 interrupted = Interrupted(f"{saved}; resume with: {hint}")
                 interrupted.report = error.report
@@ -153,7 +155,10 @@ def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
 
 def _write_report(report: Report, path: str | Path | None) -> None:
     if path is not None:
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+        # Not msgspec's JSON: half a character, as in a file's name, is an error there, and what is
+        # no ASCII (C1, bidi controls) would reach who prints the file.
+        text = json.dumps(msgspec.to_builtins(report), indent=2)
+        Path(path).write_text(text, encoding="ascii")
 
 
 def _report_of_no_run(job: str, error: BaseException) -> Report:
@@ -161,7 +166,7 @@ def _report_of_no_run(job: str, error: BaseException) -> Report:
     return Report(
         job=job,
         outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
-        error=str(error),
+        error=without_secrets(str(error)),
         elapsed_s=0.0,
         resumed=False,
         resumed_records=0,
