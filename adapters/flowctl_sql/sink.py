@@ -109,21 +109,20 @@ class SqlSink:
         session.last_written = (batch, prepared)
         return result
 
-    def forget(self, job: str, partition: str | None = None, above: Position | None = None) -> None:
+    def forget(self, job: str, partition: str | None = None, above: Position | None = None) -> bool:
         """Forget which records of ``job`` are written, so that they can be written again.
 
         With ``partition``: only that one's, and only above the position ``above`` if it is given.
         For a job that is to start over, or to go back: no driver of it may be running, and rows
         that are there are yours to delete; else they are written a second time.
-        ``flowctl checkpoint clear|rewind --sink`` calls this.
+        ``flowctl checkpoint clear|rewind --sink`` calls this.  False: nothing was remembered.
         """
         if partition is None and above is not None:
             raise ConfigError("above", "is of one partition.", remedy="Name the partition too.")
         session = self._session()
         if partition is None:
-            session.transact(lambda: session.ledger.forget(job))
-        else:
-            session.transact(lambda: session.ledger.forget_above(job, partition, above))
+            return bool(session.transact(lambda: session.ledger.forget(job)))
+        return bool(session.transact(lambda: session.ledger.forget_above(job, partition, above)))
 
     def unfence(self, job: str) -> None:
         """Forget the newest epoch of ``job``: for when the checkpoint store was lost.
