@@ -166,6 +166,9 @@ class CheckpointStore(Protocol):
     Every method raises :class:`flowctl.errors.CheckpointUnavailableError` when the store can't
     be reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be
     read; a store that is away for a moment is not retried here but by the caller.
+
+    An optional attribute ``survives`` is False where what is saved ends with the process (memory,
+    fakeredis): views then claim nothing of what a kill would cost.
     """
 
     def acquire(self, job: str) -> int:

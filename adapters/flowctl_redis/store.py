@@ -71,6 +71,7 @@ class RedisCheckpointStore:
         self._own_client = client
         self._client: Any = client
         self._server: ServerHandle | None = None
+        self._survives = not type(client).__module__.startswith("fakeredis")
         self._last_saves: dict[str, LastSave] = {}
         self._connect_lock = threading.Lock()
         self._save_lock = threading.Lock()
@@ -84,6 +85,14 @@ class RedisCheckpointStore:
         if self._own_client is not None:
             return "a client of the caller's"
         return shown(self._url) if self._url is not None else self._data_dir
+
+    @property
+    def survives(self) -> bool:
+        """Whether what is saved outlives this process; known once something was called.
+
+        False for fakeredis, ours or the caller's.
+        """
+        return self._survives
 
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
@@ -239,6 +248,7 @@ class RedisCheckpointStore:
     def _own_server_url(self) -> str:
         if self._server is None:
             self._server = find_or_start(self._data_dir)
+            self._survives = self._server.durable
             # Who forgets to close would leave the server running: our connection keeps it.
             # Registered after the server's own, so run before it.
             atexit.register(self.close)

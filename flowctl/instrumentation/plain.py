@@ -140,6 +140,8 @@ def held_up(snapshot: Snapshot) -> str:
 
 def kill_cost(snapshot: Snapshot) -> str:
     """Return what a kill at this moment would repeat."""
+    if not snapshot.store_survives:
+        return "kept in memory only: a kill starts over"
     again = counted(snapshot.kill_reruns, "record")
     alone = count(snapshot.kill_reruns_cumulative_only)
     return f"a kill now would run {again} again (cumulative only: {alone})"

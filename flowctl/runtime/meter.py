@@ -94,6 +94,7 @@ class Meter:
             kill_reruns_cumulative_only=max(
                 0, counters.records_pending_now + done - saved_cumulative
             ),
+            store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,

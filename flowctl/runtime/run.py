@@ -92,6 +92,7 @@ class Run:
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
+        self.control.store_survives = getattr(store, "survives", True)
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
         )

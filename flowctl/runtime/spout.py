@@ -120,13 +120,20 @@ class FlowControlSpout(HandDriven):
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
                 hint = resume_hint or shown_command(["python", *sys.argv])
-                shown.message(f"{saved}; resume with: {hint}")
-                interrupted = Interrupted(f"{saved}; resume with: {hint}")
+                said = f"{saved}{self._where()}; resume with: {hint}"
+                shown.message(said)
+                interrupted = Interrupted(said)
                 interrupted.report = error.report
                 raise interrupted from None
             raise
         _write_report(report, report_path)
         return report
+
+    def _where(self) -> str:
+        """What to know of a checkpoint that ends with the process."""
+        if getattr(self.checkpoint, "survives", True):
+            return ""
+        return " in memory only, so a new process starts over"
 
     def _extended(self, report: Report) -> Report:
         """What is told at the end of a run; a topology has more to tell."""

@@ -366,3 +366,9 @@ def test_a_number_of_the_fence_that_is_none_is_refused_by_name(
     with pytest.raises(FencedError):
         store.save("job", _checkpoint(a=2), epoch=epoch)
     assert store.acquire("job") > epoch
+
+
+def test_only_fakeredis_ends_with_the_process(client: Client) -> None:
+    assert not RedisCheckpointStore(client=client.real).survives
+    assert RedisCheckpointStore("redis://localhost").survives
+    assert RedisCheckpointStore(client=redis.Redis()).survives
