@@ -102,7 +102,7 @@ class FlowControlSpout(HandDriven):
                     producer=self.producer,
                     bolts=self.bolts,
                     store=self.checkpoint,
-                    settings=self.settings,
+                    settings=self.settings.checked(),
                     view=shown,
                     interrupts=interrupts,
                     make_core=self._make_core,
