@@ -20,6 +20,7 @@ from flowctl.core.records import (
     Position,
     Record,
 )
+from flowctl.errors import FlowctlError
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.
 Process: TypeAlias = Callable[[Batch], Any]
@@ -238,6 +239,11 @@ class BoltNotice(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["starting", "restarting", "waiting", "fatal"]
     detail: str = ""
     remedy: str = ""
+
+
+def all_fatal(notify: Callable[[BoltNotice], None]) -> Callable[[FlowctlError], None]:
+    """Return what ends the run when a thread that looks after bolts has died."""
+    return lambda error: notify(BoltNotice("", "fatal", error.problem, error.remedy))
 
 
 class Bolts(Protocol):

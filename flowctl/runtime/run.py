@@ -32,6 +32,7 @@ from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
+from flowctl.threads import guarded
 from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
@@ -350,7 +351,9 @@ class Run:
     def _stop_bolts(self, server: SpoutServer, timeout_s: float) -> None:
         for bolt in list(self.control.core.bolts):
             self._send_end(bolt)
-        closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
+        name = "flowctl-ends"
+        flush = guarded(self._flush_ends, name=name, on_death=self.control.fail)
+        closer = threading.Thread(target=flush, name=name, daemon=True)
         closer.start()
         try:
             self._bolts.stop(timeout_s=timeout_s)

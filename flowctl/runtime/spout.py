@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import ConfigError, without_secrets
+from flowctl.errors import ConfigError, FlowctlError, without_secrets
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.text import shown_command
 from flowctl.ports import (
@@ -76,6 +77,8 @@ class FlowControlSpout(HandDriven):
         self.settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
+        self._end_run: Callable[[FlowctlError], None] = lambda error: None
+        self._death: FlowctlError | None = None
 
     def run(
         self,
@@ -111,6 +114,9 @@ class FlowControlSpout(HandDriven):
                     on_notice=self._on_notice,
                     extend=self._extended,
                 )
+                self._end_run = run.control.fail
+                if self._death is not None:
+                    self._end_run(self._death)
                 report = run.conduct()
         except BaseException as error:
             if run is None:
@@ -128,6 +134,11 @@ class FlowControlSpout(HandDriven):
             raise
         _write_report(report, report_path)
         return report
+
+    def _thread_died(self, error: FlowctlError) -> None:
+        """End the run: a thread that a topology runs beside it died."""
+        self._death = error
+        self._end_run(error)
 
     def _where(self) -> str:
         """What to know of a checkpoint that ends with the process."""
