@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_parts import Valkey
 
 from flowctl_redis.locks import try_lock
 
@@ -130,6 +131,43 @@ def test_an_interruption_saves_and_its_command_resumes(place: Path, number: sign
     assert "resumed at " in again.stderr
     assert rows(place) == EXACT
     assert json.loads((place / "my report.json").read_text())["records_acked"] < LINES
+
+
+@pytest.mark.parametrize("how", ["pipe", "quiet", "debug"])
+def test_the_command_that_resumes_holds_no_password_and_resumes(
+    place: Path, free_port: int, how: str
+) -> None:
+    secret = "s3kret-w0rd"
+    (place / "server").mkdir()
+    server = Valkey(place / "server", free_port)
+    server.start("--requirepass", secret)
+    url = f"redis://:{secret}@127.0.0.1:{free_port}/0"
+    write_job(place, cost_s=0.004)
+    more = {"pipe": [], "quiet": ["--quiet"], "debug": ["--plain"]}[how]
+    arguments = ["run", "job.py", "--report", "r.json", "--redis", url, *more]
+    logging = ["--log-level", "DEBUG", "--debug"] if how == "debug" else []
+    try:
+        process = subprocess.Popen(
+            command(*logging, *arguments), cwd=place, env=environment(), stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        wait_for_rows(place)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert secret not in err and secret not in (place / "r.json").read_text()
+        hint = err.rpartition("resume with: ")[2].splitlines()[0]
+        assert "FLOWCTL_REDIS_URL" in hint.partition("#")[2]
+        again = subprocess.run(
+            ["bash", "-c", hint.replace("python", shlex.quote(sys.executable), 1)], cwd=place,
+            env=environment(FLOWCTL_REDIS_URL=url), capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert again.returncode == 0, again.stderr
+        assert secret not in again.stderr
+        assert rows(place) == EXACT
+    finally:
+        server.kill()
 
 
 def wait_for_rows(place: Path) -> None:
