@@ -105,10 +105,25 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def _check_writable(path: Path | None) -> None:
     # Before the run, not after hours of it.
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise ConfigError("--report", f"no directory {directory}.", remedy="Make it first.")
+    if path.is_dir():
+        raise ConfigError("--report", f"{path} is a directory.", remedy="Name a file in it.")
+    try:
+        # Opened, not asked for its mode: read-only file systems and ACLs are found too.
+        with path.open("ab") as opened:
+            is_new = opened.tell() == 0
+    except OSError as error:
         raise ConfigError(
-            "--report", f"no directory {path.absolute().parent}.", remedy="Make it first."
-        )
+            "--report",
+            f"{path} can't be written: {error.strerror or error}.",
+            remedy="Name another file.",
+        ) from None
+    if is_new:
+        path.unlink()
 
 
 def _redis(url: str) -> Any:

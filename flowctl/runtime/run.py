@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from flowctl.config import Settings
@@ -125,7 +126,10 @@ class Run:
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = self._extend(meter.report(outcome, told, self.checkpointer.saves))
-        self._view.stop(report)
+        try:
+            self._view.stop(report)
+        except Exception as caught:
+            error = error or caught
         self._store.close()  # the last user of an embedded server stops it; a new run reconnects
         if error is not None:
             error.report = report  # type: ignore[attr-defined]
@@ -280,7 +284,7 @@ class Run:
         """
         self._interrupts.hold()
         if isinstance(error, KeyboardInterrupt):
-            self._view.message("interrupted: saving (again to stop at once)")
+            self._say("interrupted: saving (again to stop at once)")
         self.control.stopping.set()
         steps = (self._settle, self._save, self._stop_parts)
         for step in steps:
@@ -289,11 +293,19 @@ class Run:
             except BaseException as caught:
                 error = error or self.control.error or caught
         self._interrupts.hold()
-        self._drain_events(meter)
         error = error or self.control.error or self.reader.source_error
+        try:
+            self._drain_events(meter)
+        except Exception as caught:
+            error = error or caught
         if self.save_error not in (None, error):
-            self._view.message(f"the last save failed: {self.save_error}")
+            self._say(f"the last save failed: {self.save_error}")
         return error
+
+    def _say(self, text: str) -> None:
+        """Show ``text`` if that can be: with the terminal gone the rest is still to be done."""
+        with suppress(Exception):
+            self._view.message(text)
 
     def _settle(self) -> None:
         """Wait for tuples in flight (a run that finished has none)."""
@@ -320,7 +332,7 @@ class Run:
         if isinstance(self.control.error, FencedError):
             return  # the newer driver's checkpoint stands
         if self.control.store_away_since_s is not None:
-            self._view.message(
+            self._say(
                 f"saving: waiting up to {FINAL_SAVE_TIMEOUT_S:.0f} s for the checkpoint store"
             )
         try:

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -127,7 +128,8 @@ class FlowControlSpout(HandDriven):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
                 hint = resume_hint or shown_command(["python", *sys.argv])
                 said = f"{saved}{self._where()}; resume with: {hint}"
-                shown.message(said)
+                with suppress(OSError):  # the terminal is gone
+                    shown.message(said)
                 interrupted = Interrupted(said)
                 interrupted.report = error.report
                 raise interrupted from None
