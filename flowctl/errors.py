@@ -24,12 +24,27 @@ EXIT_USAGE = 2
 EXIT_FINISHED_WITH_LOSSES = 3  # records were rejected or dead-lettered, and nothing allowed that
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+# User and password of a URL.  Those of a server or a database are hidden up to the last @: a raw
+# @ or / in a password must not leave a part of it.  Elsewhere an @ may be of a path (s3://b/a@b).
+# How to write one, as in "redis://[user:password@]host" or "redis://:PASSWORD@host", stays.
+_USAGE = r"(?!\[user:password@\]|:PASSWORD@)"
+_SERVERS = r"(?:rediss?|valkeys?|postgres(?:ql)?|mysql|mariadb|mongodb|amqps?)(?:\+\w+)?"
+_USERINFO = re.compile(rf"(?<=://){_USAGE}[^/@\s]*@")
+_SERVER_USERINFO = re.compile(rf"(\b{_SERVERS}://){_USAGE}[^\s'\"]*@", re.IGNORECASE)
+_PARAMETER = re.compile(
+    r"(?<=[?&])((?:password|passwd|pwd|token|secret)=)[^&\s'\"]+", re.IGNORECASE
+)
 
 
 def without_secrets(text: str) -> str:
     """Return ``text`` with the user and password of every URL in it replaced by ``***``."""
-    return _USERINFO.sub("***@", text)
+    text = _SERVER_USERINFO.sub(r"\1***@", text)
+    return _PARAMETER.sub(r"\1***", _USERINFO.sub("***@", text))
+
+
+def has_secrets(text: str) -> bool:
+    """Whether :func:`without_secrets` would hide a part of ``text``."""
+    return without_secrets(text) != text
 
 
 class FlowctlError(Exception):

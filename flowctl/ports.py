@@ -21,6 +21,7 @@ from flowctl.core.records import (
     Position,
     Record,
 )
+from flowctl.errors import FlowctlError
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
 # `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
@@ -212,6 +213,9 @@ class CheckpointStore(Protocol):
     Every method raises :class:`flowctl.errors.CheckpointUnavailableError` when the store can't
     be reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be
     read; a store that is away for a moment is not retried here but by the caller.
+
+    An optional attribute ``survives`` is False where what is saved ends with the process (memory,
+    fakeredis): views then claim nothing of what a kill would cost.
     """
 
     def acquire(self, job: str) -> int:
@@ -281,6 +285,11 @@ class BoltNotice(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["starting", "restarting", "waiting", "fatal"]
     detail: str = ""
     remedy: str = ""
+
+
+def all_fatal(notify: Callable[[BoltNotice], None]) -> Callable[[FlowctlError], None]:
+    """Return what ends the run when a thread that looks after bolts has died."""
+    return lambda error: notify(BoltNotice("", "fatal", error.problem, error.remedy))
 
 
 class Bolts(Protocol):

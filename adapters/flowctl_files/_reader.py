@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 import zlib
 from collections.abc import Iterator
 from itertools import accumulate, chain, count
@@ -210,7 +211,7 @@ def shrank(name: str, place: Place) -> SourceError:
     return SourceError(
         f"{name}: the file shrank; byte {place.offset} (line {place.line}) was read before and is "
         "gone. Was it rotated or written anew?",
-        remedy="Bring the old file back, or clear the job's checkpoint to read from the beginning.",
+        remedy=_another_file(name),
     )
 
 
@@ -219,5 +220,15 @@ def changed(name: str, place: Place) -> SourceError:
     return SourceError(
         f"{name}: no line begins at byte {place.offset} (line {place.line}) any more: this is not "
         "the file that was read before. Was it rotated or written anew?",
-        remedy="Bring the old file back, or clear the job's checkpoint to read from the beginning.",
+        remedy=_another_file(name),
+    )
+
+
+def _another_file(name: str) -> str:
+    """What to do where the file is not the one that was read: its rows are elsewhere by now."""
+    return (
+        "Bring the old file back. If a new one took its name, read that from its beginning:"
+        f" flowctl checkpoint rewind JOB --partition {shlex.quote(name)} --start"
+        " --sink FILE.py:SINK (without --sink an SqlSink takes its lines for those of the old file"
+        " and leaves them out; leave it away where there is no such sink)."
     )

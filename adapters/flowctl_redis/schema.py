@@ -4,7 +4,8 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
 
     flowctl:{access-logs}            prefix:{job}; the braces are Redis' hash tag
       schema             "1"         another number: written by another flowctl, refused
-      epoch              "7"         generation of ownership; only rises, survives ``clear``
+      epoch              "7"         generation of ownership, at least the server's unix time when
+                                     taken; only rises, survives ``clear``
       revision           "1042"      rises with every save and rewind; see below
       saved_at_unix_ms   "17952…"    the saving driver's clock; absent: nothing is stored
       windows            msgpack     {bolt: learned window}, names sorted
@@ -22,6 +23,7 @@ it, and the store sends everything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -34,6 +36,7 @@ from flowctl.errors import CheckpointCorruptError, JobError
 SCHEMA = b"1"
 _PARTITION = b"p:"
 _SEPARATOR = b"|"
+_WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")  # as common.lua takes it
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -105,6 +108,8 @@ def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
     if not fields:
         return Checkpoint()
     check_schema(key, fields.get(b"schema", b""))
+    for field in ("epoch", "revision"):  # the fence is made of them
+        decode_number(key, fields, field)
     partitions = {
         partition_of(field): decode_partition(key, field, raw)
         for field, raw in fields.items()
@@ -126,7 +131,7 @@ def _decode_windows(key: bytes, fields: Mapping[bytes, bytes]) -> dict[str, floa
 def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:
     """Return a number field, 0 when absent."""
     raw = fields.get(field.encode(), b"0")
-    if not raw.isdigit():
+    if not _WHOLE.fullmatch(raw):
         corrupt(key, f"field {field} is no number")
     return int(raw)
 

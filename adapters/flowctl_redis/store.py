@@ -34,11 +34,6 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
 
 
-def unix_s() -> int:
-    """The least epoch that a driver takes: see acquire.lua."""
-    return int(time.time())
-
-
 class RedisCheckpointStore:
     """A :class:`flowctl.ports.CheckpointStore` in Redis or Valkey (5.0 or newer).
 
@@ -76,6 +71,7 @@ class RedisCheckpointStore:
         self._own_client = client
         self._client: Any = client
         self._server: ServerHandle | None = None
+        self._survives = not type(client).__module__.startswith("fakeredis")
         self._last_saves: dict[str, LastSave] = {}
         self._connect_lock = threading.Lock()
         self._save_lock = threading.Lock()
@@ -90,10 +86,17 @@ class RedisCheckpointStore:
             return "a client of the caller's"
         return shown(self._url) if self._url is not None else self._data_dir
 
+    @property
+    def survives(self) -> bool:
+        """Whether what is saved outlives this process; known once something was called.
+
+        False for fakeredis, ours or the caller's.
+        """
+        return self._survives
+
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
-        now = str(unix_s()).encode()
-        return int(self._script("acquire", job, [schema.SCHEMA, now])[0])
+        return int(self._script("acquire", job, [schema.SCHEMA])[0])
 
     def load(self, job: str) -> Checkpoint:
         """See :class:`flowctl.ports.CheckpointStore`."""
@@ -245,6 +248,7 @@ class RedisCheckpointStore:
     def _own_server_url(self) -> str:
         if self._server is None:
             self._server = find_or_start(self._data_dir)
+            self._survives = self._server.durable
             # Who forgets to close would leave the server running: our connection keeps it.
             # Registered after the server's own, so run before it.
             atexit.register(self.close)
@@ -312,7 +316,7 @@ class RedisCheckpointStore:
 
 
 def _check_shape(position: Position | None, stored: Position | None) -> None:
-    if position is None or stored is None or _shape(position) == _shape(stored):
+    if position is None or stored is None or _fits(position, stored):
         return
     raise ConfigError(
         "position",
@@ -321,10 +325,13 @@ def _check_shape(position: Position | None, stored: Position | None) -> None:
     )
 
 
-def _shape(position: Position) -> object:
-    if isinstance(position, tuple):
-        return len(position)  # parts may differ in type: None stands beside any
-    return type(position)
+def _fits(position: Position, stored: Position) -> bool:
+    if isinstance(position, tuple) and isinstance(stored, tuple):
+        # Parts may differ in type: None stands beside any.  Of three or more the last may be
+        # missing: TextLines gives one to a last line without newline alone.
+        shortest = len(stored) - 1 if len(stored) > 2 else len(stored)
+        return shortest <= len(position) <= len(stored)
+    return type(position) is type(stored)
 
 
 def _glob_escaped(text: str) -> str:

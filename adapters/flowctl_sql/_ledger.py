@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flowctl.core.positions import encode
-from flowctl.core.records import Record, Span
+from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError
 from flowctl_sql._dialect import Dialect
 
@@ -158,9 +158,28 @@ class Ledger:
             )
         self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *new)
 
-    def forget(self, job: str) -> None:
-        """Drop what is remembered of the records of ``job``; the epoch stays."""
-        self._run("DELETE FROM flowctl_spans WHERE job = ? AND sink = ?", job, self._sink)
+    def forget(self, job: str) -> bool:
+        """Drop what is remembered of the records of ``job``; the epoch stays.
+
+        False: nothing was.
+        """
+        statement = "DELETE FROM flowctl_spans WHERE job = ? AND sink = ?"
+        return bool(self._run(statement, job, self._sink).rowcount)
+
+    def forget_above(self, job: str, partition: str, above: Position | None) -> bool:
+        """Drop what is remembered of one partition above a position; None: all of it.
+
+        False: nothing was.
+        """
+        here = (job, self._sink, partition)
+        drop = f"DELETE FROM flowctl_spans WHERE {_HERE}"
+        if above is None:
+            return bool(self._run(drop, *here).rowcount)
+        at = encode(above)
+        dropped = self._run(f"{drop} AND first_position > ?", *here, at).rowcount
+        shorten = f"UPDATE flowctl_spans SET last_position = ? WHERE {_HERE} AND last_position > ?"
+        shortened = self._run(shorten, at, *here, at).rowcount
+        return bool(dropped or shortened)
 
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""

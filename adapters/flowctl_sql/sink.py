@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowctl.core.records import Batch
+from flowctl.core.records import Batch, Position
 from flowctl.errors import ConfigError, JobError
 from flowctl_sql._database import Callback, Database, Sqlite, Synchronous
 from flowctl_sql._dialect import (
@@ -109,14 +109,20 @@ class SqlSink:
         session.last_written = (batch, prepared)
         return result
 
-    def forget(self, job: str) -> None:
+    def forget(self, job: str, partition: str | None = None, above: Position | None = None) -> bool:
         """Forget which records of ``job`` are written, so that they can be written again.
 
-        For a job that is to start over: clear its checkpoint, delete its rows, forget.  No
-        driver of the job may be running.
+        With ``partition``: only that one's, and only above the position ``above`` if it is given.
+        For a job that is to start over, or to go back: no driver of it may be running, and rows
+        that are there are yours to delete; else they are written a second time.
+        ``flowctl checkpoint clear|rewind --sink`` calls this.  False: nothing was remembered.
         """
+        if partition is None and above is not None:
+            raise ConfigError("above", "is of one partition.", remedy="Name the partition too.")
         session = self._session()
-        session.transact(lambda: session.ledger.forget(job))
+        if partition is None:
+            return bool(session.transact(lambda: session.ledger.forget(job)))
+        return bool(session.transact(lambda: session.ledger.forget_above(job, partition, above)))
 
     def unfence(self, job: str) -> None:
         """Forget the newest epoch of ``job``: for when the checkpoint store was lost.

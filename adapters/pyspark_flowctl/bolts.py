@@ -17,7 +17,8 @@ import structlog
 from flowctl.bolts.callables import check_process
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
-from flowctl.ports import BoltNotice, Endpoint, Process
+from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
+from flowctl.threads import guarded
 from pyspark_flowctl.dangers import dangers
 from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, ship_task_by_value
 from pyspark_flowctl.session import SessionHolder
@@ -141,7 +142,9 @@ class _Run:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._bolts: list[BoltSupervisor] = []
-        self._launcher = threading.Thread(target=self._launch, name="flowctl-spark", daemon=True)
+        name = "flowctl-spark"
+        launch = guarded(self._launch, name=name, on_death=all_fatal(self._notify))
+        self._launcher = threading.Thread(target=launch, name=name, daemon=True)
 
     def start(self) -> None:
         self._launcher.start()

@@ -6,7 +6,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
+
+from flowctl.instrumentation.text import printable_block
 
 # The JVM itself says this at each start, about a module that Spark 4 always asks for.
 _NOISE = ("WARNING: Using incubator modules",)
@@ -37,4 +40,6 @@ def _show(lines: Iterable[bytes]) -> None:
     for line in lines:
         text = line.decode(errors="replace")
         if not text.startswith(_NOISE):
-            sys.stderr.write(text)
+            # Read on without a stderr: the JVM would stand still at a full pipe.
+            with suppress(OSError, ValueError):
+                sys.stderr.write(printable_block(text, prefix="") + "\n")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
-from flowctl.ports import BoltNotice, Endpoint
+from flowctl.ports import BoltNotice, Endpoint, all_fatal
+from flowctl.threads import guarded
 from pyspark_flowctl.jobs import SparkJobs
 from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy, from_spark
 from pyspark_flowctl.task import BoltTask
@@ -43,7 +44,9 @@ class BoltSupervisor:
         self._stopping = stopping
         self._policy = RestartPolicy(endpoint)
         self._submitted = False
-        self.thread = jobs.thread(self._supervise, f"flowctl-{task.bolt}")
+        name = f"flowctl-{task.bolt}"
+        supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
+        self.thread = jobs.thread(supervise, name)
 
     @property
     def is_done(self) -> bool:
@@ -117,7 +120,8 @@ class SlotWatch:
         self._notify = notify
         self._stopping = stopping
         self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
-        self.thread = jobs.thread(self._watch, "flowctl-slots")
+        name = "flowctl-slots"
+        self.thread = jobs.thread(guarded(self._watch, name=name, on_death=all_fatal(notify)), name)
 
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_EVERY_S):

@@ -28,6 +28,7 @@ from flowctl.bolts.sending import Sending
 from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
+from flowctl.threads import death_of
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.waiting.stretches import Stretch
@@ -280,9 +281,8 @@ class Link:
             self._end(f"eof: {error.strerror or error}")
         except WireError as error:
             self._end(f"broken: {error.problem}")
-        except BaseException:
-            self._end("broken: a defect in the link")
-            raise
+        except BaseException as error:  # the connection ends with it: the spout sees that
+            self._end(f"broken: {death_of(self._thread.name, error).problem}")
 
     def _receive_until_end(self) -> None:
         readable = select.poll()

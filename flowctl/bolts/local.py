@@ -11,7 +11,8 @@ from flowctl.bolts.callables import check_process
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import AuthenticationError, ConfigError, WireError
-from flowctl.ports import BoltNotice, Endpoint, Process
+from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
+from flowctl.threads import guarded
 
 # A bolt that goes at once is not run in a circle; a short break of the spout is not felt.
 _RESTART_PAUSE_FIRST_S: Final = 0.1
@@ -61,12 +62,10 @@ class LocalBolts:
         """Start the bolts and return; what dies comes back after a pause."""
         for number in range(1, self.count + 1):
             bolt = f"{self._prefix}{number}"
-            thread = threading.Thread(
-                target=self._supervise,
-                args=(endpoint, bolt, notify),
-                name=f"flowctl-bolt-{bolt}",
-                daemon=True,
-            )
+            name = f"flowctl-bolt-{bolt}"
+            supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
+            arguments = (endpoint, bolt, notify)
+            thread = threading.Thread(target=supervise, args=arguments, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 

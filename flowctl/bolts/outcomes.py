@@ -14,6 +14,17 @@ from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFr
 # An exception can quote a whole record: enough to know it by, and a traceback's innermost calls.
 _ERROR_CHARS_MAX: Final = 1_000
 _TRACEBACK_CHARS_MAX: Final = 4_000
+# What Python's own operations on a value raise.  Client libraries derive from these too, but then
+# also from OSError (requests).  However many fail so, the target is not taken to be down.
+_DATA_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 
 
 def ack_of(
@@ -63,6 +74,7 @@ def fail_of(
         refused=is_refused,
         after_s=after_s,
         fatal=is_fatal,
+        is_data_error=isinstance(error, _DATA_ERRORS) and not isinstance(error, OSError),
     )
 
 

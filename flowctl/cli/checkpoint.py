@@ -6,17 +6,18 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
-import msgspec
 
-from flowctl.core.positions import show as shown
-from flowctl.core.records import PartitionCheckpoint, Position
+from flowctl.cli.positions import position_of, shown
+from flowctl.cli.sinks import NamedSink, load_sinks
+from flowctl.core.records import PartitionCheckpoint
 from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.numbers import count, counted
+from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 _DAY_S = 86_400
@@ -27,6 +28,14 @@ _redis = click.option(
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_sinks = click.option(
+    "--sink", "sinks", metavar="FILE.py:NAME", multiple=True,
+    help="Have this SqlSink forget as well, so that its rows are written again; may be repeated.",
+)  # fmt: skip
+_LEDGER = (
+    "Rows that an SqlSink already wrote are left out when their records come again, unless it"
+    " forgets them: delete those rows, then give this command again with --sink FILE.py:SINK."
+)
 
 
 @click.group()
@@ -46,9 +55,9 @@ def list_command(url: str | None, as_json: bool) -> None:
     if not rows:
         return click.echo("No checkpoints.")
     texts = [(r["job"], r.get("error") or _headline(r)) for r in rows]
-    width = max(len(job) for job, _ in texts)
+    width = max(len(printable(job)) for job, _ in texts)
     for job, text in texts:
-        click.echo(f"{job:<{width}}  {text}")
+        click.echo(f"{printable(job):<{width}}  {printable(text)}")
 
 
 @checkpoint.command("show")
@@ -66,10 +75,10 @@ def show_command(name: str, url: str | None, as_json: bool) -> None:
     tree = _tree(stored)
     if as_json:
         return click.echo(json.dumps(tree, indent=2))
-    click.echo(f"{name} · {_headline(tree)}")
+    click.echo(f"{printable(name)} · {_headline(tree)}")
     _print_partitions(stored.checkpoint.partitions)
     if tree["windows"]:
-        windows = ", ".join(f"{bolt} {size:g}" for bolt, size in tree["windows"].items())
+        windows = ", ".join(f"{printable(bolt)} {size:g}" for bolt, size in tree["windows"].items())
         click.echo(f"windows  {windows}")
 
 
@@ -77,70 +86,132 @@ def show_command(name: str, url: str | None, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--partition", required=True, help="As `flowctl checkpoint show` names it.")
 @click.option("--to", "to", metavar="POSITION",
-              help='Last record to count as done, as JSON: 1234, [1234, 57] or "key".')  # fmt: skip
+              help="Last record to count as done, as `flowctl checkpoint show` prints positions"
+              ' (1234, 1234:57), or as JSON ([1234, 57], "key").')  # fmt: skip
 @click.option("--start", is_flag=True, help="Back to the partition's beginning.")
+@_sinks
 @_redis
 @_json
 @_yes
-def rewind_command(  # noqa: PLR0917  (click passes them by name)
+def rewind_command(
+    *,
     name: str,
     partition: str,
     to: str | None,
     start: bool,
+    sinks: tuple[str, ...],
     url: str | None,
     as_json: bool,
     yes: bool,
 ) -> int | None:
     """Set one partition of job NAME back, so that what follows is processed again.
 
-    A running driver of the job is fenced: it stops at its next save.
+    A running driver of the job is fenced: it stops at its next save.  A sink that remembers what
+    it wrote (SqlSink) leaves that out, unless it is named with --sink: then it forgets what it
+    has above the position.  Deleting the rows is yours.
     """
     if (to is None) == (not start):
         raise ConfigError("--to", "give --to POSITION or --start.", remedy="One of the two.")
-    position = None if to is None else parse_position(to)
-    goal = shown(position) if position is not None else "its beginning"
-    if not _confirmed(f"Set {partition} of {name} back to {goal}?", yes):
-        return EXIT_FAILED
+    forgetting = load_sinks(sinks)
+    for sink in forgetting:
+        sink.check_partitions()
     with _store(url) as store:
+        partition, stored = _stored_partition(store, name, partition)
+        position = None if to is None else position_of(to, partition, stored)
+        goal = shown(position) if position is not None else "its beginning"
+        what = f"{printable(partition)} of {printable(name)}"
+        if not _confirmed(f"Set {what} back to {goal}{_and_sinks(forgetting)}?", yes):
+            return EXIT_FAILED
         store.rewind(name, partition, position)
         epoch = store.inspect(name).epoch
+    if not as_json:
+        click.echo(f"{what} is back at {goal}. A running driver will stop.")
+    forgot = _forget(forgetting, name, partition, position, quiet=as_json)
     if as_json:
         result = {"job": name, "partition": partition, "position": position, "epoch": epoch}
-        click.echo(json.dumps(result))
-    else:
-        click.echo(f"{partition} of {name} is back at {goal}. A running driver will stop.")
+        click.echo(json.dumps(result | {"sinks": forgot}))
     return None
 
 
 @checkpoint.command("clear")
 @click.argument("name")
+@_sinks
 @_redis
 @_json
 @_yes
-def clear_command(name: str, url: str | None, as_json: bool, yes: bool) -> int | None:
-    """Forget job NAME, so that it begins anew.  A running driver is fenced."""
-    if not _confirmed(f"Forget the checkpoint of {name}?", yes):
+def clear_command(
+    *, name: str, sinks: tuple[str, ...], url: str | None, as_json: bool, yes: bool
+) -> int | None:
+    """Forget job NAME, so that it begins anew.  A running driver is fenced.
+
+    A sink that remembers what it wrote (SqlSink) leaves that out, unless it is named with --sink:
+    then it forgets it too.  Deleting the rows is yours.
+    """
+    forgetting = load_sinks(sinks)
+    question = f"Forget the checkpoint of {printable(name)}{_and_sinks(forgetting)}?"
+    if not _confirmed(question, yes):
         return EXIT_FAILED
     with _store(url) as store:
         cleared = store.clear(name)
+    if not as_json:
+        what = printable(name)
+        click.echo(f"{what} is forgotten." if cleared else f"Nothing was stored of {what}.")
+    forgot = _forget(forgetting, name, quiet=as_json)
     if as_json:
-        click.echo(json.dumps({"job": name, "cleared": cleared}))
-    else:
-        click.echo(f"{name} is forgotten." if cleared else f"Nothing was stored of {name}.")
+        click.echo(json.dumps({"job": name, "cleared": cleared, "sinks": forgot}))
     return None
 
 
-def parse_position(text: str) -> Position:
-    """Return the position that ``text`` means, in JSON; raise :class:`ConfigError`."""
-    try:
-        value = json.loads(text)
-        if not isinstance(value, bool):
-            position: Position = msgspec.convert(value, Position)
-            return position
-    except (ValueError, msgspec.ValidationError):
-        pass
-    raise ConfigError(
-        "--to", f"{text!r} is no position.", remedy="Write JSON: 1234, [1234, 57] or '\"key\"'."
+def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, PartitionCheckpoint]:
+    """Return the partition, as it is named or as ``show`` prints it, and what is saved of it."""
+    partitions = store.load(name).partitions
+    if not partitions:
+        known = ", ".join(map(printable, store.jobs())) or "none"
+        raise ConfigError(
+            "NAME", f"nothing is stored of job {name!r}.", remedy=f"Known jobs: {known}."
+        )
+    if partition not in partitions:
+        printed = [known for known in partitions if printable(known) == partition]
+        if len(printed) != 1:
+            known = ", ".join([printable(p) for p in sorted(partitions)[:10]])
+            known += ", …" if len(partitions) > 10 else ""
+            raise ConfigError(
+                "--partition",
+                f"{name!r} has no partition {partition!r}.",
+                remedy=f"Known: {known}.",
+            )
+        partition = printed[0]
+    return partition, partitions[partition]
+
+
+def _and_sinks(sinks: Sequence[NamedSink]) -> str:
+    names = ", ".join(printable(sink.spec) for sink in sinks)
+    return f", and have {names} forget what it wrote from there on" if names else ""
+
+
+def _forget(
+    sinks: Sequence[NamedSink], job: str, *arguments: Any, quiet: bool
+) -> dict[str, bool | None]:
+    """Have the sinks forget; say what became of it, or what it means that none was named."""
+    forgot = {}
+    for sink in sinks:
+        forgot[sink.spec] = sink.forget(job, *arguments)
+        if not quiet:
+            click.echo(_said(sink.spec, job, forgot[sink.spec]))
+    if not sinks:
+        click.echo(_LEDGER, err=quiet)
+    return forgot
+
+
+def _said(spec: str, job: str, forgot: bool | None) -> str:
+    if forgot is False:
+        return (
+            f"{printable(spec)} remembered nothing of {printable(job)} there: is this the database"
+            " that the job wrote to, seen from the same directory?"
+        )
+    return (
+        f"{printable(spec)} has forgotten it too: all of it is written again. Rows that are still"
+        " there would be doubled: delete them."
     )
 
 
@@ -221,7 +292,12 @@ def _print_partitions(partitions: dict[str, PartitionCheckpoint]) -> None:
         above = sum(span.records for span in value.acked)
         ranges = f"{counted(len(value.acked), 'range')}, {counted(above, 'record')}"
         rows.append(
-            (name, shown(value.position), count(value.records), ranges if value.acked else "-")
+            (
+                printable(name),
+                shown(value.position),
+                count(value.records),
+                ranges if value.acked else "-",
+            )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for name, position, records, above_text in rows:

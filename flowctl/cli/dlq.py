@@ -20,6 +20,7 @@ from flowctl.core.positions import show as shown
 from flowctl.errors import EXIT_FAILED, ConfigError, EnvironmentFault
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import folded
+from flowctl.instrumentation.text import printable
 
 _LIMIT = 20  # letters shown: a screen
 _VALUE_CHARS = 200
@@ -258,13 +259,6 @@ def parse_age_s(text: str) -> float:
             "--older-than", f"{text!r} is not an age.", remedy="Write 7d, 12h, 30min or 45s."
         )
     return float(found[1]) * _UNITS_S[found[2]]
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with everything that a terminal might act upon written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _files(directory: Path | None, file: Path | None, job: str | None) -> list[Any]:

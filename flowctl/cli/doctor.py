@@ -14,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, FlowctlError
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, FlowctlError, without_secrets
+from flowctl.instrumentation.text import printable
 
 PYTHON_MIN = (3, 11)
 
@@ -35,9 +36,9 @@ def doctor() -> int:
     findings = [check() for check in CHECKS]
     for finding in findings:
         mark = "ok     " if finding.ok else "missing"
-        click.echo(f"{mark}  {finding.name:<10}  {finding.seen}")
+        click.echo(f"{mark}  {finding.name:<10}  {printable(without_secrets(finding.seen))}")
         if not finding.ok and finding.remedy:
-            click.echo(f"{'':21}{finding.remedy}")
+            click.echo(f"{'':21}{printable(finding.remedy)}")
     return EXIT_FINISHED if all(finding.ok for finding in findings) else EXIT_FAILED
 
 

@@ -8,16 +8,33 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from flowctl.errors import ConfigError, FlowctlError, JobError
+from flowctl.errors import ConfigError, FlowctlError, JobError, without_secrets
+from flowctl.instrumentation.text import printable_block
 
 if TYPE_CHECKING:
     from flowctl.runtime.spout import FlowControlSpout
 
 DEFAULT_ATTRIBUTE = "spout"
+
+
+class Found(NamedTuple):
+    """An object of a job's file, and where it was found."""
+
+    value: Any
+    module: ModuleType
+    target: str
+    attribute: str
+
+    def called(self) -> Found:
+        """What it returns, for a function without arguments."""
+        try:
+            return self._replace(value=self.value())
+        except Exception as error:
+            raise _job_raised(error, self.target, self.module.__file__ or "") from error
 
 
 def load_spout(spec: str) -> FlowControlSpout:
@@ -28,22 +45,42 @@ def load_spout(spec: str) -> FlowControlSpout:
     what isn't there and :class:`JobError` when the job's own code raises (its traceback goes to
     stderr).
     """
-    target, _, attribute = spec.partition(":")
-    module = _load_file(Path(target)) if _is_file_name(target) else _import_module(target)
-    return _spout_of(module, attribute or DEFAULT_ATTRIBUTE, target)
+    return _spout_of(load_object(spec, field="JOB", attribute=DEFAULT_ATTRIBUTE))
+
+
+def load_object(spec: str, *, field: str, attribute: str) -> Found:
+    """Return what ``spec`` names in a file or a module; errors as of :func:`load_spout`.
+
+    ``field`` names the argument in errors, ``attribute`` is what is taken where none is named.
+    """
+    target, _, named = spec.partition(":")
+    if _is_file_name(target):
+        module = _load_file(Path(target), field)
+    else:
+        module = _import_module(target, field)
+    attribute = named or attribute
+    value = getattr(module, attribute, None)
+    if value is None:
+        raise ConfigError(
+            field, f"{target} has no {attribute!r}.", remedy=_what_there_is(module, target)
+        )
+    return Found(value, module, target, attribute)
 
 
 def _is_file_name(target: str) -> bool:
     return target.endswith(".py") or "/" in target
 
 
-def _load_file(path: Path) -> ModuleType:
+def _load_file(path: Path, field: str) -> ModuleType:
     if not path.is_file():
-        raise ConfigError("JOB", f"no file {path}.", remedy="Give FILE.py:ATTRIBUTE.")
+        raise ConfigError(field, f"no file {path}.", remedy="Give FILE.py:ATTRIBUTE.")
     path = path.resolve()
     # Imports beside the job's file work as they do for `python job.py`.
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem.isidentifier() else "job"
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", "") == str(path):
+        return loaded
     if name in sys.modules:  # a job called logging.py must not replace the library's
         name = f"job_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -58,40 +95,39 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _import_module(name: str) -> ModuleType:
+def _import_module(name: str, field: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(
+            field,
+            f"{name!r} is neither a Python file nor a module's name.",
+            remedy="Give FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.",
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(
-                "JOB", f"no module {name}.", remedy="Give FILE.py:ATTRIBUTE or a module's name."
+                field, f"no module {name}.", remedy="Give FILE.py:ATTRIBUTE or a module's name."
             ) from None
         raise _job_raised(error, name, "") from error
     except Exception as error:
         raise _job_raised(error, name, "") from error
 
 
-def _spout_of(module: ModuleType, attribute: str, target: str) -> FlowControlSpout:
+def _spout_of(found: Found) -> FlowControlSpout:
     from flowctl.runtime.spout import FlowControlSpout
 
-    found: Any = getattr(module, attribute, None)
-    if found is None:
-        raise ConfigError(
-            "JOB", f"{target} has no {attribute!r}.", remedy=_what_there_is(module, target)
-        )
-    if callable(found) and not isinstance(found, FlowControlSpout | type):
-        try:
-            found = found()
-        except Exception as error:
-            raise _job_raised(error, target, module.__file__ or "") from error
-    if not isinstance(found, FlowControlSpout):
+    if callable(found.value) and not isinstance(found.value, FlowControlSpout | type):
+        found = found.called()
+    if not isinstance(found.value, FlowControlSpout):
+        target = found.target
         raise ConfigError(
             "JOB",
-            f"{target}:{attribute} is no FlowControlSpout but {type(found).__name__}.",
-            remedy=_how_to_run(found) or _what_there_is(module, target),
+            f"{target}:{found.attribute} is no FlowControlSpout but {type(found.value).__name__}.",
+            remedy=_how_to_run(found.value) or _what_there_is(found.module, target),
         )
-    return found
+    return found.value
 
 
 def _how_to_run(found: Any) -> str:
@@ -120,7 +156,7 @@ def _what_there_is(module: ModuleType, target: str) -> str:
 def _job_raised(error: Exception, name: str, path: str) -> FlowctlError:
     if isinstance(error, FlowctlError):
         return error
-    click.echo(_users_traceback(error, path), err=True, nl=False)
+    click.echo(_users_traceback(error, path), err=True)
     return JobError(
         f"{name} raised {type(error).__name__} while it was loaded.",
         remedy="See the traceback above.",
@@ -132,4 +168,4 @@ def _users_traceback(error: Exception, path: str) -> str:
     told = traceback.TracebackException.from_exception(error)
     first = next((i for i, frame in enumerate(told.stack) if frame.filename == path), 0)
     told.stack = traceback.StackSummary.from_list(list(told.stack)[first:])
-    return "".join(told.format(chain=False))
+    return printable_block(without_secrets("".join(told.format(chain=False))))

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
 
 import flowctl
-from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, FlowctlError
+from flowctl.errors import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    FlowctlError,
+    without_secrets,
+)
+from flowctl.instrumentation.text import printable, printable_problem, printable_traceback
 
 # name → (module:attribute, help): the help is here so that ``--help`` imports no command.
 COMMANDS = {
@@ -83,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
     except click.ClickException as error:
+        quoted = printable(without_secrets(error.message))  # an argument, as it was given
+        error.message = quoted  # type: ignore[misc]
         error.show()
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
     except (KeyboardInterrupt, click.Abort):
@@ -93,8 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (``| head``); nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        click.echo(f"flowctl: unexpected {type(error).__name__}, please report it:", err=True)
+        click.echo(printable_traceback(error), err=True)
         return EXIT_FAILED
     return result if isinstance(result, int) else EXIT_FINISHED
 
@@ -102,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def explain(error: FlowctlError) -> int:
     """Print the problem and the remedy on stderr; return the exit code."""
     if os.environ.get(DEBUG_VARIABLE) == "1":
-        traceback.print_exception(error)
-    click.echo(f"flowctl: {error.problem}", err=True)
+        click.echo(printable_traceback(error), err=True)
+    click.echo(f"flowctl: {printable_problem(error.problem)}", err=True)
     if error.remedy:
-        click.echo(f"         {error.remedy}", err=True)
+        click.echo(f"         {printable(error.remedy)}", err=True)
     return error.exit_code
 
 

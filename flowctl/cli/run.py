@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +16,7 @@ from flowctl.errors import (
 )
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.summary import losses
+from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
     from flowctl.runtime.spout import FlowControlSpout
@@ -97,7 +97,7 @@ def run_spout(
         report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
         if view == "off":  # no view has said how to go on
-            click.echo(f"flowctl: {stopped}", err=True)
+            click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
         spout.checkpoint.close()  # the last user of an embedded server stops it
@@ -110,11 +110,11 @@ def run_spout(
 
 
 def resume_command() -> str:
-    """Return the command line that this process was started with, ready to paste."""
+    """Return the command line of this process, ready to paste; no password is in it."""
     program = sys.argv[0]
     if program.endswith(("__main__.py", "cli/main.py")):
-        return shlex.join(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
-    return shlex.join([Path(program).name, *sys.argv[1:]])
+        return shown_command(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
+    return shown_command([Path(program).name, *sys.argv[1:]])
 
 
 def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "off"]:
@@ -139,10 +139,25 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def _check_writable(path: Path | None) -> None:
     # Before the run, not after hours of it.
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise ConfigError("--report", f"no directory {directory}.", remedy="Make it first.")
+    if path.is_dir():
+        raise ConfigError("--report", f"{path} is a directory.", remedy="Name a file in it.")
+    try:
+        # Opened, not asked for its mode: read-only file systems and ACLs are found too.
+        with path.open("ab") as opened:
+            is_new = opened.tell() == 0
+    except OSError as error:
         raise ConfigError(
-            "--report", f"no directory {path.absolute().parent}.", remedy="Make it first."
-        )
+            "--report",
+            f"{path} can't be written: {error.strerror or error}.",
+            remedy="Name another file.",
+        ) from None
+    if is_new:
+        path.unlink()
 
 
 def _checked(limit: str) -> str:

@@ -84,6 +84,7 @@ class DriverCore(Protocol):
         reason: str,
         now_s: float,
         record_index: int | None = None,
+        is_data_error: bool = False,
     ) -> AckOutcome: ...
     def on_refused(
         self,

@@ -80,19 +80,19 @@ class Failures:
         now_s: float,
         *,
         record_index: int | None = None,
-        has_died: bool = False,
+        may_be_target: bool = True,
     ) -> AckOutcome:
         """Count a fault of ``flow_tuple`` on ``bolt``: it goes again, in pieces, or is given up.
 
-        ``record_index``: the record that was being read, if known.  ``has_died``: the worker did,
-        which says nothing of the target.
+        ``record_index``: the record that was being read, if known.  ``may_be_target``:
+        as far as can be seen, the target may be to blame.
         """
         self._book.counters.failed += 1
         flow_tuple.shun(bolt)
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
-        if not has_died and self._is_targets(flow_tuple, reason, now_s):
+        if may_be_target and self._is_targets(flow_tuple, reason, now_s):
             self._refuse(flow_tuple, bolt, reason, None, now_s)
             return AckOutcome.REFUSED
         flow_tuple.faults += 1

@@ -73,7 +73,7 @@ class Roster:
                 failures.drop(flow_tuple, bolt, f"bolt {bolt} went: {reason}", now_s)
             elif lost and index < consumer.slots:
                 why = f"bolt {bolt} died: {reason}"
-                failures.fault(flow_tuple, bolt, why, now_s, has_died=True)
+                failures.fault(flow_tuple, bolt, why, now_s, may_be_target=False)
             else:
                 failures.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 

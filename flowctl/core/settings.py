@@ -9,7 +9,14 @@ import msgspec
 from flowctl.core.guarantee import GuaranteeName, ProcessingGuarantee
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+# An hour: far above any use of what is bounded so.  Without a bound, or with inf, a wait of one of
+# our threads is an OverflowError: poll(2) takes 24 days.
+SECONDS_MAX = 3600
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=SECONDS_MAX)]
+# Two weeks, for what may wait for other people: a call of process that takes days, a target that is
+# down over the holidays, a queue for a place on the cluster.  Still below poll's 24 days.
+LONG_SECONDS_MAX = 14 * 24 * 3600
+LongSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONG_SECONDS_MAX)]
 Ratio = Annotated[float, msgspec.Meta(gt=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -64,10 +71,10 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     # each tuple expires after its RTO whatever else is seen, the document's letter (S6).
     rule: Literal["signs", "clock"] = "signs"
     # RFC 6298 2.1 begins with 1 s; the first call on a worker imports and connects: 3 s.
-    rto_first_s: Seconds = 3.0
+    rto_first_s: LongSeconds = 3.0
     # RFC 6298 2.4 says 1 s, for the coarse clocks of its time; Linux' TCP_RTO_MIN is this.
-    rto_min_s: Seconds = 0.2
-    rto_max_s: Seconds = 60.0  # RFC 6298 2.5
+    rto_min_s: LongSeconds = 0.2
+    rto_max_s: LongSeconds = 60.0  # RFC 6298 2.5
     heartbeat_s: Seconds = 0.25
     # Three heartbeats missing: a scheduler hiccup of two still counts as alive.
     silence_s: Seconds = 0.75
@@ -110,7 +117,7 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     backoff_max_s: Seconds = 10.0
     # While (nearly) nothing succeeds no attempt is counted; after this long the run ends. Longer
     # than the restart or failover of a managed database (1 to 2 minutes, a minor upgrade some 10).
-    give_up_after_s: Seconds = 600.0
+    give_up_after_s: LongSeconds = 600.0
     # Up to half of the wait is left out at random, so that tuples which failed together (a database
     # that went away) do not all come back at the same moment.
     jitter_share: Share = 0.5

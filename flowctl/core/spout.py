@@ -172,11 +172,13 @@ class SpoutCore:
         reason: str,
         now_s: float,
         record_index: int | None = None,
+        is_data_error: bool = False,
     ) -> AckOutcome:
         """``process`` raised: the tuple goes again, perhaps in pieces, or is given up (S109, S110).
 
-        ``record_index``: the record that was being read, if that is known.  A fail of a tuple
-        that this bolt does not hold any more is ignored.
+        ``record_index``: the record that was being read, if that is known.  ``is_data_error``: what
+        it raised is about a value, so the target is not to blame.  A fail of a tuple that this bolt
+        does not hold any more is ignored.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -184,7 +186,14 @@ class SpoutCore:
         flow_tuple = self._hand_back(consumer, tuple_id)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
-        return self._failures.fault(flow_tuple, bolt, reason, now_s, record_index=record_index)
+        return self._failures.fault(
+            flow_tuple,
+            bolt,
+            reason,
+            now_s,
+            record_index=record_index,
+            may_be_target=not is_data_error,
+        )
 
     def on_refused(
         self,

@@ -18,6 +18,7 @@ from flowctl.instrumentation.events import EventLogger, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
 from flowctl.instrumentation.plain import left_out, store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.instrumentation.text import printable, printable_problem
 
 EVENTS_SHOWN = 5
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
@@ -47,7 +48,10 @@ class LiveView(BaseView):
         self._headline = headline
         # Redrawn by update() only: a refresh thread of rich's would race with the caller.
         self._live = Live(
-            Text(headline), console=self._console, auto_refresh=False, vertical_overflow="crop"
+            Text(printable(headline)),
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
         )
         self._live.start(refresh=True)
 
@@ -61,7 +65,8 @@ class LiveView(BaseView):
             self._events.append(f"{self.now()}  {text}")
 
     def message(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        # As Text: neither markup nor emoji codes in text of others mean anything.
+        self._console.print(Text(printable_problem(text)), highlight=False)
 
     def stop(self, report: Report) -> None:
         if self._live is not None:
@@ -98,4 +103,4 @@ class LiveView(BaseView):
 
 
 def _line(text: str, style: str) -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")

@@ -24,6 +24,7 @@ from flowctl.instrumentation.numbers import (
 )
 from flowctl.instrumentation.plain import held_up, kill_cost
 from flowctl.instrumentation.snapshot import BoltView, PartitionView, Snapshot
+from flowctl.instrumentation.text import printable
 
 # More do not fit a screen beside the rest; of more than that the most interesting are shown.
 BOLTS_SHOWN_ALL = 16
@@ -71,14 +72,14 @@ def _row(bolt: BoltView, widest: int, *, cells: int) -> list[RenderableType]:
     window = f"{bar(bolt.window, widest, cells):<{cells}} {bolt.window:>3}"
     moved = f"{count(bolt.moved_away)} moved away" if bolt.moved_away else ""
     return [
-        bolt.name,
+        Text(printable(bolt.name)),  # a str would be read as markup
         Text(bolt.state.value if bolt.up else "down", style=colour),
         Text(window, style=colour),
         count(bolt.in_flight),
         duration(bolt.ack_rtt_p50_s),
         count(bolt.acked),
         percent(bolt.share),
-        moved,
+        Text(moved),
     ]
 
 
@@ -104,9 +105,10 @@ def checkpoint_lines(snapshot: Snapshot, *, width: int) -> list[Text]:
 
 
 def _partition(part: PartitionView, *, room: int) -> str:
-    name = part.name if len(part.name) <= _NAME_CELLS else "…" + part.name[1 - _NAME_CELLS :]
-    through = f"  {name} {show(part.position)} "
-    top = f" {show(part.acked_above[-1].last)}" if part.acked_above else ""
+    name = printable(part.name)
+    name = name if len(name) <= _NAME_CELLS else "…" + name[1 - _NAME_CELLS :]
+    through = f"  {name} {printable(show(part.position))} "
+    top = f" {printable(show(part.acked_above[-1].last))}" if part.acked_above else ""
     for before, after in ((through, top), (through, ""), ("  ", "")):
         cells = min(_BAR_CELLS_MAX, room - len(before) - len(after))
         if cells >= _BAR_CELLS_MIN:

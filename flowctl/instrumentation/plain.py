@@ -15,6 +15,7 @@ from flowctl.instrumentation.events import EventLogger, name_of, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
+from flowctl.instrumentation.text import printable, printable_problem
 
 # Often enough to see that it lives, rare enough that an hour is 720 lines.
 LINE_EVERY_S = 5.0
@@ -87,7 +88,7 @@ class PlainView(BaseView):
 
     def message(self, text: str) -> None:
         self._note = text  # the same again as the snapshot's note would be no news
-        self._write(text)
+        self._print(printable_problem(text))
 
     def stop(self, report: Report) -> None:
         self._show_left_out()
@@ -110,6 +111,10 @@ class PlainView(BaseView):
         self._events_shown = 0
 
     def _write(self, text: str) -> None:
+        """One line, whatever text of others is in it."""
+        self._print(printable(text))
+
+    def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
 
@@ -156,6 +161,8 @@ def held_up(snapshot: Snapshot) -> str:
 
 def kill_cost(snapshot: Snapshot) -> str:
     """Return what a kill at this moment would repeat."""
+    if not snapshot.store_survives:
+        return "kept in memory only: a kill starts over"
     again = counted(snapshot.kill_reruns, "record")
     alone = count(snapshot.kill_reruns_cumulative_only)
     return f"a kill now would run {again} again (cumulative only: {alone})"

@@ -79,6 +79,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     records_saved: int  # in the saved checkpoint, all runs together
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same, were there no selective acks
+    store_survives: bool = True  # False: the checkpoint ends with the process, all runs again
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
     target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
     target_down_reason: str = ""  # the newest failure meanwhile

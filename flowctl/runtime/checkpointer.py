@@ -11,6 +11,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
+from flowctl.threads import GuardedThread
 
 # With the store away, the wait between tries doubles up to this: 20 s away costs some 8 tries,
 # and a store that is back is used again within it.
@@ -18,7 +19,7 @@ _RETRY_MAX_S = 5.0
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 
 
-class Checkpointer(threading.Thread):
+class Checkpointer(GuardedThread):
     """Saves every ``interval_s`` if something changed; goes on trying while the store is away.
 
     Nothing is ever called saved that was not.  A store that fences us, or whose answer makes no
@@ -34,7 +35,7 @@ class Checkpointer(threading.Thread):
         epoch: int,
         interval_s: float,
     ) -> None:
-        super().__init__(name="flowctl-checkpointer", daemon=True)
+        super().__init__("flowctl-checkpointer", on_death=control.fail)
         self.saves = 0
         self._control = control
         self._store = store
@@ -45,7 +46,7 @@ class Checkpointer(threading.Thread):
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
-    def run(self) -> None:
+    def work(self) -> None:
         wait_s = self._interval_s
         while not self._closing.wait(wait_s):
             try:

@@ -33,6 +33,7 @@ class RunControl:
         self.records_before = 0  # done by earlier runs
         self.records_saved = 0
         self.store_away_since_s: float | None = None
+        self.store_survives = True  # as the store says, see CheckpointStore
         # Both are the sender's, set when it listens: wakes it; how long it waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
         self.spout_waits: Callable[[], Waits] = Waits

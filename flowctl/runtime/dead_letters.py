@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import queue
-import threading
 
 from flowctl.core.failures import DeadTuple
-from flowctl.errors import FlowctlError, ProcessError
+from flowctl.errors import ProcessError
 from flowctl.ports import DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
+from flowctl.threads import GuardedThread
 
 
-class DeadLetters(threading.Thread):
+class DeadLetters(GuardedThread):
     """One at a time, in order.  A tuple counts as done only after the port has returned.
 
     If it raises, the run ends, as it would without a dead letter.
@@ -20,7 +20,7 @@ class DeadLetters(threading.Thread):
     def __init__(
         self, control: RunControl, port: DeadLetter, *, job: str, epoch: int | None = None
     ) -> None:
-        super().__init__(name="flowctl-dead-letters", daemon=True)
+        super().__init__("flowctl-dead-letters", on_death=control.fail)
         self._control = control
         self._port = port
         self._job = job
@@ -38,13 +38,9 @@ class DeadLetters(threading.Thread):
             self.join(timeout_s)
         self._port.close()
 
-    def run(self) -> None:
+    def work(self) -> None:
         while (dead := self._queue.get()) is not None:
-            try:
-                keep(self._port, self._job, dead, epoch=self._epoch)
-            except FlowctlError as error:
-                self._control.fail(error)
-                return
+            keep(self._port, self._job, dead, epoch=self._epoch)  # what it raises ends the run
             control = self._control
             with control.lock:
                 control.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=control.clock())

@@ -12,6 +12,7 @@ from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.positions import show
 from flowctl.core.records import Record
 from flowctl.errors import ProcessError, SourceError, TargetDownError
+from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame
 
 # What msgspec raises for a value that msgpack can't hold.
@@ -61,7 +62,9 @@ def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
         f"{gave_up.partition}, records {show(gave_up.first)} to {show(gave_up.last)}:"
-        f" process failed {gave_up.attempts} times, on {bolts}: {gave_up.reason}.{traceback}",
+        f" process failed {gave_up.attempts} times, on {bolts}:"
+        # One line: what follows the first line of a problem is its traceback.
+        f" {printable(gave_up.reason)}.{traceback}",
         remedy=(
             "Mend process or the record and run again: the checkpoint stands before this record,"
             " and nothing that was done is redone. To set such records aside and go on without"

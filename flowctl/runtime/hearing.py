@@ -102,6 +102,7 @@ class Hearing:
             reason=reason,
             now_s=now_s,
             record_index=frame.record_index,
+            is_data_error=frame.is_data_error,
         )
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(frame)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run is on: the first interrupts, those after it hurry."""
+"""Ctrl-C, SIGTERM and SIGHUP while a run is on: the first interrupts, those after it hurry."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Interrupts:
-    """Takes SIGINT and SIGTERM for a run in the main thread; elsewhere it does nothing.
+    """Takes SIGINT, SIGTERM and SIGHUP (the terminal is gone) for a run in the main thread.
+
+    Elsewhere it does nothing.
 
     The first signal raises KeyboardInterrupt.  From then on, and from :meth:`hold`, signals only
     set ``is_hurried``: raised inside the last save, they would end it.  :meth:`release` lets the
@@ -37,7 +41,7 @@ class Interrupts:
             return
         before = {
             number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM)
+            for number in _SIGNALS
             # None: set by other than Python code, so it could not be put back.
             if signal.getsignal(number) not in (signal.SIG_IGN, None)
         }

@@ -71,6 +71,7 @@ class HandDriven:
         """
         if self.open_was_called:
             raise ConfigError("open", "was called before.", remedy="Call close() first.")
+        self.settings.checked()
         self._clock = clock
         self._epoch = self.checkpoint.acquire(self.name)
         restored = self.checkpoint.load(self.name)

@@ -13,6 +13,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
     BoltView,
     HeldUpBy,
@@ -94,6 +95,7 @@ class Meter:
             kill_reruns_cumulative_only=max(
                 0, counters.records_pending_now + done - saved_cumulative
             ),
+            store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,
@@ -168,7 +170,7 @@ class Meter:
         return Report(
             job=self._job,
             outcome=outcome,
-            error=str(error) if error is not None else None,
+            error=without_secrets(str(error)) if error is not None else None,
             elapsed_s=last.elapsed_s,
             resumed=bool(self._restored.partitions),
             resumed_records=self._control.records_before,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
@@ -12,6 +12,9 @@ from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
 from flowctl.runtime.redrive import Redriven
+from flowctl.threads import GuardedThread, death_of
+
+_Result = TypeVar("_Result")
 
 # A quarter of the default buffer: it is refilled in few large steps, none of which waits long.
 POLL_RECORDS_MAX = 5_000
@@ -21,7 +24,7 @@ _EMPTY_WAIT_S = 0.05
 _ROOM_WAIT_S = 0.2
 
 
-class Reader(threading.Thread):
+class Reader(GuardedThread):
     """Runs until the input ends, the run stops, or the source fails.
 
     What was read before a source error is still processed and saved: the error is kept for the
@@ -40,7 +43,7 @@ class Reader(threading.Thread):
 
         False: it could not, and the run stops.
         """
-        super().__init__(name="flowctl-reader", daemon=True)
+        super().__init__("flowctl-reader", on_death=control.fail)
         self._save_first = save_first
         self._sharing = producer if isinstance(producer, SharingProducer) else None
         self._commits_first = control.core.guarantee.commits_before_emit
@@ -50,19 +53,13 @@ class Reader(threading.Thread):
         self._unsaved_max = unsaved_max
         self.source_error: BaseException | None = None
 
-    def run(self) -> None:
+    def work(self) -> None:
         try:
             self._read()
         except FlowctlError as error:
             self.source_error = error
-        except BaseException as error:  # also SystemExit: the input is not read to its end
-            wrapped = SourceError(
-                f"the producer {self._name} raised"
-                f" {type(error).__name__}: {error}{_place_of(error)}.",
-                remedy="Mend it and run again: what it gave before that is processed and saved.",
-            )
-            wrapped.__cause__ = error
-            self.source_error = wrapped
+        except BaseException as error:  # before reader_done is set: that looks like the end
+            self._control.fail(death_of(self.name, error))
         finally:
             self._control.reader_done.set()
             self._control.wake()
@@ -75,7 +72,7 @@ class Reader(threading.Thread):
         while not control.stopping.is_set():
             if self._commits_first:
                 self._await_sent()
-            chunk = self._producer.poll(records_max)
+            chunk = self._asked(lambda: self._producer.poll(records_max))
             if chunk is None:
                 with control.lock:
                     control.core.end_of_input(now_s=control.clock())
@@ -84,6 +81,19 @@ class Reader(threading.Thread):
                 self._offer(chunk.partition, chunk.records)
             else:
                 control.stopping.wait(_EMPTY_WAIT_S)
+
+    def _asked(self, call: Callable[[], _Result]) -> _Result:
+        """Return what the producer answers; what it raises is its own, not a defect of ours."""
+        try:
+            return call()
+        except FlowctlError:
+            raise
+        except BaseException as error:  # also SystemExit: the input is not read to its end
+            raise SourceError(
+                f"the producer {self._name} raised"
+                f" {type(error).__name__}: {error}{_place_of(error)}.",
+                remedy="Mend it and run again: what it gave before that is processed and saved.",
+            ) from error
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
         """Offer until all is taken; of records with one that can't be sent, what is before it."""
@@ -94,7 +104,7 @@ class Reader(threading.Thread):
                 records = records[taken:]
                 if taken and self._commits_first:
                     self._commit()
-                if not taken and self._sharing is not None and not self._sharing.keep():
+                if not taken and self._sharing is not None and not self._asked(self._sharing.keep):
                     return  # another driver reads them now
             except NOT_MSGPACK as caught:
                 error = unsendable_error(partition, records, caught)

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from flowctl.config import Settings
@@ -34,6 +35,7 @@ from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
+from flowctl.threads import guarded
 from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
@@ -96,6 +98,7 @@ class Run:
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
+        self.control.store_survives = getattr(store, "survives", True)
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
         )
@@ -128,7 +131,10 @@ class Run:
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
         report = self._extend(self._losses.completed(report))
-        self._view.stop(report)
+        try:
+            self._view.stop(report)
+        except Exception as caught:
+            error = error or caught
         self._store.close()  # the last user of an embedded server stops it; a new run reconnects
         if error is not None:
             error.report = report  # type: ignore[attr-defined]
@@ -290,7 +296,7 @@ class Run:
         """
         self._interrupts.hold()
         if isinstance(error, KeyboardInterrupt):
-            self._view.message("interrupted: saving (again to stop at once)")
+            self._say("interrupted: saving (again to stop at once)")
         self.control.stopping.set()
         steps = (self._settle, self._save, self._stop_parts)
         for step in steps:
@@ -299,15 +305,23 @@ class Run:
             except BaseException as caught:
                 error = error or self.control.error or caught
         self._interrupts.hold()
-        self._drain_events(meter)
+        error = error or self.control.error or self.reader.source_error
+        try:
+            self._drain_events(meter)
+        except Exception as caught:
+            error = error or caught
         self._letters_first.settle(self.control.saved)
         if self._letters_first.problem:
-            self._view.message(self._letters_first.problem)
-        error = error or self.control.error or self.reader.source_error
+            self._say(self._letters_first.problem)
         error = self._losses.verdict(error, self.control.core.counters)
         if self.save_error not in (None, error):
-            self._view.message(f"the last save failed: {self.save_error}")
+            self._say(f"the last save failed: {self.save_error}")
         return error
+
+    def _say(self, text: str) -> None:
+        """Show ``text`` if that can be: with the terminal gone the rest is still to be done."""
+        with suppress(Exception):
+            self._view.message(text)
 
     def _settle(self) -> None:
         """Wait for tuples in flight (a run that finished has none)."""
@@ -334,7 +348,7 @@ class Run:
         if isinstance(self.control.error, FencedError):
             return  # the newer driver's checkpoint stands
         if self.control.store_away_since_s is not None:
-            self._view.message(
+            self._say(
                 f"saving: waiting up to {FINAL_SAVE_TIMEOUT_S:.0f} s for the checkpoint store"
             )
         try:
@@ -365,7 +379,9 @@ class Run:
     def _stop_bolts(self, server: SpoutServer, timeout_s: float) -> None:
         for bolt in list(self.control.core.bolts):
             self._send_end(bolt)
-        closer = threading.Thread(target=self._flush_ends, name="flowctl-ends", daemon=True)
+        name = "flowctl-ends"
+        flush = guarded(self._flush_ends, name=name, on_death=self.control.fail)
+        closer = threading.Thread(target=flush, name=name, daemon=True)
         closer.start()
         try:
             self._bolts.stop(timeout_s=timeout_s)

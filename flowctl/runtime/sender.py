@@ -7,7 +7,6 @@ taken in batches.  It waits for traffic, and never past the core's next deadline
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from functools import partial
 from flowctl.config import WaitSettings
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Emission, RevokeOrder
-from flowctl.errors import SourceError
+from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
 from flowctl.instrumentation.snapshot import Waits
@@ -26,6 +25,7 @@ from flowctl.runtime.hearing import Hearing
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.loops import Hindrance, SpoutLoop
 from flowctl.runtime.losses import Losses, is_loss, stopped
+from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from flowctl.wire.frames import (
     Revoke,
@@ -40,7 +40,7 @@ _EMITS_MAX = 256
 _EMIT_BYTES_MAX = 4 << 20
 
 
-class Sender(threading.Thread):
+class Sender(GuardedThread):
     """Drives the core until the run is finished.  ``events`` is drained by whoever shows them.
 
     What its loop (:class:`flowctl.runtime.loops.SpoutLoop`) drives is this object itself.  It is
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
         losses: Losses | None = None,
         logger: EventLogger | None = None,
     ) -> None:
-        super().__init__(name="flowctl-sender", daemon=True)
+        super().__init__("flowctl-sender", on_death=self._died)
         self._control = control
         self._server = server
         self._dead_letters = dead_letters
@@ -80,17 +80,19 @@ class Sender(threading.Thread):
         control.wake = server.wake
         control.spout_waits = self._waits
 
-    def run(self) -> None:
+    def work(self) -> None:
         try:
             while not self._control.finished.is_set():
                 self.loop.step()
         except WaitInterrupted:
             pass
-        except BaseException as error:
-            self._control.fail(error)
-            self._control.finished.set()
         finally:
             self.loop.close()
+
+    def _died(self, error: FlowctlError) -> None:
+        """Nothing in flight can be waited for: there is nobody to take acks."""
+        self._control.fail(error)
+        self._control.finished.set()
 
     def _park(self, timeout_s: float) -> None:
         """Wait for what bolts say, a wake-up or the core's next deadline."""

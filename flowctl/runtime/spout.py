@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +17,9 @@ from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, FlowctlError, without_secrets
 from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.text import shown_command
 from flowctl.ports import (
     BoltNotice,
     Bolts,
@@ -78,6 +82,8 @@ class FlowControlSpout(HandDriven):
         self.dead_letter = dead_letter
         self.listener = listener
         self._refuse_async_parts()
+        self._end_run: Callable[[FlowctlError], None] = lambda error: None
+        self._death: FlowctlError | None = None
 
     def _refuse_async_parts(self) -> None:
         """Raise :class:`ConfigError` for methods that nothing would await."""
@@ -116,7 +122,7 @@ class FlowControlSpout(HandDriven):
                     producer=self.producer,
                     bolts=self.bolts,
                     store=self.checkpoint,
-                    settings=self.settings,
+                    settings=self.settings.checked(),
                     view=shown,
                     interrupts=interrupts,
                     make_core=self._make_core,
@@ -125,6 +131,9 @@ class FlowControlSpout(HandDriven):
                     on_notice=self._on_notice,
                     extend=self._extended,
                 )
+                self._end_run = run.control.fail
+                if self._death is not None:
+                    self._end_run(self._death)
                 report = run.conduct()
         except BaseException as error:
             if run is None:
@@ -133,14 +142,27 @@ class FlowControlSpout(HandDriven):
                 _write_report(error.report, report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):
                 saved = "saved" if run is None or run.save_error is None else "NOT all saved"
-                hint = resume_hint or " ".join(["python", *sys.argv])
-                shown.message(f"{saved}; resume with: {hint}")
-                interrupted = Interrupted(f"{saved}; resume with: {hint}")
+                hint = resume_hint or shown_command(["python", *sys.argv])
+                said = f"{saved}{self._where()}; resume with: {hint}"
+                with suppress(OSError):  # the terminal is gone
+                    shown.message(said)
+                interrupted = Interrupted(said)
                 interrupted.report = error.report
                 raise interrupted from None
             raise
         _write_report(report, report_path)
         return report
+
+    def _thread_died(self, error: FlowctlError) -> None:
+        """End the run: a thread that a topology runs beside it died."""
+        self._death = error
+        self._end_run(error)
+
+    def _where(self) -> str:
+        """What to know of a checkpoint that ends with the process."""
+        if getattr(self.checkpoint, "survives", True):
+            return ""
+        return " in memory only, so a new process starts over"
 
     def _extended(self, report: Report) -> Report:
         """What is told at the end of a run; a topology has more to tell."""
@@ -169,7 +191,10 @@ def _view(view: View | Literal["auto", "live", "plain", "off"]) -> View:
 
 def _write_report(report: Report, path: str | Path | None) -> None:
     if path is not None:
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+        # Not msgspec's JSON: half a character, as in a file's name, is an error there, and what is
+        # no ASCII (C1, bidi controls) would reach who prints the file.
+        text = json.dumps(msgspec.to_builtins(report), indent=2)
+        Path(path).write_text(text, encoding="ascii")
 
 
 def _report_of_no_run(job: str, error: BaseException) -> Report:
@@ -177,7 +202,7 @@ def _report_of_no_run(job: str, error: BaseException) -> Report:
     return Report(
         job=job,
         outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
-        error=str(error),
+        error=without_secrets(str(error)),
         elapsed_s=0.0,
         resumed=False,
         resumed_records=0,

@@ -26,6 +26,8 @@ class MemoryCheckpointStore:
     Give one object to several drivers: they fence each other as they would with a server.
     """
 
+    survives = False  # what is saved ends with the process
+
     def __init__(self) -> None:
         self._jobs: dict[str, _Stored] = {}
         self._lock = threading.Lock()

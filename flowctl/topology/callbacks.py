@@ -17,6 +17,7 @@ from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
 from flowctl.instrumentation.logging import get_logger
+from flowctl.threads import OnDeath, guarded
 from flowctl.topology.figures import TaskErrors
 from flowctl.topology.metrics import Consumer, TopologyMetrics
 from flowctl.topology.roots import RootEnd
@@ -68,6 +69,7 @@ class CallbackThread:
         is_debug: bool = False,
         clock: Callable[[], float] = time.monotonic,
         logger: EventLogger | None = None,
+        on_death: OnDeath = lambda error: None,
     ) -> None:
         self._spouts = spouts
         self._is_debug = is_debug
@@ -82,7 +84,9 @@ class CallbackThread:
         # Comes with each tuple and can wait: it wakes nobody.
         self._watched: deque[tuple[str, Watched]] = deque()
         self._look_at_s = clock()
-        self._thread = Thread(target=self._run, name="flowctl-callbacks", daemon=True)
+        name = "flowctl-callbacks"
+        run = guarded(self._run, name=name, on_death=on_death)
+        self._thread = Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to tell."""

@@ -237,11 +237,18 @@ class TopologyCore:
         reason: str,
         now_s: float,
         record_index: int | None = None,
+        is_data_error: bool = False,
     ) -> AckOutcome:
         """As in ``SpoutCore``; a tuple that is given up fails the roots of its inputs."""
         stage, core = self._place(bolt)
         outcome = core.on_fail(
-            bolt, epoch, tuple_id, reason=reason, now_s=now_s, record_index=record_index
+            bolt,
+            epoch,
+            tuple_id,
+            reason=reason,
+            now_s=now_s,
+            record_index=record_index,
+            is_data_error=is_data_error,
         )
         self._collect(stage, core, now_s)
         return outcome

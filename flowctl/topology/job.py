@@ -89,9 +89,12 @@ class TopologyJob(FlowControlSpout):
             settings.metrics,
             consumers=topology.consumers,
             is_debug=topology.is_debug,
+            on_death=self._thread_died,
         )
         # The run's own listening is for tuples; here it is roots that are told of.
-        self._root_listening = RootListening(listener) if listener is not None else None
+        self._root_listening = None
+        if listener is not None:
+            self._root_listening = RootListening(listener, on_death=self._thread_died)
         super().__init__(
             name=topology.name,
             producer=sources_of(topology.producers),
@@ -124,6 +127,8 @@ class TopologyJob(FlowControlSpout):
         finally:
             for teller in tellers:
                 teller.close()
+        if self._death is not None:  # it died of what came last
+            raise self._death
         assert isinstance(report, TopologyReport)
         return report
 

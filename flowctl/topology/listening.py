@@ -10,6 +10,7 @@ from flowctl.core.buffer import size_of
 from flowctl.core.records import Checkpoint, Emission
 from flowctl.ports import SpoutListener
 from flowctl.runtime.listening import Guarded
+from flowctl.threads import OnDeath, guarded
 from flowctl.topology.root import Root
 
 
@@ -20,11 +21,13 @@ class RootListening:
     spout as its bolt, and one record.
     """
 
-    def __init__(self, listener: SpoutListener) -> None:
+    def __init__(self, listener: SpoutListener, *, on_death: OnDeath = lambda error: None) -> None:
         self._listener = listener
         self._calls: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
         self._tell = Guarded()
-        self._thread = threading.Thread(target=self._run, name="flowctl-listener", daemon=True)
+        name = "flowctl-listener"
+        run = guarded(self._run, name=name, on_death=on_death)
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to tell."""

@@ -88,6 +88,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     records); ``after_s`` is how long it asked to be left alone [s], None: it did not say.
     ``fatal`` says that no tuple can be processed so (``process`` hands back a coroutine): the run
     must stop; ``error`` is then what is wrong and, after a newline, what to do.
+    ``is_data_error`` says that by its type the exception is about a value, not about a target.
     """
 
     tuple_id: int
@@ -99,6 +100,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     refused: bool = False
     after_s: float | None = None
     fatal: bool = False
+    is_data_error: bool = False
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):

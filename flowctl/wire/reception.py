@@ -112,6 +112,8 @@ class Reception:
             result = error.problem
         except OSError as error:
             result = f"the handshake broke off: {error.strerror or error}"
+        except BaseException as error:  # a stranger's bytes must not end the run, nor keep a place
+            result = f"the handshake failed: {type(error).__name__}: {error}"
         self._results.append((visit, result))
         self._on_result()
 

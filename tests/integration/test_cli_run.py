@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import select
 import shlex
 import signal
 import sqlite3
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_parts import Valkey
 
 from flowctl_redis.locks import try_lock
 
@@ -103,7 +108,7 @@ def test_a_run_is_exact_and_the_second_does_nothing(place: Path) -> None:
     assert rows(place) == EXACT
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_saves_and_its_command_resumes(place: Path, number: signal.Signals) -> None:
     write_job(place, cost_s=0.004)  # 3 s on four bolts
     arguments = ["run", "job.py:spout", "--plain", "--report", "my report.json"]
@@ -130,6 +135,81 @@ def test_an_interruption_saves_and_its_command_resumes(place: Path, number: sign
     assert "resumed at " in again.stderr
     assert rows(place) == EXACT
     assert json.loads((place / "my report.json").read_text())["records_acked"] < LINES
+
+
+def test_a_terminal_that_goes_away_costs_nothing(place: Path) -> None:
+    write_job(place, cost_s=0.004)
+    leader, follower = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        command("run", "job.py", "--report", "r.json"), cwd=place, stdin=follower,
+        stdout=follower, stderr=follower, preexec_fn=take_terminal,  # noqa: PLW1509
+        env={**environment(TERM="xterm-256color", LINES="40", COLUMNS="100"), "CI": ""},
+    )  # fmt: skip
+    os.close(follower)
+    stop = threading.Event()
+    terminal = threading.Thread(target=read_until, args=(stop, leader), daemon=True)
+    terminal.start()
+    wait_for_rows(place)
+    stop.set()
+    terminal.join()
+    os.close(leader)  # the window is closed: SIGHUP, and every write fails
+    process.wait(timeout=60)
+    report = json.loads((place / "r.json").read_text())
+    assert report["outcome"] == "interrupted" and 0 < report["records_acked"] < LINES
+    assert report["records_saved"] == report["records_acked"], "all that was acked is saved"
+    write_job(place, cost_s=0.0)
+    again = flowctl(place, "run", "job.py")
+    assert again.returncode == 0, again.stderr
+    assert rows(place) == EXACT
+
+
+def read_until(stop: threading.Event, leader: int) -> None:
+    """Be the terminal, so that writes go on."""
+    while not stop.is_set():
+        if select.select([leader], [], [], 0.05)[0]:
+            os.read(leader, 65536)
+
+
+@pytest.mark.parametrize("how", ["pipe", "quiet", "debug"])
+def test_the_command_that_resumes_holds_no_password_and_resumes(
+    place: Path, free_port: int, how: str
+) -> None:
+    secret = "s3kret-w0rd"
+    (place / "server").mkdir()
+    server = Valkey(place / "server", free_port)
+    server.start("--requirepass", secret)
+    url = f"redis://:{secret}@127.0.0.1:{free_port}/0"
+    write_job(place, cost_s=0.004)
+    more = {"pipe": [], "quiet": ["--quiet"], "debug": ["--plain"]}[how]
+    arguments = ["run", "job.py", "--report", "r.json", "--redis", url, *more]
+    logging = ["--log-level", "DEBUG", "--debug"] if how == "debug" else []
+    try:
+        process = subprocess.Popen(
+            command(*logging, *arguments), cwd=place, env=environment(), stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        wait_for_rows(place)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert secret not in err and secret not in (place / "r.json").read_text()
+        hint = err.rpartition("resume with: ")[2].splitlines()[0]
+        assert "FLOWCTL_REDIS_URL" in hint.partition("#")[2]
+        again = subprocess.run(
+            ["bash", "-c", hint.replace("python", shlex.quote(sys.executable), 1)], cwd=place,
+            env=environment(FLOWCTL_REDIS_URL=url), capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert again.returncode == 0, again.stderr
+        assert secret not in again.stderr
+        assert rows(place) == EXACT
+    finally:
+        server.kill()
 
 
 def wait_for_rows(place: Path) -> None:
@@ -167,6 +247,16 @@ def test_a_process_that_raises_fails_with_1_and_a_report(place: Path) -> None:
         (["job.py", "--set", "window.policy=magic"], "window.policy"),
         (["job.py", "--set", "window.polcy=fixed"], "no such setting"),
         (["job.py", "--report", "no/such/dir/r.json"], "--report"),
+        (["job.py", "--report", "redis"], "redis is a directory"),
+        (["job.py", "--report", "/proc/version"], "--report: /proc/version can't be written"),
+        (["job.py", "--set", "window.polcy=fixed"], "Did you mean window.policy?"),
+        (["job.py", "--set", "window.policy=magic"], "just_full"),
+        (["job.py", "--set", "checkpoint.interval_s=inf"], "above 0 and at most 3600"),
+        (["job.py", "--set", "checkpoint.interval_s=1e10"], "above 0 and at most 3600"),
+        (["job.py", "--redis", "host:6379"], "redis://[user:password@]host"),
+        (["."], "neither a Python file nor a module's name"),
+        ([""], "neither a Python file nor a module's name"),
+        (["redis/"], "no file redis"),
         (["job.py", "--master", "local[2]"], "don't run on Spark"),
         (["job.py", "--bolts", "0"], "0 is not in the range"),
     ],

@@ -64,6 +64,15 @@ def test_replays_overlaps_and_fencing(sink: SqlSink, uri: str) -> None:
     assert _numbers(uri) == list(range(15))
 
 
+def test_forget_one_partition_above_a_position(sink: SqlSink, uri: str) -> None:
+    _write(sink, 100, 110, part="f")
+    _write(sink, 120, 130, part="f")
+    assert sink.forget("job", "f", above=(104, 0))
+    assert _write(sink, 100, 130, part="f", epoch=1) == (25, 5)
+    assert sink.forget("job", "f")
+    assert not sink.forget("job", "f")
+
+
 def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         _write(SqlSink(connect=lambda: psycopg.connect(uri), table="nowhere"), 0, 1)

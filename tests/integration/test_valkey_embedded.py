@@ -239,6 +239,11 @@ def test_without_a_program_it_is_fakeredis_and_loud(
     store.close()
     other.close()
     handle.close()
+    with pytest.warns(RuntimeWarning, match="NO DURABILITY"):
+        ours = RedisCheckpointStore(data_dir=tmp_path)
+        ours.acquire("job")
+    ours.close()
+    assert not ours.survives  # also when it is closed: a run says it at its end
 
 
 def test_with_a_program_nothing_is_warned_of(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
-from flowctl.errors import CheckpointUnavailableError, FlowctlError
+from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, FlowctlError
 from flowctl_redis import RedisCheckpointStore
 from flowctl_redis.binary import find_binary
 
@@ -199,3 +199,45 @@ def test_nobody_listens(free_port: int) -> None:
 
 def test_no_such_host() -> None:
     assert "can't be reached" in _refusal(RedisCheckpointStore("redis://no-such-host.invalid"))
+
+
+def test_epochs_are_of_the_servers_clock_and_no_driver_of_tomorrow_shuts_out_the_next(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RedisCheckpointStore(server.url)
+    tomorrow = time.time() + 86_400
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: tomorrow)
+        ahead = store.acquire("job")
+    assert abs(ahead - time.time()) < 3_600
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        time.sleep(1.1)  # an epoch is a second
+        assert store.acquire("job") > ahead
+    store.close()
+
+
+@pytest.mark.parametrize("field", ["epoch", "revision"])
+@pytest.mark.parametrize("value", ["nan", "inf", "7.5", "-1", "9" * 16])
+def test_a_number_of_the_fence_that_is_none_is_refused_by_name(
+    server: Server, field: str, value: str
+) -> None:
+    store = RedisCheckpointStore(server.url)
+    epoch = store.acquire("job")
+    store.save("job", _at(1), epoch=epoch)
+    with redis.Redis.from_url(server.url) as client:
+        client.hset("flowctl:{job}", field, value)
+        before = client.hgetall("flowctl:{job}")
+        calls = (
+            lambda: store.acquire("job"),
+            lambda: store.load("job"),
+            lambda: store.save("job", _at(2), epoch=epoch),
+            lambda: store.rewind("job", "a", None),
+        )
+        for call in calls:
+            with pytest.raises(CheckpointCorruptError, match=f"field {field}"):
+                call()
+        assert client.hgetall("flowctl:{job}") == before
+    assert store.clear("job")
+    assert store.acquire("job") > epoch
+    store.close()

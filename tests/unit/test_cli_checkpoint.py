@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import fakeredis
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowctl.cli import adapters
-from flowctl.cli.checkpoint import checkpoint, parse_position
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
-from flowctl.errors import ConfigError, FencedError
+from flowctl.cli.checkpoint import checkpoint
+from flowctl.cli.positions import position_of, shown
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
+from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl_redis import RedisCheckpointStore
 
 _CHECKPOINT = Checkpoint(
@@ -30,8 +34,9 @@ _CHECKPOINT = Checkpoint(
 
 @pytest.fixture(autouse=True)
 def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs begin at the time of day; here at 1, so that they can be compared."""
-    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 0)
+    """Epochs begin at the server's time of day; here at 1, so that they can be compared."""
+    clock = SimpleNamespace(time=lambda: 0)
+    monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
 
 
 @pytest.fixture
@@ -109,8 +114,9 @@ def test_rewind(store: RedisCheckpointStore) -> None:
     assert store.load("etl").partitions["a.log"] == PartitionCheckpoint((12000, 50))
     with pytest.raises(FencedError):
         store.save("etl", _CHECKPOINT, epoch=1)
-    out = _run("rewind", "etl", "--partition", "a.log", "--start", "--yes", "--json").output
-    assert json.loads(out) == {"job": "etl", "partition": "a.log", "position": None, "epoch": 3}
+    out = _run("rewind", "etl", "--partition", "a.log", "--start", "--yes", "--json").stdout
+    told = {"job": "etl", "partition": "a.log", "position": None, "epoch": 3, "sinks": {}}
+    assert json.loads(out) == told
     assert store.load("etl").partitions["a.log"] == PartitionCheckpoint()
 
 
@@ -121,7 +127,7 @@ def test_rewind(store: RedisCheckpointStore) -> None:
         (["etl", "--partition", "a.log", "--to", "1", "--start"], "--to"),
         (["etl", "--partition", "a.log", "--to", "{}"], "no position"),
         (["etl", "--partition", "a.log", "--to", "[99999, 1]"], "ahead"),
-        (["etl", "--partition", "a.log", "--to", "7"], "another kind"),
+        (["etl", "--partition", "a.log", "--to", "7"], "no position"),
         (["etl", "--partition", "c.log", "--start"], "a.log, b.log"),
         (["elt", "--partition", "a.log", "--start"], "elt"),
     ],
@@ -135,7 +141,7 @@ def test_clear(store: RedisCheckpointStore) -> None:
     assert "forgotten" in _run("clear", "etl", "--yes").output
     assert store.jobs() == []
     assert "Nothing was stored" in _run("clear", "etl", "--yes").output
-    assert json.loads(_run("clear", "etl", "--yes", "--json").output)["cleared"] is False
+    assert json.loads(_run("clear", "etl", "--yes", "--json").stdout)["cleared"] is False
 
 
 @pytest.mark.parametrize(
@@ -159,19 +165,210 @@ def test_no_server_is_started_only_to_look(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_positions_as_json() -> None:
-    texts = {
-        "1234": 1234,
-        "-1.5": -1.5,
-        "[1234, 57]": (1234, 57),
-        '"key"': "key",
-        '["a", null]': ("a", None),
-    }
-    for text, position in texts.items():
-        assert parse_position(text) == position
-    for text in ("", "key", "true", "null", "{}", "[[1]]", "[true]"):
-        with pytest.raises(ConfigError, match="--to"):
-            parse_position(text)
+def _stored(*known: Position) -> PartitionCheckpoint:
+    """Saved up to the first position, with acked ranges that end at the others."""
+    ranges = tuple(AckedRange(position, position, 1) for position in known[1:])
+    return PartitionCheckpoint(known[0] if known else None, 10, ranges)
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "position"),
+    [
+        ((2000,), "1234", 1234),
+        ((2000,), "2000", 2000),
+        ((2000,), "-", None),
+        (((2000, 60),), "1234:57", (1234, 57)),
+        (((2000, 60),), "[1234, 57]", (1234, 57)),
+        (((2000, 60, 17),), "2000:60:17", (2000, 60, 17)),
+        (((2000, 60, 17),), "1234:57", (1234, 57)),  # a last line without newline has a length
+        ((20.0,), "7", 7.0),
+        ((20.5,), "-1.5e-3", None),
+        ((20.5, -3.0), "-1.5", -1.5),
+        (("key",), "abc", "abc"),
+        (("key",), '"abc"', "abc"),
+        (("key",), "1234", "1234"),
+        (("key:a:b",), "key:a:b", "key:a:b"),
+        (("k\x1b[2J",), "k\\x1b[2J", "k\x1b[2J"),
+        ((("k", 5),), "a:3", ("a", 3)),
+        ((("k:l", 5),), "k:l:5", ("k:l", 5)),
+        ((("k", None),), "k:None", ("k", None)),
+        ((("k", None),), '["a", null]', ("a", None)),
+    ],
+)
+def test_positions_as_show_prints_them_or_as_json(
+    known: tuple[Position, ...], text: str, position: Position | None
+) -> None:
+    if text == "-1.5e-3":  # below all that is known: of no source that counts from 0
+        with pytest.raises(ConfigError):
+            position_of(text, "p", _stored(*known))
+        return
+    found = position_of(text, "p", _stored(*known))
+    assert (found, type(found)) == (position, type(position))
+
+
+_positions = st.one_of(
+    st.integers(0, 2**63 - 1),
+    st.floats(0, allow_nan=False, allow_infinity=False),
+    st.text(),
+    st.lists(
+        st.one_of(st.integers(0, 2**63 - 1), st.text(), st.none()), min_size=1, max_size=3
+    ).map(tuple),
+)
+
+
+@given(_positions)
+def test_what_show_prints_means_the_same(position: Position) -> None:
+    assert position_of(shown(position), "p", _stored(position)) == position
+    assert position_of(json.dumps(position), "p", _stored(position)) == position
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ((2000,), text)
+        for text in ("", "key", "true", "null", "{}", "[1]", "1:2", "1.5", "-5", "NaN", "1e3", "²")
+    ]
+    + [
+        (((2000, 60),), text)
+        for text in ("7", "[1]", "[[1]]", "[true, 1]", "[1, null]", "1:2:3", "1:", "1:a", "-1:1")
+    ]
+    + [((20.0,), text) for text in ("nan", "inf", "-1", "key")]
+    + [((), text) for text in ("5", "[1, 2]", "key")],
+)
+def test_what_is_no_position_of_the_partition_is_refused_by_name(
+    known: tuple[Position, ...], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"--to: .* of a\.log") as caught:
+        position_of(text, "a.log", _stored(*known))
+    example = shown(known[0]) if known else "-"
+    assert caught.value.exit_code == 2 and example in caught.value.remedy
+
+
+@pytest.mark.parametrize(("known", "text"), [((2000, 3000), "3000"), ((2000,), "2001")])
+def test_what_lies_beyond_the_saved_position_is_refused(
+    known: tuple[Position, ...], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"--to: .* ahead of what is saved, 2000"):
+        position_of(text, "a.log", _stored(*known))
+
+
+def test_a_position_is_checked_before_anything_is_asked(store: RedisCheckpointStore) -> None:
+    for arguments in (["--to", "7"], ["--to", "99999:1"]):
+        error = _failure("rewind", "etl", "--partition", "a.log", *arguments)
+        assert error.exit_code == 2 and "12345:57" in str(error)
+
+
+def test_a_partition_is_found_as_show_prints_it(store: RedisCheckpointStore) -> None:
+    name = "x\x1b[2J\ny.log"
+    saved = Checkpoint({name: PartitionCheckpoint(5, 5)})
+    store.save("odd", saved, epoch=store.acquire("odd"))
+    output = _run("show", "odd").output
+    assert "\x1b" not in output
+    printed = output.splitlines()[2].split()[0]
+    assert printed == "x\\x1b[2J\\ny.log"
+    _run("rewind", "odd", "--partition", printed, "--to", "3", "--yes")
+    assert store.load("odd").partitions[name].position == 3
+
+
+# -- sinks -----------------------------------------------------------------------------------
+
+_SINKS = """
+class Sink:
+    def __init__(self, forgot=True):
+        self.calls, self.forgot = [], forgot
+    def forget(self, job, partition=None, above=None):
+        self.calls.append((job, partition, above))
+        return self.forgot
+class Whole:
+    def forget(self, job):
+        pass
+class Failing:
+    def forget(self, job, partition=None, above=None):
+        raise OSError("no route")
+sink, other, empty = Sink(), Sink(), Sink(False)
+whole, failing = Whole(), Failing()
+number = 7
+def make():
+    return other
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sinks_of_job.py").write_text(_SINKS)
+    yield tmp_path
+    sys.modules.pop("sinks_of_job", None)
+
+
+@pytest.mark.usefixtures("job")
+class TestSinks:
+    def test_clear_has_them_forget(self, store: RedisCheckpointStore) -> None:
+        said = _run("clear", "etl", "--sink", "sinks_of_job.py", "--sink", "sinks_of_job:make",
+                    "--yes").output  # fmt: skip
+        module = sys.modules["sinks_of_job"]
+        assert module.sink.calls == module.other.calls == [("etl", None, None)]
+        assert said.count("delete them") == 2 and "left out" not in said
+        assert store.jobs() == []
+        # Again, as after a sink that failed: the checkpoint is gone, the sink still forgets.
+        _run("clear", "etl", "--sink", "sinks_of_job.py", "--yes")
+        assert len(module.sink.calls) == 2
+
+    def test_rewind_has_them_forget_what_is_above(self, store: RedisCheckpointStore) -> None:
+        command = ["rewind", "etl", "--partition", "a.log", "--sink", "sinks_of_job.py:sink"]
+        _run(*command, "--to", "12000:50", "--yes")
+        out = json.loads(_run(*command, "--start", "--yes", "--json").output)
+        assert out["sinks"] == {"sinks_of_job.py:sink": True}
+        calls = sys.modules["sinks_of_job"].sink.calls
+        assert calls == [("etl", "a.log", (12000, 50)), ("etl", "a.log", None)]
+
+    @pytest.mark.parametrize(
+        "command", [["clear", "etl"], ["rewind", "etl", "--partition", "a.log", "--start"]]
+    )
+    def test_without_one_it_says_what_a_sink_with_a_ledger_will_do(
+        self, store: RedisCheckpointStore, command: list[str]
+    ) -> None:
+        said = _run(*command, "--yes").output.splitlines()[-1]
+        assert "an SqlSink already wrote are left out" in said and "--sink FILE.py:SINK" in said
+        quiet = _run(*command, "--yes", "--json")
+        assert json.loads(quiet.stdout)["sinks"] == {} and "left out" in quiet.stderr
+
+    def test_a_sink_that_remembered_nothing_is_told(self, store: RedisCheckpointStore) -> None:
+        said = _run("clear", "etl", "--sink", "sinks_of_job.py:empty", "--yes").output
+        assert "remembered nothing of etl" in said
+
+    @pytest.mark.parametrize(
+        ("sink", "says"),
+        [
+            ("sinks_of_job.py:number", "no forget(job). There is: sinks_of_job.py:empty"),
+            ("sinks_of_job.py:Sink", "no forget(job)"),
+            ("sinks_of_job.py:snik", "has no 'snik'"),
+            ("nothing.py:sink", "no file nothing.py"),
+            (".", "neither a Python file nor a module's name"),
+            ("", "neither a Python file nor a module's name"),
+        ],
+    )
+    def test_what_is_no_sink_is_refused_and_nothing_is_changed(
+        self, store: RedisCheckpointStore, sink: str, says: str
+    ) -> None:
+        error = _failure("clear", "etl", "--sink", sink, "--yes")
+        assert says in str(error) and "--sink" in str(error) and error.exit_code == 2
+        assert store.load("etl") == _CHECKPOINT
+
+    def test_one_that_forgets_only_whole_jobs(self, store: RedisCheckpointStore) -> None:
+        sink = ("--sink", "sinks_of_job.py:whole", "--yes")
+        error = _failure("rewind", "etl", "--partition", "a.log", "--start", *sink)
+        assert "single partition" in str(error)
+        assert store.load("etl") == _CHECKPOINT
+        _run("clear", "etl", *sink)
+
+    def test_one_that_fails_says_what_is_done_and_what_is_not(
+        self, store: RedisCheckpointStore
+    ) -> None:
+        with pytest.raises(JobError, match="did not forget etl: OSError: no route") as caught:
+            _run("clear", "etl", "--sink", "sinks_of_job.py:failing", "--yes")
+        assert "same command again" in caught.value.remedy
 
 
 def test_a_missing_adapter_says_how_to_get_it() -> None:

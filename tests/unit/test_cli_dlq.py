@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flowctl.cli import dlq
-from flowctl.cli.dlq import parse_age_s, printable
+from flowctl.cli.dlq import parse_age_s
+from flowctl.instrumentation.text import printable
 from flowctl.cli.main import main
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError

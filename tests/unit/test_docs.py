@@ -208,11 +208,15 @@ def range_of(kind: msgspec.inspect.Type) -> str:
             return f"≥ {low}"
         case msgspec.inspect.BoolType():
             return "`true` or `false`"
-        case msgspec.inspect.FloatType(ge=float() | int() as low, le=float() | int() as high):
-            return f"{low:g} … {high:g}"
-        case msgspec.inspect.FloatType(gt=float() | int() as low):
-            return f"> {low:g}"
+        case msgspec.inspect.FloatType():
+            return float_range(kind)
     raise AssertionError(f"no rule for {kind}")
+
+
+def float_range(kind: msgspec.inspect.FloatType) -> str:
+    if kind.gt is None:
+        return f"{kind.ge:g} … {kind.le:g}"
+    return f"> {kind.gt:g}" + ("" if kind.le is None else f" … {kind.le}")
 
 
 def test_every_setting_is_told_with_its_present_default_and_range() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -21,10 +22,15 @@ from flowctl_redis import RedisCheckpointStore, schema
 _KEY = "flowctl:{job}"
 
 
+def set_server_time(monkeypatch: pytest.MonkeyPatch, unix_s: float) -> None:
+    clock = SimpleNamespace(time=lambda: unix_s)
+    monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
+
+
 @pytest.fixture(autouse=True)
 def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs begin at the time of day; here at 1, so that they can be compared."""
-    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 0)
+    """Epochs begin at the server's time of day; here at 1, so that they can be compared."""
+    set_server_time(monkeypatch, 0)
 
 
 class Client:
@@ -307,8 +313,62 @@ def test_names_go_to_keys_and_back() -> None:
 def test_epochs_rise_though_the_data_was_lost(
     store: RedisCheckpointStore, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 1_000)
+    set_server_time(monkeypatch, 1_000)
     before = store.acquire("job")
     client.real.flushall()
-    monkeypatch.setattr("flowctl_redis.store.unix_s", lambda: 1_001)
+    set_server_time(monkeypatch, 1_001)
     assert store.acquire("job") > before == 1_000
+
+
+def test_a_driver_whose_clock_is_a_day_ahead_takes_no_epoch_of_tomorrow(
+    store: RedisCheckpointStore, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_server_time(monkeypatch, 1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr("flowctl_redis.store.time", SimpleNamespace(time=lambda: 87_400.0))
+        ahead = store.acquire("job")
+    client.real.flushall()
+    set_server_time(monkeypatch, 1_005)
+    assert ahead == 1_000 < store.acquire("job") == 1_005  # a sink takes the next driver
+
+
+@pytest.mark.parametrize("field", ["epoch", "revision"])
+@pytest.mark.parametrize(
+    "value", ["nan", "-nan", "inf", "0x7", " 7", "7.5", "1e3", "-1", "007", "", "9" * 16]
+)
+def test_a_number_of_the_fence_that_is_none_is_refused_by_name(
+    store: RedisCheckpointStore,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    value: str,
+) -> None:
+    set_server_time(monkeypatch, 1_000)
+    epoch = store.acquire("job")
+    store.save("job", _checkpoint(a=1), epoch=epoch)
+    client.real.hset(_KEY, field, value)
+    before = client.real.hgetall(_KEY)
+    other = RedisCheckpointStore(client=client)
+    calls = (
+        lambda: store.acquire("job"),
+        lambda: store.load("job"),
+        lambda: store.inspect("job"),
+        lambda: store.save("job", _checkpoint(a=2), epoch=epoch),
+        lambda: other.save("job", _checkpoint(a=2), epoch=epoch),
+        lambda: store.rewind("job", "a", None),
+    )
+    for call in calls:
+        with pytest.raises(CheckpointCorruptError, match=f"field {field}") as caught:
+            call()
+        assert _KEY in caught.value.problem
+    assert client.real.hgetall(_KEY) == before
+    assert store.clear("job")  # the remedy works, and fences who was there
+    with pytest.raises(FencedError):
+        store.save("job", _checkpoint(a=2), epoch=epoch)
+    assert store.acquire("job") > epoch
+
+
+def test_only_fakeredis_ends_with_the_process(client: Client) -> None:
+    assert not RedisCheckpointStore(client=client.real).survives
+    assert RedisCheckpointStore("redis://localhost").survives
+    assert RedisCheckpointStore(client=redis.Redis()).survives

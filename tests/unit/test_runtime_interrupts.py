@@ -10,7 +10,7 @@ import pytest
 from flowctl.runtime.interrupts import Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_raises_and_those_after_it_hurry(number: signal.Signals):
     interrupts = Interrupts()
     with interrupts.taken():

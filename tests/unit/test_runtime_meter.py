@@ -19,7 +19,8 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.meter import Meter
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.clock import ManualClock
-from tests.runtime_parts import FailingStore, ListProducer
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import FailingStore, ListProducer, Witness
 
 RECORDS = [Record(n, "x") for n in range(1, 21)]
 SETTINGS = Settings().with_overrides(
@@ -243,3 +244,15 @@ def test_the_report_is_written_even_if_the_run_could_not_begin(tmp_path: Path):
         spout_of(lambda batch: None, Away()).run(view="off", report_path=path)
     written = json.loads(path.read_text())
     assert (written["outcome"], written["error"]) == ("failed", "Redis can't be reached.")
+
+
+def test_a_run_over_a_store_in_memory_says_so_in_each_snapshot():
+    witness = Witness()
+    spout = FlowControlSpout(
+        name="job",
+        producer=ListProducer(20),
+        bolts=LocalBolts(lambda batch: None, count=1),
+        checkpoint=MemoryCheckpointStore(),
+    )
+    spout.run(view=witness)
+    assert witness.snapshots and not any(s.store_survives for s in witness.snapshots)

@@ -201,6 +201,26 @@ def test_forget_lets_rows_be_written_again_and_keeps_the_fence() -> None:
         _write(sink, 9, epoch=6)
 
 
+def test_forget_one_partition_above_a_position() -> None:
+    sink = _sink()
+    for numbers in ([1, 2, 3], [4, 5, 6], [10, 11, 12], [20, 21]):
+        _write(sink, *numbers)
+    _write(sink, 1, 2, 3, partition="q")
+    _write(sink, 1, 2, 3, job="k")
+    assert sink.forget("job", "p", above=10)
+    assert _write(sink, 1, 2, 3, 4, 5, 6, 10, 11, 12, 20, 21, epoch=2) == (4, 7)
+    assert sink.forget("job", "p", above=4)  # in the middle of a range
+    assert _write(sink, 4, 5, 6, epoch=2) == (2, 1)
+    assert sink.forget("job", "p")
+    assert _write(sink, 1, 2, 3, epoch=2) == (3, 0)
+    assert _write(sink, 1, 2, 3, partition="q", epoch=2) == (0, 3)
+    assert _write(sink, 1, 2, 3, job="k") == (0, 3)
+    assert not sink.forget("job", "p", above=3)  # nothing was remembered there
+    assert not sink.forget("no such job")
+    with pytest.raises(ConfigError, match="above"):
+        sink.forget("job", above=3)
+
+
 def test_memory_of_spans_stays_small() -> None:
     sink = _sink()
     for number in range(0, 3000, 10):

@@ -167,5 +167,12 @@ def test_store_away_and_notes_are_shown() -> None:
     assert "waiting for 4 of 12 bolts" in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_with_a_store_that_forgets_nothing_is_claimed_of_a_kill(width: int) -> None:
+    text = screen(snapshot(store_survives=False), width=width)
+    assert "kept in memory only: a kill starts over" in text
+    assert "a kill now would run" not in text
+
+
 def test_markup_in_names_is_text() -> None:
     assert "[red]x[/red]" in screen(snapshot(note="[red]x[/red]"))

@@ -82,6 +82,14 @@ def test_events_are_rate_limited_but_a_lost_bolt_is_always_shown(out: io.StringI
     assert "b1  back" in text
 
 
+def test_with_a_store_that_forgets_nothing_is_claimed_of_a_kill(out: io.StringIO) -> None:
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    view.update(msgspec.structs.replace(SNAPSHOT, store_survives=False))
+    assert "kept in memory only: a kill starts over" in out.getvalue()
+    assert "a kill now would run" not in out.getvalue()
+
+
 def test_the_store_going_and_coming_is_one_line_each(out: io.StringIO) -> None:
     view = PlainView(out, clock=Time())
     view.start("j", "j")

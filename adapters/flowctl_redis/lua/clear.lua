@@ -10,7 +10,7 @@ if kind == 'hash' then
   local stored = redis.call('HGET', key, 'schema')
   if stored ~= ARGV[1] then had = '1' end
   local text, number = newest_epoch()
-  epoch = number or 0
+  epoch = number or server_time_s() -- unreadable: above what any driver took before this second
 elseif kind ~= 'none' then
   had = '1'
 else

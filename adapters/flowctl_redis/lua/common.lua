@@ -11,10 +11,33 @@ local function other_schema(ours)
   return {'schema', stored or ''}
 end
 
+-- A number field as text and number, '0' when absent; nil where it holds anything but a whole number
+-- as Redis writes it.  tonumber alone also takes "nan", which is below no epoch, "inf" and "0x7".
+-- Up to 15 digits: Lua's numbers are exact, and HINCRBY has room.
+local function whole(field)
+  local text = redis.call('HGET', key, field) or '0'
+  local is_whole = text == '0' or string.match(text, '^[1-9]%d*$')
+  if not is_whole or #text > 15 then return text, nil end
+  return text, tonumber(text)
+end
+
 -- The newest epoch as text and number; nil when the field holds no number.
 local function newest_epoch()
-  local text = redis.call('HGET', key, 'epoch') or '0'
-  return text, tonumber(text)
+  return whole('epoch')
+end
+
+-- The refusal where a field that scripts count with holds no number, or nil.
+local function bad_number()
+  for _, field in ipairs({'epoch', 'revision'}) do
+    local text, number = whole(field)
+    if not number then return {'corrupt', field} end
+  end
+  return nil
+end
+
+-- The server's clock [unix s]: drivers on many machines, some of them wrong, share this one.
+local function server_time_s()
+  return tonumber(redis.call('TIME')[1])
 end
 
 -- A partition's value is "<hex of the position's sortable bytes>|<msgpack>".

@@ -1,8 +1,6 @@
 -- ARGV: schema, field, value.  Sets one partition back and raises the epoch.  Returns {'ok', epoch}.
-local refusal = other_schema(ARGV[1])
+local refusal = other_schema(ARGV[1]) or bad_number()
 if refusal then return refusal end
-local text, epoch = newest_epoch()
-if not epoch then return {'corrupt', 'epoch'} end
 local stored = redis.call('HGET', key, ARGV[2])
 if not stored then return {'unknown'} end
 local there = sort_key(stored)

@@ -1,10 +1,9 @@
 -- ARGV: schema, epoch, expected revision ('' = all partitions are in here), saved_at_unix_ms,
 --       windows ('' = as stored), then field, value, field, value, …
 -- Returns {'ok', revision}, or why nothing was written.
-local refusal = other_schema(ARGV[1])
+local refusal = other_schema(ARGV[1]) or bad_number()
 if refusal then return refusal end
 local text, epoch = newest_epoch()
-if not epoch then return {'corrupt', 'epoch'} end
 if tonumber(ARGV[2]) < epoch then return {'fenced', text} end
 
 -- A caller that sends only what changed relies on what it sent before.  Another revision here

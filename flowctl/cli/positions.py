@@ -1,0 +1,168 @@
+"""Positions as people type them: as ``flowctl checkpoint show`` prints them, or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from flowctl.core.positions import encode, show
+from flowctl.core.records import PartitionCheckpoint, Position, PositionPart
+from flowctl.errors import ConfigError, JobError
+from flowctl.instrumentation.text import printable
+
+BEGINNING = show(None)
+_WHOLE = re.compile(r"-?[0-9]+")
+
+
+def shown(position: Position | None) -> str:
+    """Return ``position`` as ``show`` prints it."""
+    return printable(show(position))
+
+
+def position_of(text: str, partition: str, stored: PartitionCheckpoint) -> Position | None:
+    """Return the position that ``text`` means in ``partition``; None: its beginning.
+
+    Raises :class:`ConfigError` for what is none of this partition, and for what lies beyond the
+    position that is saved.
+    """
+    known = [p for r in stored.acked for p in (r.first, r.last)]
+    if stored.position is not None:
+        known.insert(0, stored.position)
+    for position in known:
+        if text in (show(position), shown(position)):
+            return _not_beyond(position, partition, stored)
+    if text == BEGINNING:
+        return None
+    for value in (_from_json(text), *_as_shown(text, known)):
+        fitted = _fitted(value, known)
+        if fitted is not None:
+            return _not_beyond(fitted, partition, stored)
+    raise ConfigError(
+        "--to",
+        f"{text!r} is no position of {printable(partition)}.",
+        remedy=f"Write it as `flowctl checkpoint show` prints it, {_examples(known)}.",
+    )
+
+
+def _not_beyond(position: Position, partition: str, stored: PartitionCheckpoint) -> Position | None:
+    if stored.position is not None and encode(position) <= encode(stored.position):
+        return position
+    raise ConfigError(
+        "--to",
+        f"{shown(position)} of {printable(partition)} lies ahead of what is saved,"
+        f" {shown(stored.position)}.",
+        remedy="Give a position at or below that: records in between were not processed. Example: "
+        + _examples([] if stored.position is None else [stored.position])
+        + ".",
+    )
+
+
+def _examples(known: list[Position]) -> str:
+    if not known:
+        return f"{BEGINNING} (the beginning: nothing of it is done)"
+    as_json = json.dumps(known[0])
+    return f"{shown(known[0])} (or as JSON, {as_json}), or {BEGINNING} for the beginning"
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _from_json(text: str) -> Any:
+    try:
+        value = json.loads(text)
+        if isinstance(value, bool):
+            return None
+        return msgspec.convert(value, Position)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None
+
+
+def _as_shown(text: str, known: list[Position]) -> list[Any]:
+    """What ``text`` means if it is printed by ``show``: a tuple's parts stand between colons."""
+    if not known:
+        return []
+    if not isinstance(known[0], tuple):
+        return _parts(text)
+    parts = text.split(":")
+    is_clear = len(parts) in {len(p) for p in known if isinstance(p, tuple)} | _shorter(known)
+    if not is_clear:
+        return []
+    columns = [_kinds(known, index) for index in range(len(parts))]
+    return [
+        tuple(
+            next((p for p in _parts(part) if type(p) in kinds), part)
+            for part, kinds in zip(parts, columns, strict=True)
+        )
+    ]
+
+
+def _parts(text: str) -> list[PositionPart]:
+    """What one part may mean, the likeliest first."""
+    found: list[PositionPart] = []
+    if _WHOLE.fullmatch(text):
+        found.append(int(text))
+    with contextlib.suppress(ValueError):
+        found.append(float(text))
+    if text == "None":
+        found.append(None)
+    return [*found, text]
+
+
+# -- judging -----------------------------------------------------------------------------------
+
+
+def _fitted(value: Any, known: list[Position]) -> Position | None:
+    """Return ``value`` if it has the shape of the positions that are known; else None."""
+    if value is None or not known:
+        return None
+    if isinstance(value, tuple):
+        lengths = {len(p) for p in known if isinstance(p, tuple)} | _shorter(known)
+        parts = [_fitted_part(part, _kinds(known, i)) for i, part in enumerate(value)]
+        if len(value) not in lengths or not all(parts):
+            return None
+        return _sound(tuple(part[0] for part in parts if part), known)
+    if any(isinstance(position, tuple) for position in known):
+        return None
+    fitted = _fitted_part(value, {type(position) for position in known})
+    if fitted is None or fitted[0] is None:
+        return None
+    return _sound(fitted[0], known)
+
+
+def _shorter(known: list[Position]) -> set[int]:
+    """``TextLines`` adds a part to the position of a last line without newline; others have two."""
+    return {len(p) - 1 for p in known if isinstance(p, tuple) and len(p) > 2}
+
+
+def _kinds(known: list[Position], index: int) -> set[type]:
+    return {type(p[index]) for p in known if isinstance(p, tuple) and len(p) > index}
+
+
+def _fitted_part(part: Any, kinds: set[type]) -> tuple[PositionPart] | None:
+    if type(part) is int and int not in kinds and float in kinds:
+        return (float(part),)
+    return (part,) if type(part) in kinds else None
+
+
+def _sound(position: Position, known: list[Position]) -> Position | None:
+    """None for numbers that no source counts to: not finite, beyond 64 bits, below all others."""
+    numbers = _numbers(position)
+    if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
+        return None
+    if any(n < 0 for n in numbers) and not any(n < 0 for p in known for n in _numbers(p)):
+        return None
+    try:
+        encode(position)
+    except (JobError, UnicodeEncodeError):
+        return None
+    return position
+
+
+def _numbers(position: Position) -> list[Any]:
+    parts = position if isinstance(position, tuple) else (position,)
+    return [part for part in parts if isinstance(part, int | float)]

@@ -1,0 +1,56 @@
+"""Threads of ours that can't die in silence: a run without one of them would go on and be wrong."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from flowctl.errors import FlowctlError, InternalError
+
+OnDeath: TypeAlias = Callable[[FlowctlError], None]
+
+
+def death_of(thread: str, error: BaseException) -> FlowctlError:
+    """Return what ends the run when ``thread`` died of ``error``.
+
+    An error of flowctl's own says itself who must act; any other is a defect, and says where.
+    """
+    if isinstance(error, FlowctlError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    death = InternalError(
+        f"the thread {thread} died of {type(error).__name__}: {error}{where}.",
+        remedy="Please report this; what was acked is saved, and a new run goes on from there.",
+    )
+    death.__cause__ = error
+    return death
+
+
+def guarded(work: Callable[..., None], *, name: str, on_death: OnDeath) -> Callable[..., None]:
+    """Return ``work`` for the thread ``name``: whatever it raises goes to ``on_death``."""
+
+    def run(*arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # also SystemExit: it would end the thread without a word
+            on_death(death_of(name, error))
+
+    return run
+
+
+class GuardedThread(threading.Thread):
+    """A daemon thread; what :meth:`work` raises is handed to ``on_death``, and never lost."""
+
+    def __init__(self, name: str, *, on_death: OnDeath) -> None:
+        super().__init__(name=name, daemon=True)
+        self._on_death = on_death
+
+    def work(self) -> None:
+        """What the thread does."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        guarded(self.work, name=self.name, on_death=self._on_death)()

@@ -1,0 +1,87 @@
+"""Settings: what is out of range is refused by name, with the range."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import CheckpointSettings, Settings
+from flowctl.core.settings import LONG_SECONDS_MAX, SECONDS_MAX
+from flowctl.errors import ConfigError
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import ListProducer
+
+DEFAULTS = {
+    f"{section}.{name}": value
+    for section in Settings.__struct_fields__
+    for name in getattr(Settings(), section).__struct_fields__
+    for value in [getattr(getattr(Settings(), section), name)]
+}
+SECONDS = [name for name in DEFAULTS if name.endswith("_s")]
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("value", ["inf", "1e10", "nan", "-1", "0", math.inf, math.nan])
+def test_seconds_are_finite_and_bounded(name: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings().with_overrides({name: value})
+    said = str(caught.value)
+    assert said.startswith(f"{name}: ") and "above 0 and at most " in said
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", SECONDS)
+def test_no_wait_of_seconds_is_one_that_the_system_does_not_know(name: str) -> None:
+    poll_max_s = (2**31 - 1) / 1000
+    assert SECONDS_MAX < LONG_SECONDS_MAX < poll_max_s
+    Settings().with_overrides({name: SECONDS_MAX})
+
+
+@pytest.mark.parametrize("name", [n for n in DEFAULTS if n.endswith(("_ms", "_us"))])
+def test_short_waits_are_bounded_too(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: .* at most"):
+        Settings().with_overrides({name: "100000000000"})
+
+
+def test_settings_put_together_by_constructors_are_checked_before_a_run() -> None:
+    spout = FlowControlSpout(
+        name="job",
+        producer=ListProducer(1),
+        bolts=LocalBolts(lambda batch: None, count=1),
+        checkpoint=MemoryCheckpointStore(),
+        settings=Settings(checkpoint=CheckpointSettings(interval_s=math.inf)),
+    )
+    with pytest.raises(ConfigError, match=r"checkpoint\.interval_s: inf .* at most 3600"):
+        spout.run(view="off")
+    with pytest.raises(ConfigError, match=r"checkpoint\.interval_s"):
+        spout.open({"b1": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("window.polcy", "window.policy"),
+        ("windows.policy", "window.policy"),
+        ("policy", "window.policy"),
+        ("checkpoint.interval", "checkpoint.interval_s"),
+    ],
+)
+def test_a_misspelt_name_says_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match="no such setting") as caught:
+        Settings().with_overrides({name: "1"})
+    assert "Did you mean" in caught.value.remedy and meant in caught.value.remedy
+    assert "buffer.bytes_max" not in caught.value.remedy
+
+
+def test_a_name_like_none_lists_all() -> None:
+    with pytest.raises(ConfigError, match="no such setting") as caught:
+        Settings().with_overrides({"zzz": "1"})
+    assert all(name in caught.value.remedy for name in DEFAULTS)
+
+
+def test_enums_list_their_values() -> None:
+    with pytest.raises(ConfigError, match=r"window\.policy: 'magic'.* just_full, rtt_only, vegas"):
+        Settings().with_overrides({"window.policy": "magic"})
