@@ -200,6 +200,26 @@ class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
 
 
+class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``emits`` values that a topology's bolt emitted reached nobody, since this was last told.
+
+    ``source`` is the stage, or ``stage/stream``; ``bolt`` is the last one that emitted one.
+    """
+
+    bolt: str
+    source: str
+    emits: int
+    reason: str
+
+
+class TreesHeldUp(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """No root of a topology was done for ``quiet_s``; ``held`` says who holds what, since when."""
+
+    quiet_s: float
+    roots: int
+    held: tuple[str, ...]
+
+
 class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
     """Another driver reads it from now on; ``handed_over`` tuples under way are left to it."""
 

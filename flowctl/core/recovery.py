@@ -15,6 +15,7 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
+from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
 
 
@@ -83,7 +84,7 @@ class Recovery:
 
     def due_s(self, consumer: AdaptiveFlowConsumer) -> float:
         """When ``consumer`` has to be looked at: its oldest tuple's time-out, its silence, rest."""
-        if consumer.is_resting:
+        if consumer.liveness is Liveness.RESTING:
             return min(consumer.rests_until_s, self._overdue_s(consumer))
         return self._overdue_s(consumer)
 
@@ -98,22 +99,22 @@ class Recovery:
             # Not always the oldest's: new ones become shorter.
             return min(flow_tuple.deadline_s for flow_tuple in flight.values())
         silence_s = timeout.silence_max_s
-        if consumer.is_stalled:
+        if consumer.liveness is Liveness.STALLED:
             silence_s = min(silence_s, timeout.silence_s)
         due_s = min(consumer.armed_at_s + consumer.rtt.rto_s, consumer.heard_at_s + silence_s)
         # A bolt of several slots may go on acking and never be through with one tuple (S48).
         return min(due_s, next(iter(flight.values())).sent_at_s + timeout.rto_max_s)
 
     def _on_alarm(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        if consumer.is_resting and consumer.rests_until_s <= now_s:
-            consumer.is_resting = False
+        if consumer.liveness is Liveness.RESTING and consumer.rests_until_s <= now_s:
+            consumer.on_rested()
             if self.due_s(consumer) > now_s:
                 self._book.changed(consumer)
                 return
         if not consumer.flight:
             consumer.drop_old_strays(now_s)
         elif consumer.is_suspect:  # still silent: down, all it held goes to others
-            consumer.is_down = True
+            consumer.on_silent(now_s)
             self._expire(consumer, list(consumer.flight.values()), now_s)
         elif not consumer.watches_signs:
             overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
@@ -122,7 +123,7 @@ class Recovery:
         elif self._is_silent(consumer, now_s):
             head = next(iter(consumer.flight.values()))
             consumer.on_expired([head], now_s, silent=True)
-            consumer.suspect(now_s)
+            consumer.on_silent(now_s)
             self._expire(consumer, [head], now_s)
         else:
             self._on_overdue(consumer, now_s)

@@ -23,6 +23,7 @@ from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, 
 from flowctl.core.recovery import Recovery
 from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
+from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
 
 
@@ -125,7 +126,7 @@ class SpoutCore:
         consumer = self._speaker(ack.bolt, ack.epoch, now_s)
         if consumer is None:
             return self._count_unknown()
-        consumer.is_stalled = False
+        consumer.on_answered()
         flow_tuple = self.book.pending.get(ack.tuple_id)
         if flow_tuple is None:
             known = consumer.strays.pop(ack.tuple_id, None) is not None
@@ -214,7 +215,7 @@ class SpoutCore:
 
     def _hand_back(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> FlowTuple | None:
         """``consumer`` is rid of a tuple that it did not process; None: nobody waits for it."""
-        consumer.is_stalled = False
+        consumer.on_answered()
         flow_tuple = consumer.take_out(tuple_id)
         if flow_tuple is None:
             consumer.strays.pop(tuple_id, None)
@@ -250,7 +251,7 @@ class SpoutCore:
                 self.counters.revoked += 1
                 self._failures.send_elsewhere(flow_tuple, consumer, now_s)
         if not consumer.held:
-            consumer.is_stalled = False  # it had begun nothing
+            consumer.on_answered()  # it had begun nothing
         self.book.changed(consumer)
         self._ending.on_answer(consumer, given=given)
 
@@ -261,7 +262,9 @@ class SpoutCore:
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
             is_first = not consumer.sends_heartbeats
-            may_change = bool(consumer.strays or consumer.is_stalled or self.book.out)
+            may_change = (
+                bool(consumer.strays or self.book.out) or consumer.liveness is Liveness.STALLED
+            )
             consumer.on_heartbeat(busy_slots + queued, now_s)
             if is_first:
                 self._recovery.watch(consumer)  # from now on its signs drive its timer

@@ -11,6 +11,7 @@ from itertools import pairwise
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.spout import SpoutCore
+from flowctl.core.state import Liveness
 from flowctl.errors import InternalError
 
 
@@ -97,7 +98,7 @@ def _check_ledger(ledger: PartitionLedger) -> None:
 def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     name = consumer.bolt
     _require(1 <= consumer.window <= core.settings.window.max, f"{name}: window out of bounds")
-    _require(not consumer.is_gone, f"{name} is gone and still listed")
+    _require(consumer.liveness is not Liveness.GONE, f"{name} is gone and still listed")
     _require(
         not consumer.has_room or consumer.queued_s != NOT_QUEUED,
         f"{name} has room and is never asked (S20)",
@@ -108,7 +109,6 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
     _require(consumer.records_held == records, f"{name}: records_held is off")
     _require((name in core.book.out) is consumer.is_out, f"{name}: out or not?")
-    _require(not consumer.is_down or consumer.is_suspect, f"{name} is down and trusted")
 
 
 def _check_deadline(core: SpoutCore) -> None:

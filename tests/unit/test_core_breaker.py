@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import (
+    BoltState,
     SinkCapChanged,
     TargetCameBack,
     TargetWentDown,
@@ -12,7 +13,7 @@ from flowctl.core.events import (
     TupleRefused,
 )
 from flowctl.core.records import AckOutcome, Emission
-from flowctl.core.state import BoltState
+from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 
 
@@ -78,7 +79,7 @@ def test_a_refused_bolt_is_slow_and_rests() -> None:
     assert consumer.state is BoltState.SLOW and consumer.window < 4
     assert not consumer.has_room
     driver.wait(0.5)
-    assert driver.core.bolts[first.bolt].is_resting is False
+    assert driver.core.bolts[first.bolt].liveness is Liveness.ALIVE
 
 
 def test_while_nothing_succeeds_calls_are_few_and_fall() -> None:

@@ -63,8 +63,8 @@ def test_those_to_be_avoided_keep_their_place_in_the_ring() -> None:
 @pytest.mark.req("S7")
 def test_suspect_and_gone_bolts_have_no_room() -> None:
     ring, consumers = ring_of("a", "b", "c")
-    consumers["a"].suspect(0.0)
-    consumers["b"].is_gone = True
+    consumers["a"].on_silent(0.0)
+    consumers["b"].leave()
     for consumer in consumers.values():
         consumer.refresh()
     assert picks(ring, 3) == "ccc"

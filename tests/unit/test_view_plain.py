@@ -174,6 +174,8 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleGaveUp": "tuple_gave_up",
         "TupleDeadLettered": "tuple_dead_lettered",
         "TupleDropped": "tuple_dropped",
+        "EmitUndelivered": "emit_undelivered",
+        "TreesHeldUp": "trees_held_up",
         "PartitionTakenAway": "partition_taken_away",
         "PartitionGiven": "partition_given",
         "IntakePaused": "intake_paused",
