@@ -379,22 +379,18 @@ def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:
     still = poison[5:45]  # these fail again, in a row
     chance = random.Random(7)
     run = ["run", "job.py", "--plain", *SMALL, *LETTERS, "--set", "checkpoint.interval_s=0.05"]
-    kills = 0
-    for _ in range(40):
+    for _ in range(4):
+        until = sum(rows(place).values()) + chance.randint(10, 30)
         process = start(place, *run, poison=still, cost_s=0.05)
-        try:
-            process.communicate(timeout=1.0 + chance.random() * 1.5)
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            kills += 1
-            assert flowctl(place, "dlq", "redrive", "lines")[0] == 0  # and once more, on top
-    assert kills >= 2
-    for _ in range(10):  # marked once more after the last kill: they fail again, and only they
-        code, text = flowctl(place, *run, poison=still)
-        if code == 0:
-            break
+        while process.poll() is None and sum(rows(place).values()) < until:
+            time.sleep(0.01)
+        assert process.poll() is None, "there was nothing left to do"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    # Those that failed again before the last kill fail once more, and the rest is done.
+    assert flowctl(place, "dlq", "redrive", "lines")[0] == 0
+    assert flowctl(place, *run, poison=still)[0] == 3
+    assert flowctl(place, *run, poison=still)[0] == 0
     told = json.loads(flowctl(place, "dlq", "show", "lines", "--limit", "999", "--json")[1])
     assert sorted(t["value"] for t in told) == sorted(f"line {n}" for n in still)
     assert {t["partition"] for t in told} == {"in.log"}
