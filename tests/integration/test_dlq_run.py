@@ -199,6 +199,41 @@ def test_letters_that_fail_again_in_a_row_are_not_taken_for_a_target_that_is_dow
     assert letters_left(letters) == sorted(target.poison)
 
 
+def test_rejected_and_given_up_are_counted_apart_and_each_is_one_letter(tmp_path: Path) -> None:
+    letters = FileDeadLetter(tmp_path)
+
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if record.position in (77, 5_000, 9_999):
+                raise ValueError(f"bad row {record.position}")
+            if record.position in (1, 4_999):
+                batch.reject(record, f"no id in {record.value!r}")
+
+    report = spout(
+        process, producer=ListProducer(20_000), dead_letter=letters,
+        settings={"tuple.records_max": 500, "loss.fail_over": "5"},
+    ).run(view="off")  # fmt: skip
+    assert (report.records_rejected, report.records_dead_lettered) == (2, 3)
+    assert report.records_acked == 20_000
+    told = {told.reason: told.records for told in report.loss_reasons}
+    assert told == {"ValueError: bad row #": 3, "no id in '…'": 2}
+    kinds = {letter.position: letter.kind for letter in letters.file_of("job").read().of("job")}
+    assert kinds == {
+        1: "rejected", 77: "gave_up", 4_999: "rejected", 5_000: "gave_up", 9_999: "gave_up",
+    }  # fmt: skip
+
+
+def test_rejected_records_count_without_a_dead_letter_too() -> None:
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if record.position == 3:
+                batch.reject(record, "not wanted")
+
+    assert spout(process).run(view="off").records_rejected == 1
+    with pytest.raises(TooManyLostError, match=r"1 record rejected, of \d+ .*kept nowhere"):
+        spout(process, settings={"loss.fail_over": "0"}).run(view="off")
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
