@@ -9,19 +9,21 @@ import msgspec
 from flowctl.core.records import Record
 
 # The one pair to replace when values of more types travel exactly: what the wire carries, a letter
-# must carry too.
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+# must carry too.  (flowctl.wire.values: encode_value, decode_value; they read what these wrote.)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
 
 
 def encode_record(record: Record) -> bytes:
     """Return ``record`` as bytes; raise for a value that the wire does not carry either."""
-    return _encoder.encode(record)
+    return _encode([record.position, record.value])
 
 
 def decode_record(data: bytes) -> Record:
-    """Return what :func:`encode_record` was given; raise ``msgspec.DecodeError``."""
-    return _decoder.decode(data)
+    """Return what :func:`encode_record` was given; raise if it was something else."""
+    position, value = _decode(data)
+    # msgpack alone has no tuples; a position is never a list.
+    return Record(tuple(position) if isinstance(position, list) else position, value)
 
 
 def readable(value: Any) -> Any:

@@ -23,6 +23,7 @@ import msgspec
 
 from flowctl.core.letters import Letter, kind_of, letter_id
 from flowctl.core.records import Record
+from flowctl.errors import FlowctlError
 from flowctl_files._exact import decode_record, encode_record, readable
 
 _MODE = 0o644
@@ -351,7 +352,7 @@ def _take_raw(contents: Contents, raw: bytes) -> None:
             line.id = line.id or letter_id(line.job, line.partition, record.position)
         elif line.gone is None and line.letters is None:
             raise ValueError("neither a letter, nor a redrive, nor a removal")
-    except (ValueError, TypeError, msgspec.MsgspecError):
+    except (ValueError, TypeError, msgspec.MsgspecError, FlowctlError):
         contents.damaged += 1
         return
     contents.take(line)

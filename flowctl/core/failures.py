@@ -22,6 +22,7 @@ from flowctl.core.events import (
 )
 from flowctl.core.intake import Intake
 from flowctl.core.isolation import Isolation
+from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
 from flowctl.core.retry import RetryQueue, backoff_s
 from flowctl.core.state import Liveness
@@ -111,13 +112,15 @@ class Failures:
 
         Only tuples that never failed before count, and only while there are more to ask with: what
         is left of a job may be nothing but bad records.  And only once something has succeeded: a
-        ``process`` that never worked is wrong.
+        ``process`` that never worked is wrong.  Letters that are processed again failed before: a
+        run of them says nothing of the target.
         """
         book, target = self._book, self.target
         has_news = self._intake.buffer.records > 0
         if target.is_down and not target.breaker.has_refused and not has_news:
             target.dismiss("nothing else is left to ask with, so the records count as bad", now_s)
         is_news = not flow_tuple.faults and flow_tuple.search is None and book.counters.acked > 0
+        is_news = is_news and redrive_number(flow_tuple.cut.partition) is None
         if (target.is_down or (is_news and has_news)) and target.on_failure(
             flow_tuple.tuple_id, slots=book.slots, reason=reason, now_s=now_s
         ):

@@ -177,6 +177,63 @@ def test_a_topologys_letters_go_through_their_spout_again(tmp_path: Path) -> Non
     assert letters_left(letters) == [] and seen == Counter(range(1, 21))
 
 
+def test_letters_that_fail_again_in_a_row_are_not_taken_for_a_target_that_is_down(
+    tmp_path: Path,
+) -> None:
+    letters, store, target = FileDeadLetter(tmp_path), MemoryCheckpointStore(), Target()
+    target.poison = set(range(2, 400, 2))
+    quick = {"retry.give_up_after_s": 20.0}
+    producer = ListProducer(400)
+    spout(
+        target, producer=producer, dead_letter=letters, store=store, settings=quick
+    ).run(view="off")  # fmt: skip
+    letters.file_of("job").redrive("job")
+    target.poison -= {2, 4}
+    view = Witness()
+    report = spout(
+        target, producer=ListProducer(400), dead_letter=FileDeadLetter(tmp_path), store=store,
+        settings=quick,
+    ).run(view=view)  # fmt: skip
+    assert (report.records_acked, report.records_dead_lettered) == (199, 197)
+    assert report.target_down_total_s == 0 and report.elapsed_s < 15
+    assert letters_left(letters) == sorted(target.poison)
+
+
+def test_rejected_and_given_up_are_counted_apart_and_each_is_one_letter(tmp_path: Path) -> None:
+    letters = FileDeadLetter(tmp_path)
+
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if record.position in (77, 5_000, 9_999):
+                raise ValueError(f"bad row {record.position}")
+            if record.position in (1, 4_999):
+                batch.reject(record, f"no id in {record.value!r}")
+
+    report = spout(
+        process, producer=ListProducer(20_000), dead_letter=letters,
+        settings={"tuple.records_max": 500, "loss.fail_over": "5"},
+    ).run(view="off")  # fmt: skip
+    assert (report.records_rejected, report.records_dead_lettered) == (2, 3)
+    assert report.records_acked == 20_000
+    told = {told.reason: told.records for told in report.loss_reasons}
+    assert told == {"ValueError: bad row #": 3, "no id in '…'": 2}
+    kinds = {letter.position: letter.kind for letter in letters.file_of("job").read().of("job")}
+    assert kinds == {
+        1: "rejected", 77: "gave_up", 4_999: "rejected", 5_000: "gave_up", 9_999: "gave_up",
+    }  # fmt: skip
+
+
+def test_rejected_records_count_without_a_dead_letter_too() -> None:
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if record.position == 3:
+                batch.reject(record, "not wanted")
+
+    assert spout(process).run(view="off").records_rejected == 1
+    with pytest.raises(TooManyLostError, match=r"1 record rejected, of \d+ .*kept nowhere"):
+        spout(process, settings={"loss.fail_over": "0"}).run(view="off")
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
@@ -350,29 +407,25 @@ def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.req("S14")
 def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:
-    poison = tuple(range(1, 201))
+    poison = tuple(range(1, LINES, 2))
     code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, poison=poison)
     assert code == 3, text
     assert flowctl(place, "dlq", "redrive", "lines")[1].startswith("200 letters")
-    still = tuple(range(1, 21))  # these fail again
+    still = poison[5:45]  # these fail again, in a row
     chance = random.Random(7)
     run = ["run", "job.py", "--plain", *SMALL, *LETTERS, "--set", "checkpoint.interval_s=0.05"]
-    kills = 0
-    for _ in range(40):
+    for _ in range(4):
+        until = sum(rows(place).values()) + chance.randint(10, 30)
         process = start(place, *run, poison=still, cost_s=0.05)
-        try:
-            process.communicate(timeout=1.0 + chance.random() * 1.5)
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            kills += 1
-            assert flowctl(place, "dlq", "redrive", "lines")[0] == 0  # and once more, on top
-    assert kills >= 2
-    for _ in range(10):  # marked once more after the last kill: they fail again, and only they
-        code, text = flowctl(place, *run, poison=still)
-        if code == 0:
-            break
+        while process.poll() is None and sum(rows(place).values()) < until:
+            time.sleep(0.01)
+        assert process.poll() is None, "there was nothing left to do"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    # Those that failed again before the last kill fail once more, and the rest is done.
+    assert flowctl(place, "dlq", "redrive", "lines")[0] == 0
+    assert flowctl(place, *run, poison=still)[0] == 3
+    assert flowctl(place, *run, poison=still)[0] == 0
     told = json.loads(flowctl(place, "dlq", "show", "lines", "--limit", "999", "--json")[1])
     assert sorted(t["value"] for t in told) == sorted(f"line {n}" for n in still)
     assert {t["partition"] for t in told} == {"in.log"}
