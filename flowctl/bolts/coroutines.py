@@ -66,14 +66,27 @@ class _Slots:
     def _from_outside(self, call: Callable[[], None]) -> Callable[[], None]:
         def in_the_loop() -> None:
             with suppress(RuntimeError):  # the loop is closed: all is over
-                self._loop.call_soon_threadsafe(call)
+                self._loop.call_soon_threadsafe(self._safely, call)
 
         return in_the_loop
 
+    def _safely(self, call: Callable[[], None]) -> None:
+        """As a callback of the loop, which would only log what ``call`` raises."""
+        try:
+            call()
+        except Exception as error:
+            self._break(error)
+
+    def _break(self, defect: BaseException) -> None:
+        """End because of an error that is not of process: a slot less would be hard to see."""
+        self._defect = defect
+        self._end()
+
     def _end(self) -> None:
-        self._ended.set()
-        for task in self._tasks:
-            task.cancel()
+        if not self._ended.is_set():  # twice would cut off what tasks do to tidy up
+            self._ended.set()
+            for task in self._tasks:
+                task.cancel()
 
     def _fill(self) -> None:
         """Give tuples to free slots; look again when a pause is over."""
@@ -91,7 +104,7 @@ class _Slots:
             self._fill_later.cancel()
             self._fill_later = None
         if look_in_s < math.inf:
-            self._fill_later = self._loop.call_later(look_in_s, self._fill)
+            self._fill_later = self._loop.call_later(look_in_s, self._safely, self._fill)
 
     def _go_on(self, slot: object) -> float:
         """Give ``slot`` its next tuple, if there is one; return how long it has to wait [s]."""
@@ -116,8 +129,7 @@ class _Slots:
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (defect := task.exception()) is not None:
-            self._defect = defect  # not of process: the bolt must not go on with a slot less
-            self._end()
+            self._break(defect)
 
     async def _turn(self, work: Work, slot: object) -> None:
         """Process one tuple, report, and let the slot go on."""
@@ -140,7 +152,7 @@ class _Slots:
         """Send once for all tasks that end in this turn of the loop."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._safely, self._flush)
 
     def _flush(self) -> None:
         self._flush_is_due = False

@@ -18,6 +18,7 @@ from flowctl.bolts.worker import FlowControlBolt
 from flowctl.core.records import Batch
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.topology import LocalStages, Topology
 from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat
 from tests.runtime_parts import ListProducer
 
@@ -185,11 +186,12 @@ def test_an_interrupt_ends_the_bolt():
             bolt.wait()
 
 
-def test_a_defect_of_ours_ends_the_bolt_and_is_not_swallowed(monkeypatch):
+@pytest.mark.parametrize("where", ["flowctl.bolts.turns.ack_of", "flowctl.bolts.link.Link._next"])
+def test_a_defect_of_ours_ends_the_bolt_and_is_not_swallowed(monkeypatch, where: str):
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("flowctl.bolts.turns.ack_of", broken)
+    monkeypatch.setattr(where, broken)
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", sleep, slots=2)
         s.until(lambda: s.joined("b1"))
@@ -327,6 +329,16 @@ def test_work_that_is_handed_back_ends_the_run_at_once(process: Any, mode: str):
     assert (report.records_acked, letters.records) == (0, 0)
     assert report.tuples_failed == 0, "no attempt was used up"
     assert spout.checkpoint.load("j").records == 0 or mode == "at_most_once"
+
+
+def test_a_stage_of_a_topology_that_hands_work_back_ends_the_run_too():
+    topology = Topology("t")
+    topology.spout("s", ListProducer(100))
+    topology.bolt("first", lambda given, out: hidden(given) or None).shuffle("s")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConfigError, match=r"returned a coroutine \(hidden\)"):
+            topology.run(LocalStages(), checkpoint=MemoryCheckpointStore(), view="off")
 
 
 def test_a_fail_frame_is_fatal_only_if_it_says_so():
