@@ -168,6 +168,15 @@ class Hub:
             now_s=self.now_s,
         )
 
+    def answer(self, emission: Emission) -> None:
+        """Run the bolt's code on a tuple and ack it, or refuse it if nothing of it was done."""
+        try:
+            settlement = self.process_one(emission)
+        except RetryLater as refusal:
+            self.refuse(emission, refusal)
+        else:
+            self.ack(emission, settlement)
+
     def refuse(self, emission: Emission, refusal: RetryLater) -> Any:
         """The worker says that a whole tuple was refused."""
         return self.core.on_refused(
@@ -189,10 +198,7 @@ class Hub:
             return False
         emission = self.in_flight.popleft()
         self.now_s += RECORD_S * len(emission.records)
-        try:
-            self.ack(emission, self.process_one(emission))
-        except RetryLater as refusal:
-            self.refuse(emission, refusal)
+        self.answer(emission)
         return True
 
     def run(self, *, until_s: float = 60.0) -> None:
