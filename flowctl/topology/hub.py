@@ -15,10 +15,10 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent, TargetWentDown, TupleDropped, TupleGaveUp
+from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
@@ -229,11 +229,20 @@ class TopologyCore:
         return outcome
 
     def on_fail(
-        self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome:
         """As in ``SpoutCore``; a tuple that is given up fails the roots of its inputs."""
         stage, core = self._place(bolt)
-        outcome = core.on_fail(bolt, epoch, tuple_id, reason=reason, now_s=now_s)
+        outcome = core.on_fail(
+            bolt, epoch, tuple_id, reason=reason, now_s=now_s, record_index=record_index
+        )
         self._collect(stage, core, now_s)
         return outcome
 
@@ -332,7 +341,7 @@ class TopologyCore:
         """
         while (event := core.poll_event()) is not None:
             if isinstance(event, TupleGaveUp):
-                inputs, bolt = core.abandon(event.tuple_id), ", ".join(event.bolts)
+                inputs, bolt = core.abandon(event.tuple_id, now_s=now_s), ", ".join(event.bolts)
             elif isinstance(event, TupleDropped):
                 inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
             else:
@@ -352,6 +361,17 @@ class TopologyCore:
     def gave_up(self) -> TupleGaveUp | None:
         """The first root whose attempts ran out, if there is one: the run has to fail."""
         return self._roots.gave_up
+
+    @property
+    def target_down(self) -> TargetWentDown | None:
+        """As in ``SpoutCore``, of the stage that met it first."""
+        down = [core.target_down for stage in self._in_order for core in stage.cores]
+        return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
+
+    @property
+    def is_target_lost(self) -> bool:
+        """As in ``SpoutCore``, of any stage."""
+        return any(core.is_target_lost for stage in self._in_order for core in stage.cores)
 
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""

@@ -13,9 +13,9 @@ from flowctl.core.anchors import NextId
 from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Checkpoint, Position
-from flowctl.core.recovery import DeadTuple
 from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees import SpoutTrees

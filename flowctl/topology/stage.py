@@ -13,7 +13,6 @@ from flowctl.core.finish import speed
 from flowctl.core.records import Checkpoint, Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
 from flowctl.core.spout import SpoutCore
-from flowctl.core.tuples import FlowTuple
 from flowctl.errors import InternalError
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
@@ -55,12 +54,9 @@ class StageCore(SpoutCore):
         checkpoint: Checkpoint,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        self.dropped: dict[int, Sequence[Record]] = {}
         super().__init__(settings, checkpoint=checkpoint, chance=chance)
-
-    def _let_go(self, flow_tuple: FlowTuple) -> None:
-        self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
-        super()._let_go(flow_tuple)
+        self.dropped: dict[int, Sequence[Record]] = {}
+        self.book.dropped = self.dropped
 
 
 class Stage:

@@ -8,16 +8,16 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, RetryLater
+from flowctl.errors import ConfigError, FencedError, RetryLater, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.isolate import isolate
 from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
-from flowctl.topology.runnable import check_returned, check_runs
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
 
 # Called with each input; returning is its ack, raising its fail.
@@ -116,13 +116,11 @@ def check_code(stage: str, code: Any, slots: int) -> None:
             remedy="Give a function of an input and a collector, Batched(f), or a class with"
             " execute.",
         )
-    inner: Any = code.func if isinstance(code, functools.partial) else code
-    if isinstance(code, Batched):
-        check_runs(stage, "the function in Batched", code.execute)
-    elif is_manual(code):
-        check_runs(stage, f"{inner.__name__}.execute", inner.execute)
+    if is_manual(code):
+        made = code.func if isinstance(code, functools.partial) else code
+        refuse_async(made, ("execute",), stage)
     else:
-        check_runs(stage, f"{getattr(inner, '__name__', type(inner).__name__)}", code)
+        check_plain(code.execute if isinstance(code, Batched) else code, stage)
     if is_manual(code) and slots > 1:
         raise ConfigError(
             stage, "a manual bolt has one thread.", remedy="Raise count instead of slots."
@@ -161,7 +159,7 @@ def _run_each(
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
-        except FencedError:
+        except (FencedError, UnrunnableError):
             raise
         except RetryLater as refusal:
             if not index:
@@ -235,7 +233,7 @@ def _run_part(
         _check_sendable(out._emits, before)
         if watch is not None:
             _watch_batch(watch, inputs, out, before)
-    except FencedError:
+    except (FencedError, UnrunnableError):
         raise
     except _FAILS as error:
         del out._emits[before:]
@@ -270,12 +268,13 @@ class _Manual:
             try:
                 if watch is not None:
                     watch.begin(given)
-                check_returned(self._bolt.execute(given, out))
+                execute: Callable[..., Any] = self._bolt.execute
+                check_returned(execute(given, out))
                 _check_sendable(out._emits, mark[0])
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])
                     _watch_settled(watch, out)
-            except FencedError:
+            except (FencedError, UnrunnableError):
                 raise
             except RetryLater as refusal:
                 out.take_back(mark)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from flowctl.bolts.callables import check_plain, refuse_async
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.settlement import DEFAULT_STREAM
@@ -15,6 +16,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.runtime.spout import PRODUCER_CALLS
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob
@@ -30,7 +32,6 @@ from flowctl.topology.plan import (
 )
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
-from flowctl.topology.runnable import check_runs
 from flowctl.topology.stages import Stages
 from flowctl.topology.tasks import StageCode, check_code, is_manual
 from flowctl.topology.watch import WatchPlan
@@ -143,10 +144,9 @@ class Topology:
         them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self._bolts])
-        calls = {"translate": translate, "on_ack": on_ack, "on_fail": on_fail}
-        for what, call in calls.items():
-            if call is not None:
-                check_runs(f"{what} of {name}", "it", call)
+        refuse_async(producer, PRODUCER_CALLS, name)
+        for field, call in (("translate", translate), ("on_ack", on_ack), ("on_fail", on_fail)):
+            check_plain(call, f"{name}: {field}")
         self.producers[name] = producer
         if translate is not None:
             self.translations[name] = translate
@@ -158,7 +158,7 @@ class Topology:
 
         Called from the thread of the spouts' callbacks; what it raises is logged.
         """
-        check_runs("metrics", "the consumer", consumer)
+        check_plain(consumer, "metrics")
         self.consumers.append(consumer)
 
     def bolt(
