@@ -21,6 +21,7 @@ from typing import Any
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_FINISHED_WITH_LOSSES = 3  # records were rejected or dead-lettered, and nothing allowed that
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*@")

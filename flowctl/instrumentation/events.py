@@ -137,10 +137,10 @@ def _failure(event: ev.FlowEvent) -> str:
             return f"tuple {event.tuple_id} is in the dead letter ({_where(event)})"
         case ev.TupleDropped():
             return f"{event.bolt}  tuple {event.tuple_id} dropped ({_where(event)}): {event.reason}"
-        case ev.PartitionTakenAway():
-            return f"{event.partition} taken away at {show(event.position)}"
-        case ev.PartitionGiven():
-            return f"{event.partition} given, read on from {show(event.position)}"
+        case ev.RecordsRejected():
+            what = numbers.counted(len(event.positions), "record")
+            first = f"{event.partition} {show(event.positions[0])}"
+            return f"{event.bolt}  rejected {what} ({first}): {event.reasons[0]}"
         case _:
             return _standstill(event)
 
@@ -150,7 +150,7 @@ def _where(event: ev.TupleFailed | ev.TupleGaveUp | ev.TupleDeadLettered | ev.Tu
 
 
 def _standstill(event: ev.FlowEvent) -> str:
-    """Return what to say when a target or a topology does not go on, or does again."""
+    """Return what to say of the target, of a topology that stands still, of partitions."""
     match event:
         case ev.TargetWentDown():
             return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
@@ -166,6 +166,10 @@ def _standstill(event: ev.FlowEvent) -> str:
             quiet = numbers.duration(event.quiet_s)
             held = "; ".join(event.held)
             return f"no root was done for {quiet}, {event.roots} are pending: {held}"
+        case ev.PartitionTakenAway():
+            return f"{event.partition} taken away at {show(event.position)}"
+        case ev.PartitionGiven():
+            return f"{event.partition} given, read on from {show(event.position)}"
         case _:
             return ""
 

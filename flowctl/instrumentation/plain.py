@@ -129,11 +129,22 @@ def line(snapshot: Snapshot) -> str:
     facts.append(rate(snapshot.records_per_s))
     if snapshot.eta_s is not None:
         facts.append(f"ETA {as_clock(snapshot.eta_s)}")
+    facts += left_out(snapshot)
     facts += [held_up(snapshot)] if held_up(snapshot) else []
     facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", kill_cost(snapshot)]
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
     return "  ".join(facts)
+
+
+def left_out(snapshot: Snapshot) -> list[str]:
+    """Return how many records were left out so far, by what became of them."""
+    numbers = {
+        "rejected": snapshot.records_rejected,
+        "dead-lettered": snapshot.records_dead_lettered,
+        "written before, left out": snapshot.records_left_out,
+    }
+    return [f"{count(number)} {what}" for what, number in numbers.items() if number]
 
 
 def held_up(snapshot: Snapshot) -> str:

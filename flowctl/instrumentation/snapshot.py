@@ -92,6 +92,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
 
 
+class LossReason(msgspec.Struct, frozen=True):
+    """Why records were rejected or dead-lettered, with numbers and quoted parts left out."""
+
+    reason: str
+    records: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended.
 
@@ -131,6 +138,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
     waits: Waits = Waits()
+    loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
+    dead_letters_hint: str = ""  # the command that shows them; "": there is none
 
     def more(self) -> list[str]:
         """Lines of the summary that only this kind of run has."""

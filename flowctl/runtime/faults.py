@@ -64,7 +64,9 @@ def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError
         f" process failed {gave_up.attempts} times, on {bolts}: {gave_up.reason}.{traceback}",
         remedy=(
             "Mend process or the record and run again: the checkpoint stands before this record,"
-            " and nothing that was done is redone."
+            " and nothing that was done is redone. To set such records aside and go on without"
+            " them: flowctl run --dead-letters .flowctl/dead-letters, or"
+            " dead_letter=flowctl_files.FileDeadLetter() in the job."
         ),
     )
 

@@ -11,6 +11,7 @@ from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
+from flowctl.runtime.redrive import Redriven
 
 # A quarter of the default buffer: it is refilled in few large steps, none of which waits long.
 POLL_RECORDS_MAX = 5_000
@@ -45,6 +46,7 @@ class Reader(threading.Thread):
         self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
         self._producer = producer
+        self._name = type(producer.inner if isinstance(producer, Redriven) else producer).__name__
         self._unsaved_max = unsaved_max
         self.source_error: BaseException | None = None
 
@@ -55,7 +57,7 @@ class Reader(threading.Thread):
             self.source_error = error
         except BaseException as error:  # also SystemExit: the input is not read to its end
             wrapped = SourceError(
-                f"the producer {type(self._producer).__name__} raised"
+                f"the producer {self._name} raised"
                 f" {type(error).__name__}: {error}{_place_of(error)}.",
                 remedy="Mend it and run again: what it gave before that is processed and saved.",
             )

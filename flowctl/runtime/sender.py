@@ -25,6 +25,7 @@ from flowctl.runtime.faults import unsendable_error
 from flowctl.runtime.hearing import Hearing
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.loops import Hindrance, SpoutLoop
+from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from flowctl.wire.frames import (
     Revoke,
@@ -54,6 +55,7 @@ class Sender(threading.Thread):
         wait: WaitSettings | None = None,
         dead_letters: DeadLetters | None = None,
         listening: Listening | None = None,
+        losses: Losses | None = None,
         logger: EventLogger | None = None,
     ) -> None:
         super().__init__(name="flowctl-sender", daemon=True)
@@ -61,6 +63,7 @@ class Sender(threading.Thread):
         self._server = server
         self._dead_letters = dead_letters
         self._listening = listening
+        self._losses = losses
         self._hearing = Hearing(control, listening)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self._logger = logger or light_logger()
@@ -196,13 +199,17 @@ class Sender(threading.Thread):
 
     def _take_events(self) -> None:
         core = self._control.core
+        has_lost = False
         while (event := core.poll_event()) is not None:
             self.events.append(event)
+            has_lost = has_lost or is_loss(event)
             if self._listening is not None:
                 self._listening.happened(event)
         if self._dead_letters is not None:
             while (dead := core.poll_dead()) is not None:
                 self._dead_letters.put(dead)
+        if has_lost and self._losses is not None and self._losses.is_too_many(core.counters):
+            self._control.fail_soon(stopped())
 
     def _sends_committed(self) -> bool:
         """Stopping in order: what is committed already and not sent would be lost, so send it."""
