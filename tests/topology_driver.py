@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
+from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.config import Settings
 from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
-from flowctl.errors import RetryLater
 from flowctl.runtime.spout import _report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
@@ -168,13 +168,25 @@ class Hub:
             now_s=self.now_s,
         )
 
-    def refuse(self, emission: Emission, refusal: RetryLater) -> Any:
+    def answer(self, emission: Emission) -> None:
+        """Run the bolt's code on a tuple and ack it, or refuse it if nothing of it was done."""
+        try:
+            settlement = self.process_one(emission)
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal is None:
+                raise
+            self.refuse(emission, refusal)
+        else:
+            self.ack(emission, settlement)
+
+    def refuse(self, emission: Emission, refusal: Refusal) -> Any:
         """The worker says that a whole tuple was refused."""
         return self.core.on_refused(
             emission.bolt,
             self.epoch[emission.bolt],
             emission.tuple_id,
-            reason=str(refusal),
+            reason=refusal.reason,
             after_s=refusal.after_s,
             now_s=self.now_s,
         )
@@ -189,10 +201,7 @@ class Hub:
             return False
         emission = self.in_flight.popleft()
         self.now_s += RECORD_S * len(emission.records)
-        try:
-            self.ack(emission, self.process_one(emission))
-        except RetryLater as refusal:
-            self.refuse(emission, refusal)
+        self.answer(emission)
         return True
 
     def run(self, *, until_s: float = 60.0) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from flowctl.errors import RetryLater
 from flowctl.topology import Collector, Input, ManualCollector, Topology
 from tests.topology_driver import topology
 
@@ -17,7 +18,11 @@ class Pieces:
     def __init__(
         self, rng: random.Random, faults: float, *, holds: bool = False, **settings: Any
     ) -> None:
-        """``holds``: some of its bolts are manual, and hold inputs; ``settings``: a topology's."""
+        """``holds``: some of its bolts are manual, and hold inputs; ``settings``: a topology's.
+
+        ``faults`` and ``refuses`` are how often a call raises, and how often its target refuses.
+        """
+        self.refuses = 0.0
         self.rng = rng
         self.faults = faults
         self.arrived: Counter[tuple[Any, ...]] = Counter()
@@ -53,6 +58,8 @@ class Pieces:
     def maybe_fail(self) -> None:
         if self.rng.random() < self.faults:
             raise ValueError("by chance")
+        if self.rng.random() < self.refuses:
+            raise RetryLater("by chance")
 
     def pass_on(self, given: Input, out: Collector) -> None:
         out([*given.value, out.bolt.partition(".")[0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from flowctl.errors import RetryLater
+from flowctl.bolts.refusals import refusal_of
 from flowctl.topology.inputs import Input
 
 # Calls it with some inputs; returns what it raised, or None: they are done.
@@ -38,7 +38,7 @@ def isolate(inputs: Sequence[Input], error: BaseException, run: Run, fail: Fail)
             continue
         error = found
         failures += 1
-        if isinstance(error, RetryLater) or failures > failures_max:
+        if refusal_of(error) is not None or failures > failures_max:
             parts.append(part)
             break
         if len(part.inputs) == 1:

@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from flowctl.bolts.callables import check_plain, check_returned, refuse_async
+from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, RetryLater, UnrunnableError
+from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.isolate import isolate
@@ -161,22 +162,22 @@ def _run_each(
                 watch.acked(given)
         except (FencedError, UnrunnableError):
             raise
-        except RetryLater as refusal:
-            if not index:
-                raise  # nothing is settled yet: the whole tuple is refused
-            del emits[before:]
-            failed += _refused([each.position for each in batch[index:]], refusal)
-            break
         except _FAILS as error:
             del emits[before:]
+            refusal = refusal_of(error)
+            if refusal is not None:
+                if not index:
+                    raise  # nothing is settled yet: the whole tuple is refused
+                failed += _refused([each.position for each in batch[index:]], error, refusal)
+                break
             failed.append(FailedInput(given.input_id, _reason(error)))
             if watch is not None:
                 watch.failed(given, out.report_error)
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
-def _refused(input_ids: Iterable[Any], refusal: RetryLater) -> list[FailedInput]:
-    reason = _reason(refusal)
+def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Refusal) -> list[FailedInput]:
+    reason = _reason(error)
     return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
 
 
@@ -197,8 +198,9 @@ def _run_batch(
         return _run_part(execute, inputs, watch, out)
 
     def fail(inputs: Sequence[Input], error: BaseException) -> None:
-        if isinstance(error, RetryLater):
-            failed.extend(_refused([given.input_id for given in inputs], error))
+        refusal = refusal_of(error)
+        if refusal is not None:
+            failed.extend(_refused([given.input_id for given in inputs], error, refusal))
             return
         reason = _reason(error)
         failed.extend(FailedInput(given.input_id, reason) for given in inputs)
@@ -208,9 +210,9 @@ def _run_batch(
 
     inputs = _inputs(sources, batch)
     error = run(inputs)
-    if isinstance(error, RetryLater):
+    if error is not None and refusal_of(error) is not None:
         raise error
-    # A connection that is lost is the fault of no record.
+    # A disk that is full is the fault of no record.
     is_poisoned = isolates and len(inputs) > 1 and not isinstance(error, OSError)
     if error is not None and is_poisoned:
         isolate(inputs, error, run, fail)
@@ -276,15 +278,15 @@ class _Manual:
                     _watch_settled(watch, out)
             except (FencedError, UnrunnableError):
                 raise
-            except RetryLater as refusal:
-                out.take_back(mark)
-                if not index:
-                    raise  # nothing is settled yet: the whole tuple is refused
-                for each in inputs[index:]:
-                    out.refuse(each, _reason(refusal), refusal.after_s)
-                break
             except _FAILS as error:
                 out.take_back(mark)
+                refusal = refusal_of(error)
+                if refusal is not None:
+                    if not index:
+                        raise  # nothing is settled yet: the whole tuple is refused
+                    for each in inputs[index:]:
+                        out.refuse(each, _reason(error), refusal.after_s)
+                    break
                 out.fail(given, _reason(error))
                 if watch is not None:
                     watch.failed(given, out.report_error)

@@ -32,7 +32,7 @@ def drive(pieces: Pieces, kills: float, **overrides: Any) -> Hub:
         elif hub.in_flight:
             hub.in_flight.rotate(rng.randrange(len(hub.in_flight)))
             emission = hub.in_flight.popleft()
-            hub.ack(emission, hub.process_one(emission))
+            hub.answer(emission)
         assert hub.core.gave_up is None
     raise AssertionError(f"not drained: {hub.figures}")
 
@@ -47,6 +47,20 @@ def test_without_faults_each_way_of_each_root_arrives_once(seed: int) -> None:
     assert pieces.arrived == wanted
     assert (hub.figures.complete, hub.figures.ledger_now) == (ROOTS, 0)
     assert hub.core.checkpoint().partitions["s:p"].records == ROOTS
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_with_refusals_each_way_of_each_root_arrives_once(seed: int) -> None:
+    """What a target refuses goes again there: nothing fails, no root is sent again."""
+    pieces = Pieces(random.Random(seed), faults=0.0)
+    pieces.refuses = 0.2
+    hub = drive(pieces, kills=0.0, **{"hedge.enabled": False}, **NO_EXPIRY)
+    wanted = {(n, path): 1 for n in range(ROOTS) for path in pieces.paths["sink"]}
+    assert pieces.arrived == wanted
+    assert (hub.figures.complete, hub.figures.failed, hub.figures.ledger_now) == (ROOTS, 0, 0)
+    assert hub.core.counters.refused > 0
+    assert not any(stage.parcels for stage in hub.core._in_order)
 
 
 @pytest.mark.req("S70", "S66", "S78")

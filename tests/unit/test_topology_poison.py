@@ -89,14 +89,14 @@ def test_a_tuple_of_which_nothing_works_is_not_tried_one_by_one() -> None:
     assert len(store.calls) <= math.ceil(math.log2(100)) + 3
 
 
-def test_a_lost_connection_is_nobodys_fault_and_is_not_looked_for() -> None:
+def test_a_full_disk_is_nobodys_fault_and_is_not_looked_for() -> None:
     calls = []
 
-    def away(inputs: Any, out: Collector) -> None:
+    def full(inputs: Any, out: Collector) -> None:
         calls.append(len(inputs))
-        raise ConnectionError("database away")
+        raise OSError("disk full")
 
-    assert len(failed_of(run(Batched(away), *range(100)))) == 100
+    assert len(failed_of(run(Batched(full), *range(100)))) == 100
     assert calls == [100]
 
 
@@ -208,6 +208,42 @@ def test_refused_at_the_first_record_the_whole_tuple_is(code: str) -> None:
     codes = {"each": Limited(0), "batched": Batched(batched), "manual": Manual}
     with pytest.raises(RetryLater):
         run(codes[code], *range(6))
+
+
+def test_errors_that_say_that_a_target_is_away_are_refusals_too() -> None:
+    """A connection that is refused says nothing about a record: no attempt is counted."""
+
+    def away_from_3_on(given: Input, out: Collector) -> None:
+        if given.value >= 3:
+            raise ConnectionRefusedError("database away")
+
+    said = run(away_from_3_on, *range(6))
+    assert failed_of(said) == [3, 4, 5] and all(failed.refused for failed in said.failed)
+
+    def away(inputs: Any, out: Collector) -> None:
+        raise ConnectionRefusedError("database away")
+
+    with pytest.raises(ConnectionRefusedError):
+        run(Batched(away), *range(6))
+
+
+def test_a_batched_bolt_that_is_refused_while_poison_is_looked_for_keeps_what_is_done() -> None:
+    """The half that worked is settled; what was not reached is refused, not failed."""
+    calls = []
+
+    def store(inputs: Any, out: Collector) -> None:
+        calls.append([given.value for given in inputs])
+        if len(calls) == 1:
+            raise ValueError("one of them is bad")
+        if len(calls) == 3:
+            raise RetryLater("429", after_s=1.0)
+        out(len(inputs))
+
+    said = run(Batched(store), *range(8))
+    assert calls[1] == [0, 1, 2, 3]
+    assert [emit.value for emit in said.emits] == [4]
+    assert sorted(failed_of(said)) == [4, 5, 6, 7]
+    assert all(failed.refused for failed in said.failed)
 
 
 def test_a_manual_bolt_may_be_refused_too() -> None:

@@ -191,7 +191,7 @@ def test_a_batched_bolt_fails_and_acks_whole_tuples() -> None:
     def store(inputs: Any, out: Collector) -> None:
         calls.append(len(inputs))
         if len(calls) == 1:
-            raise ConnectionError("database away")
+            raise OSError("disk full")
 
     made = topology()
     made.bolt("a", Batched(store)).shuffle("s")
