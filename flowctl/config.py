@@ -89,6 +89,14 @@ class MetricsSettings(_Section, frozen=True, kw_only=True):
     sample_one_in: CountOrZero = 20
 
 
+class LossSettings(_Section, frozen=True, kw_only=True):
+    """How many records a run may leave out: rejected, or given up and dead-lettered."""
+
+    # "100": so many; "0.1%": such a share of the records done. None: any number, and the run ends
+    # with an exit code of its own.
+    fail_over: Annotated[str, msgspec.Meta(pattern=r"^\d+$|^\d+(\.\d+)? ?%$")] | None = None
+
+
 class Settings(CoreSettings, frozen=True, kw_only=True):
     """All settings of a run; immutable."""
 
@@ -97,6 +105,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     start: StartSettings = StartSettings()
     wait: WaitSettings = WaitSettings()
     metrics: MetricsSettings = MetricsSettings()
+    loss: LossSettings = LossSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """Return a copy with dotted names replaced; values may be text, as from ``--set``.

@@ -21,6 +21,7 @@ from typing import Any
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_FINISHED_WITH_LOSSES = 3  # records were rejected or dead-lettered, and nothing allowed that
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # User and password of a URL.  Those of a server or a database are hidden up to the last @: a raw
@@ -73,6 +74,13 @@ class ConfigError(JobError):
     def __init__(self, field: str, problem: str, *, remedy: str = "") -> None:
         self.field = field
         super().__init__(f"{field}: {problem}", remedy=remedy)
+
+
+class UnrunnableError(ConfigError):
+    """``process`` hands back work instead of doing it, or can't be used at all.
+
+    Trying again can't help and an ack would be false, so the run ends at once.
+    """
 
 
 class UnknownNameError(ConfigError, ValueError):

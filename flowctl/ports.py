@@ -5,13 +5,14 @@ Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
+from flowctl.core.letters import Letter
 from flowctl.core.records import (
     Batch,
     Checkpoint,
@@ -22,8 +23,9 @@ from flowctl.core.records import (
 )
 from flowctl.errors import FlowctlError
 
-# What users write: called on a worker with one tuple; returning is an ack, raising a fail.
-Process: TypeAlias = Callable[[Batch], Any]
+# What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
+# `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
+Process: TypeAlias = Callable[[Batch], Any] | Callable[[Batch], Awaitable[Any]]
 
 
 @runtime_checkable
@@ -86,6 +88,14 @@ class MeasuredProducer(Protocol):
         """How much is read by now; cheap, called from any thread."""
 
 
+@runtime_checkable
+class PrefixingProducer(Protocol):
+    """A producer whose names of partitions begin with something that says how they are treated."""
+
+    def prefix_of(self, partition: str) -> str | None:
+        """Return what a name begins with to be treated as ``partition``; None: it is not known."""
+
+
 class SourceHost(Protocol):
     """What a run offers a producer whose partitions come and go.  For the thread that polls."""
 
@@ -140,6 +150,42 @@ class DeadLetter(Protocol):
 
     def close(self) -> None:
         """Release what was opened; called once, when the run ends."""
+
+
+@runtime_checkable
+class RedrivableDeadLetter(Protocol):
+    """A dead letter that can give back what it keeps, to be processed again.
+
+    What :meth:`to_redrive` gave is processed under partitions named by
+    :func:`flowctl.core.letters.redrive_partition`; what of it fails again comes to
+    :meth:`dead_letter` under that name and position, and must become a letter of the record that it
+    was first.  After a kill the same letters are asked for again until :meth:`on_redriven`.
+    """
+
+    def dead_letter(
+        self,
+        job: str,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        attempts: int,
+        reason: str,
+        bolts: Sequence[str] = (),
+        epoch: int | None = None,
+    ) -> None:
+        """As :meth:`DeadLetter.dead_letter`; on which bolts it failed, in which run."""
+
+    def to_redrive(self, job: str) -> Sequence[Letter]:
+        """Return the letters of ``job`` that wait in a redrive; called once, as a run begins."""
+
+    def on_redriven(self, job: str, letters: Sequence[Letter]) -> None:
+        """These count as processed, and that is saved: forget those that did not fail again."""
+
+    def hint(self, job: str) -> str:
+        """Return how a person looks at the letters of ``job``, such as a command line."""
+
+    def close(self) -> None:
+        """As :meth:`DeadLetter.close`; :meth:`on_redriven` may still be called."""
 
 
 class SpoutListener(Protocol):

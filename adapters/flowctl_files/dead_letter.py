@@ -1,54 +1,148 @@
-"""A file for what can't be processed."""
+"""Files for what can't be processed."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
-from typing import Any
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
 
-import msgspec
-
+from flowctl.core.letters import Letter, redrive_number
 from flowctl.core.records import Record
+from flowctl_files._letters import LetterFile, line_of
+
+DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
+DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
+_SUFFIX: Final = ".jsonl"
+_NAME_MAX: Final = 200  # file systems allow 255 bytes; room for suffixes
 
 
-class JsonLinesDeadLetter:
-    """Appends a line of JSON for each record: a :class:`flowctl.ports.DeadLetter`.
+class _InFiles:
+    """A :class:`flowctl.ports.RedrivableDeadLetter`; which file is up to the subclass."""
 
-    Fields: job, partition, position, value, attempts, reason; bytes as base64.  A line is on the
-    disk (fsync) before its record counts as done.  After a kill a record may be there twice, and a
-    last line may be cut short.
-    """
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int, int], Letter] = {}  # by job, redrive, position in it
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
-        self._file: int | None = None
+    def file_of(self, job: str) -> LetterFile:
+        """Return the file that holds the letters of ``job``."""
+        raise NotImplementedError
 
     def dead_letter(
-        self, job: str, partition: str, records: Sequence[Record], *, attempts: int, reason: str
+        self,
+        job: str,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        attempts: int,
+        reason: str,
+        bolts: Sequence[str] = (),
+        epoch: int | None = None,
     ) -> None:
-        """See :class:`flowctl.ports.DeadLetter`; raises ``OSError``."""
-        if self._file is None:
-            self._file = os.open(self._path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
-        common: dict[str, Any] = {"job": job, "partition": partition}
-        lines = b"".join(
-            msgspec.json.encode(
-                {
-                    **common,
-                    "position": record.position,
-                    "value": record.value,
-                    "attempts": attempts,
-                    "reason": reason,
-                }
+        """See :class:`flowctl.ports.RedrivableDeadLetter`; raises ``OSError``."""
+        number = redrive_number(partition)
+        lines = [
+            line_of(
+                job, partition, record, attempts=attempts, reason=reason, bolts=bolts, epoch=epoch,
+                redriven=self._redriven(job, number, record),
             )
-            + b"\n"
             for record in records
-        )
-        while lines:
-            lines = lines[os.write(self._file, lines) :]
-        os.fsync(self._file)
+        ]  # fmt: skip
+        self.file_of(job).append(lines)
+
+    def _redriven(self, job: str, number: int | None, record: Record) -> Letter | None:
+        if number is None or not isinstance(record.position, int):
+            return None
+        return self._given.get((job, number, record.position))
+
+    def to_redrive(self, job: str) -> Sequence[Letter]:
+        """See :class:`flowctl.ports.RedrivableDeadLetter`; raises ``OSError``."""
+        waiting = [letter for letter in self.file_of(job).read().of(job) if letter.redrive]
+        for letter in waiting:
+            if letter.redrive is not None:
+                self._given[(job, *letter.redrive)] = letter
+        return waiting
+
+    def on_redriven(self, job: str, letters: Sequence[Letter]) -> None:
+        """See :class:`flowctl.ports.RedrivableDeadLetter`; raises ``OSError``."""
+        file = self.file_of(job)
+        file.redriven(job, letters)
+        for letter in letters:
+            if letter.redrive is not None:
+                self._given.pop((job, *letter.redrive), None)
+        if not any(owner == job for owner, *_ in self._given):
+            file.tidy()
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        """Nothing stays open between calls."""
+
+
+class FileDeadLetter(_InFiles):
+    """A file for each job in ``directory``: what ``flowctl dlq`` finds by the job's name.
+
+    Default: the directory that ``FLOWCTL_DEAD_LETTERS`` names, or ``.flowctl/dead-letters``.  Each
+    record is a line of JSON that is on the disk (fsync) before the record counts as done, with its
+    value for people and, as base64, exactly.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        super().__init__()
+        self.directory = Path(directory) if directory is not None else default_directory()
+
+    def file_of(self, job: str) -> LetterFile:
+        """Return the file that holds the letters of ``job``."""
+        return LetterFile(self.directory / file_name(job))
+
+    def hint(self, job: str) -> str:
+        """Return the command that shows the letters of ``job``."""
+        words = ["flowctl", "dlq", "show", job]
+        if self.directory.absolute() != default_directory().absolute():
+            words += ["--dir", str(self.directory)]
+        return shlex.join(words)
+
+
+class JsonLinesDeadLetter(_InFiles):
+    """One file, ``path``, whatever the job is called; otherwise as :class:`FileDeadLetter`.
+
+    Without a path it is a :class:`FileDeadLetter` in the default directory.  Show its letters with
+    ``flowctl dlq show NAME --file PATH``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__()
+        self._all = LetterFile(path) if path is not None else None
+        self._by_job = FileDeadLetter()
+
+    def file_of(self, job: str) -> LetterFile:
+        """Return the file that holds the letters of ``job``."""
+        return self._all or self._by_job.file_of(job)
+
+    def hint(self, job: str) -> str:
+        """Return the command that shows the letters of ``job``."""
+        if self._all is None:
+            return self._by_job.hint(job)
+        return shlex.join(["flowctl", "dlq", "show", job, "--file", self._all.path])
+
+
+def default_directory() -> Path:
+    """Return where letters are kept if nothing else is said."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def file_name(job: str) -> str:
+    """Return a name for the file of ``job`` that every file system takes; another for each job."""
+    name = quote(job, safe=" @+,=")
+    if len(name) > _NAME_MAX:
+        name = f"{name[: _NAME_MAX - 20]}-{blake2b(job.encode(), digest_size=8).hexdigest()}"
+    return name + _SUFFIX
+
+
+def files_in(directory: Path) -> list[LetterFile]:
+    """Return the files of letters in ``directory``, by name; none if there is no such directory."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    return [LetterFile(directory / name) for name in names if name.endswith(_SUFFIX)]

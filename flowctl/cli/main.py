@@ -4,6 +4,7 @@
 0    finished
 1    failed, whoever must act
 2    wrong usage: an argument, a setting
+3    finished, and records were rejected or dead-lettered
 130  interrupted (Ctrl-C, SIGTERM) and saved
 ===  =============================================
 """
@@ -33,6 +34,7 @@ COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
     "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
+    "dlq": ("flowctl.cli.dlq:dlq", "Show, redrive or drop dead letters."),
     "simulate": ("flowctl.cli.simulate:simulate", "Run the control law in virtual time."),
     "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),
 }

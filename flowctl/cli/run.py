@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
+from flowctl.errors import (
+    EXIT_FINISHED,
+    EXIT_FINISHED_WITH_LOSSES,
+    EXIT_INTERRUPTED,
+    ConfigError,
+)
+from flowctl.instrumentation.numbers import counted
+from flowctl.instrumentation.summary import losses
 from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
@@ -22,6 +29,12 @@ if TYPE_CHECKING:
               help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write how the run ended as JSON, also when it fails.")  # fmt: skip
+@click.option("--dead-letters", "dead_letters", metavar="DIR", type=click.Path(path_type=Path),
+              help="Keep records that can't be processed there and go on without them; "
+              "`flowctl dlq` shows them and puts them back.")  # fmt: skip
+@click.option("--fail-over", "fail_over", metavar="LIMIT",
+              help="Fail when more records than this are rejected or dead-lettered: "
+              "a count (100) or a share of those done (0.1%).")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
@@ -32,6 +45,8 @@ def run(
     redis_url: str | None,
     overrides: tuple[str, ...],
     report_path: Path | None,
+    dead_letters: Path | None,
+    fail_over: str | None,
     master: str | None,
     bolt_count: int | None,
     plain: bool,
@@ -41,16 +56,30 @@ def run(
 
     The attribute is a FlowControlSpout or a function that returns one.  Ctrl-C saves and prints
     the command that resumes.
+
+    \b
+    Exit codes:
+      0    finished; nothing was lost, or no more than --fail-over allows
+      1    failed, also by --fail-over
+      2    wrong usage: an argument, a setting
+      3    finished, but records were rejected or dead-lettered
+      130  interrupted and saved
     """
     from flowctl.cli.job import load_spout
 
     _check_writable(report_path)
     settings = parse_overrides(overrides)
+    if fail_over is not None:
+        settings["loss.fail_over"] = _checked(fail_over)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
     if redis_url:
         spout.checkpoint = _redis(redis_url)
+    if dead_letters is not None:
+        spout.dead_letter = _letters_in(dead_letters)
+    elif spout.dead_letter is None:
+        _tell_of_waiting_letters(spout.name)
     _change_bolts(spout, master, bolt_count)
     return run_spout(spout, view=view_mode(plain, quiet), report_path=report_path)
 
@@ -65,14 +94,19 @@ def run_spout(
     from flowctl.runtime.spout import Interrupted
 
     try:
-        spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
+        report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
         if view == "off":  # no view has said how to go on
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
         spout.checkpoint.close()  # the last user of an embedded server stops it
-    return EXIT_FINISHED
+    lost = losses(report.records_rejected, report.records_dead_lettered)
+    if not lost or spout.settings.loss.fail_over is not None:
+        return EXIT_FINISHED
+    if view == "off":
+        click.echo(f"flowctl: finished, {lost}", err=True)
+    return EXIT_FINISHED_WITH_LOSSES
 
 
 def resume_command() -> str:
@@ -124,6 +158,35 @@ def _check_writable(path: Path | None) -> None:
         ) from None
     if is_new:
         path.unlink()
+
+
+def _checked(limit: str) -> str:
+    from flowctl.runtime.losses import LossBudget
+
+    return LossBudget.parse(limit, name="--fail-over").text
+
+
+def _letters_in(directory: Path) -> Any:
+    from flowctl.cli.adapters import load_adapter
+
+    return load_adapter("flowctl_files", "files").FileDeadLetter(directory)
+
+
+def _tell_of_waiting_letters(job: str) -> None:
+    """Letters that were to be processed in this run are not, as it has no dead letter."""
+    from flowctl.cli.adapters import load_adapter
+
+    letters = load_adapter("flowctl_files", "files").FileDeadLetter()
+    try:
+        waiting = len(letters.to_redrive(job))
+    except OSError:
+        return  # whatever is wrong there is none of this run's business
+    if waiting:
+        click.echo(
+            f"flowctl: {counted(waiting, 'dead letter')} of this job would be processed again"
+            f" with: --dead-letters {letters.directory}",
+            err=True,
+        )
 
 
 def _redis(url: str) -> Any:

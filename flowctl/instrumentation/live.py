@@ -16,7 +16,7 @@ from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
-from flowctl.instrumentation.plain import store_away
+from flowctl.instrumentation.plain import left_out, store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
 
@@ -78,15 +78,20 @@ class LiveView(BaseView):
 
     def render(self, snapshot: Snapshot) -> Group:
         """Return the whole screen for ``snapshot``."""
-        rows = max(3, self._console.height - _OTHER_LINES - EVENTS_SHOWN)
+        lost = "  ".join(left_out(snapshot))
+        rows = max(3, self._console.height - _OTHER_LINES - EVENTS_SHOWN - bool(lost))
         parts = [
             _line(self._headline, "bold"),
             *bolt_table(snapshot, rows_max=rows, width=self._console.width),
             *checkpoint_lines(snapshot, width=self._console.width),
             progress_line(snapshot),
         ]
+        if lost:
+            parts.append(_line(lost, "yellow"))
         if snapshot.note:
             parts.append(_line(snapshot.note, "yellow"))
+        if snapshot.target_down_s is not None:
+            parts.append(_line(target_down(snapshot), "bold red"))
         if snapshot.store_away_s is not None:
             parts.append(_line(store_away(snapshot), "bold red"))
         parts += [_line(text, "dim") for text in self._events]

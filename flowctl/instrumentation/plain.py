@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TextIO
 
 from flowctl.core import events as ev
@@ -29,7 +30,14 @@ _WAITS: dict[HeldUpBy, str] = {
 }
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
-_ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.TupleFailed, ev.TupleGaveUp)
+_ALWAYS = (
+    ev.BoltRemoved,
+    ev.BoltAdded,
+    ev.TupleFailed,
+    ev.TupleGaveUp,
+    ev.TargetWentDown,
+    ev.TargetCameBack,
+)
 
 
 class PlainView(BaseView):
@@ -64,6 +72,8 @@ class PlainView(BaseView):
             self._next_line_s = now_s + LINE_EVERY_S
             self._show_left_out()
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
+            if snapshot.target_down_s is not None:
+                self._write(f"{self.now()}  {target_down(snapshot)}")
 
     def show_event(self, event: ev.FlowEvent) -> None:
         text = sentence(event)
@@ -124,11 +134,22 @@ def line(snapshot: Snapshot) -> str:
     facts.append(rate(snapshot.records_per_s))
     if snapshot.eta_s is not None:
         facts.append(f"ETA {as_clock(snapshot.eta_s)}")
+    facts += left_out(snapshot)
     facts += [held_up(snapshot)] if held_up(snapshot) else []
     facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", kill_cost(snapshot)]
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
     return "  ".join(facts)
+
+
+def left_out(snapshot: Snapshot) -> list[str]:
+    """Return how many records were left out so far, by what became of them."""
+    numbers = {
+        "rejected": snapshot.records_rejected,
+        "dead-lettered": snapshot.records_dead_lettered,
+        "written before, left out": snapshot.records_left_out,
+    }
+    return [f"{count(number)} {what}" for what, number in numbers.items() if number]
 
 
 def held_up(snapshot: Snapshot) -> str:
@@ -145,6 +166,16 @@ def kill_cost(snapshot: Snapshot) -> str:
     again = counted(snapshot.kill_reruns, "record")
     alone = count(snapshot.kill_reruns_cumulative_only)
     return f"a kill now would run {again} again (cumulative only: {alone})"
+
+
+def target_down(snapshot: Snapshot, now: datetime | None = None) -> str:
+    """Return what to say while (nearly) nothing succeeds; ``now`` is the wall clock's, if given."""
+    down_s = snapshot.target_down_s or 0.0
+    since = (now or datetime.now()) - timedelta(seconds=down_s)
+    return (
+        f"the target is down since {since:%H:%M:%S} ({as_clock(down_s)}): no attempt is counted, "
+        f"one tuple at a time asks whether it is back ({snapshot.target_down_reason})"
+    )
 
 
 def store_away(snapshot: Snapshot) -> str:

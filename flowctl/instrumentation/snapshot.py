@@ -81,7 +81,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kill_reruns_cumulative_only: int  # the same, were there no selective acks
     store_survives: bool = True  # False: the checkpoint ends with the process, all runs again
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
-    target_down_s: float | None = None  # since when (nearly) nothing succeeds
+    target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
+    target_down_reason: str = ""  # the newest failure meanwhile
     records_rejected: int = 0
     records_dead_lettered: int = 0
     records_left_out: int = 0
@@ -90,6 +91,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     held_up_by: HeldUpBy = ""
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
+
+
+class LossReason(msgspec.Struct, frozen=True):
+    """Why records were rejected or dead-lettered, with numbers and quoted parts left out."""
+
+    reason: str
+    records: int
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +139,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
     waits: Waits = Waits()
+    loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
+    dead_letters_hint: str = ""  # the command that shows them; "": there is none
 
     def more(self) -> list[str]:
         """Lines of the summary that only this kind of run has."""

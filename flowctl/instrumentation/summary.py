@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.snapshot import Report
 
@@ -17,11 +18,24 @@ def lines(report: Report) -> list[str]:
     found = [_outcome(report)]
     if report.resumed:
         found.append(_resumed(report))
-    found += [_tuples(report), *report.more(), *_waits(report), _checkpoint(report)]
+    found += [
+        _tuples(report),
+        *_losses(report),
+        *_quietly(report),
+        *report.more(),
+        *_waits(report),
+        _checkpoint(report),
+    ]
     if report.error:
         # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
+
+
+def resume_line(restored: Checkpoint) -> str:
+    """Return what a run that goes on finds done."""
+    above = sum(span.records for p in restored.partitions.values() for span in p.acked)
+    return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"
 
 
 def _outcome(report: Report) -> str:
@@ -54,14 +68,44 @@ def _tuples(report: Report) -> str:
         facts.append(f"{count(report.tuples_lost)} lost on the way")
     if report.tuples_hedged:
         facts.append(f"{count(report.tuples_hedged)} run twice at the end")
-    if report.tuples_dead_lettered:
-        facts.append(f"dead letters {count(report.tuples_dead_lettered)}")
     if report.tuples_dropped:
         records = counted(report.records_dropped, "record")
         facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)
+
+
+def _losses(report: Report) -> list[str]:
+    """What was left out, where it is, and why."""
+    what = losses(report.records_rejected, report.records_dead_lettered)
+    if not what:
+        return []
+    hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
+    found = [what + hint]
+    reasons = [f"{told.reason} ({count(told.records)})" for told in report.loss_reasons]
+    if reasons:
+        found.append(f"most frequent: {' · '.join(reasons)}")
+    return found
+
+
+def losses(rejected: int, dead_lettered: int) -> str:
+    """Return ``4 records rejected · 12 dead-lettered``; "" if there were none."""
+    facts = [f"{counted(rejected, 'record')} rejected"] if rejected else []
+    if dead_lettered:
+        number = count(dead_lettered) if facts else counted(dead_lettered, "record")
+        facts.append(f"{number} dead-lettered")
+    return " · ".join(facts)
+
+
+def _quietly(report: Report) -> list[str]:
+    """What cost nothing: records that the sink had, and calls that had to be made again."""
+    facts = []
+    if report.records_left_out:
+        facts.append(f"{counted(report.records_left_out, 'record')} written before, left out")
+    if report.calls_refused:
+        facts.append(f"{counted(report.calls_refused, 'call')} refused by the target")
+    return [" · ".join(facts)] if facts else []
 
 
 def _waits(report: Report) -> list[str]:

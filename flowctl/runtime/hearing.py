@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flowctl.core.driver import ProlongingCore
 from flowctl.core.records import Ack, AckOutcome
-from flowctl.errors import FencedError, InternalError, ProcessError
+from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import describe_fail, gave_up_error
+from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
 from flowctl.runtime.listening import Listening
 from flowctl.wire.frames import (
     AckFrame,
@@ -86,15 +86,42 @@ class Hearing:
                 )
             )
             return
+        if frame.fatal:
+            self._take_fatal(bolt, epoch, frame, now_s)
+            return
         reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
         if frame.refused:
             control.core.on_refused(
                 bolt, epoch, frame.tuple_id, reason=reason, after_s=frame.after_s, now_s=now_s
             )
             return
-        outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
+        outcome = control.core.on_fail(
+            bolt,
+            epoch,
+            frame.tuple_id,
+            reason=reason,
+            now_s=now_s,
+            record_index=frame.record_index,
+        )
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(frame)
+
+    def check_target(self, now_s: float) -> None:
+        """The run ends if the target was down for ``retry.give_up_after_s``."""
+        core, control = self._control.core, self._control
+        down = core.target_down
+        if core.is_target_lost and down is not None and control.error is None:
+            control.fail_soon(target_down_error(down, now_s))
+
+    def _take_fatal(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
+        """The run ends, and what a bolt could not do is left undone for the next."""
+        problem, _, remedy = frame.error.partition("\n")
+        # Out of flight, but not by a fail: that could put good records into the dead letter.
+        self._control.core.on_refused(
+            bolt, epoch, frame.tuple_id, reason=problem, after_s=None, now_s=now_s
+        )
+        field, _, problem = problem.partition(": ")
+        self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 
     def check_gave_up(self, frame: FailFrame | None) -> None:
         """The run ends if a tuple was given up; ``frame`` is the fail that did it, if one did."""

@@ -16,6 +16,7 @@ from flowctl.ports import SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
 from flowctl.runtime.listening import Listening
+from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.runtime.sharing import Host
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class HandDriven:
         self._store_is_away = False
         self._listening: Listening | None = None
         self._control: RunControl
+        self._source: Redriven
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def open(
@@ -98,7 +100,11 @@ class HandDriven:
                 # Acks come by this same thread: nothing to wait for when a partition goes.
                 host = Host(self._control, self.save, job=self.name, finish_s=0.0)
                 self.producer.attach(host)
-            self.producer.open(core.checkpoint())
+            restored = core.checkpoint()
+            self._source = with_letters_first(
+                self.producer, self.dead_letter, job=self.name, restored=restored
+            )
+            self._source.open(restored)
             self._producer_is_open = True
         self._saved_at_s = self._clock()
         self.is_active = True
@@ -133,7 +139,7 @@ class HandDriven:
 
         True if records were taken and none of them has to be sent.
         """
-        chunk = self._rest or self.producer.poll(self.settings.tuple.records_max)
+        chunk = self._rest or self._source.poll(self.settings.tuple.records_max)
         now_s = self._clock()
         if chunk is None:
             core.end_of_input(now_s=now_s)
@@ -168,7 +174,7 @@ class HandDriven:
         )
         if self.dead_letter is not None:
             while (dead := core.poll_dead()) is not None:
-                keep(self.dead_letter, self.name, dead)
+                keep(self.dead_letter, self.name, dead, epoch=self._epoch)
                 core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
         if self._listening is not None:
             self._tell(core, None)
@@ -193,6 +199,8 @@ class HandDriven:
         checkpoint = self._opened().checkpoint()
         self.checkpoint.save(self.name, checkpoint, epoch=self._epoch)
         self._control.saved = checkpoint
+        if self._producer_is_open:
+            self._source.settle(checkpoint)
         self._saved_at_s = self._clock()
         if self._store_is_away:
             self._store_is_away = False
@@ -217,7 +225,7 @@ class HandDriven:
             self.save()
         finally:
             if self._producer_is_open:
-                self.producer.close()
+                self._source.close()
             self._producer_is_open = self.open_was_called = False
             self._core = None
 

@@ -64,6 +64,7 @@ class Meter:
             buffered = core.intake.buffer.records
             skipped = core.intake.skipped
             partitions = core.checkpoint().partitions
+            down = core.target_down
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
@@ -98,7 +99,12 @@ class Meter:
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,
+            records_rejected=counters.records_rejected,
+            records_dead_lettered=counters.records_dead_lettered,
+            records_left_out=counters.records_left_out,
             store_away_s=None if away_s is None else now_s - away_s,
+            target_down_s=None if down is None else now_s - down.at_s,
+            target_down_reason="" if down is None else down.reason,
             note=note,
         )
 
@@ -187,8 +193,13 @@ class Meter:
             tuples_dropped=counters.dropped,
             records_dropped=counters.records_dropped,
             tuples_dead_lettered=counters.dead_lettered,
+            records_dead_lettered=counters.records_dead_lettered,
+            records_rejected=counters.records_rejected,
+            records_left_out=counters.records_left_out,
+            calls_refused=counters.refused,
             max_in_flight_records=counters.records_pending_max,
             waits=last.waits,
+            target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
 
 

@@ -11,6 +11,7 @@ from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
+from flowctl.runtime.redrive import Redriven
 from flowctl.threads import GuardedThread, death_of
 
 _Result = TypeVar("_Result")
@@ -48,6 +49,9 @@ class Reader(GuardedThread):
         self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
         self._producer = producer
+        self._source_name = type(
+            producer.inner if isinstance(producer, Redriven) else producer
+        ).__name__
         self._unsaved_max = unsaved_max
         self.source_error: BaseException | None = None
 
@@ -88,7 +92,7 @@ class Reader(GuardedThread):
             raise
         except BaseException as error:  # also SystemExit: the input is not read to its end
             raise SourceError(
-                f"the producer {type(self._producer).__name__} raised"
+                f"the producer {self._source_name} raised"
                 f" {type(error).__name__}: {error}{_place_of(error)}.",
                 remedy="Mend it and run again: what it gave before that is processed and saved.",
             ) from error

@@ -13,8 +13,8 @@ from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.errors import BoltsUnavailableError, FencedError
-from flowctl.instrumentation.numbers import count
 from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.summary import resume_line
 from flowctl.ports import (
     BoltNotice,
     Bolts,
@@ -26,11 +26,13 @@ from flowctl.ports import (
 )
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.dead_letters import DeadLetters
+from flowctl.runtime.dead_letters import dead_letters_for
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening
+from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.reader import Reader
+from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
@@ -89,8 +91,10 @@ class Run:
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
+        self._losses = Losses(settings.loss.fail_over, dead_letter, job=job)
         epoch = self._epoch = store.acquire(job)
         restored = self._restored = store.load(job)
+        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
@@ -100,11 +104,11 @@ class Run:
         )
         self.reader = Reader(
             self.control,
-            producer,
+            self._letters_first,
             unsaved_max=settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
         )
-        self._dead_letters = _dead_letters(self.control, dead_letter, job)
+        self._dead_letters = dead_letters_for(self.control, dead_letter, job, epoch)
         self._listening = Listening(listener) if listener is not None else None
         self._server: SpoutServer | None = None
         self._sender: Sender | None = None
@@ -125,7 +129,8 @@ class Run:
         error = self._finish(meter, error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
-        report = self._extend(meter.report(outcome, told, self.checkpointer.saves))
+        report = meter.report(outcome, told, self.checkpointer.saves)
+        report = self._extend(self._losses.completed(report))
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -142,12 +147,14 @@ class Run:
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
-            self._view.message(_resume_line(self._restored))
+            self._view.message(resume_line(self._restored))
         if self._listening is not None:
             self._listening.opened(self._job, self._restored)
         if isinstance(self._producer, SharingProducer):
             self._producer.attach(Host(self.control, self.checkpointer.save, job=self._job))
-        self._producer.open(self._restored)
+        self._letters_first.open(self._restored)
+        if headline := self._letters_first.headline():
+            self._view.message(headline)
         meter.begin()
         self.reader.start()
 
@@ -183,6 +190,7 @@ class Run:
             wait=self._settings.wait,
             dead_letters=self._dead_letters,
             listening=self._listening,
+            losses=self._losses,
         )
         self._bolts.start(self._server.endpoint, self._notices.append)
         self._sender.start()
@@ -199,6 +207,8 @@ class Run:
         while not control.finished.wait(VIEW_EVERY_S):
             self._show(meter)
             self._take_notices()
+            self._letters_first.settle(control.saved)
+            self._losses.enforce(control)
             now_s = control.clock()
             if control.stopping.is_set():
                 stop_by_s = stop_by_s or now_s + STOP_GRACE_S
@@ -267,7 +277,9 @@ class Run:
     def _show(self, meter: Meter) -> None:
         if self._sender is not None:
             while self._sender.events:
-                self._view.event(self._sender.events.popleft())
+                event = self._sender.events.popleft()
+                self._losses.take(event)
+                self._view.event(event)
         self._view.update(meter.snapshot(self._phase(), self._note()))
 
     def _phase(self) -> Phase:
@@ -298,6 +310,10 @@ class Run:
             self._drain_events(meter)
         except Exception as caught:
             error = error or caught
+        self._letters_first.settle(self.control.saved)
+        if self._letters_first.problem:
+            self._say(self._letters_first.problem)
+        error = self._losses.verdict(error, self.control.core.counters)
         if self.save_error not in (None, error):
             self._say(f"the last save failed: {self.save_error}")
         return error
@@ -388,20 +404,13 @@ class Run:
 
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
+            with self.control.lock:  # what was dead-lettered after the sender had ended
+                while (event := self.control.core.poll_event()) is not None:
+                    self._sender.events.append(event)
             self._show(meter)
-
-
-def _dead_letters(control: RunControl, given: DeadLetter | None, job: str) -> DeadLetters | None:
-    # Not by truth: a dead letter of the user's may be an empty list of its own.
-    return DeadLetters(control, given, job=job) if given is not None else None
 
 
 def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:
     if error is None:
         return "finished"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-
-
-def _resume_line(restored: Checkpoint) -> str:
-    above = sum(span.records for p in restored.partitions.values() for span in p.acked)
-    return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"

@@ -24,6 +24,7 @@ from flowctl.runtime.faults import unsendable_error
 from flowctl.runtime.hearing import Hearing
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.loops import Hindrance, SpoutLoop
+from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from flowctl.wire.frames import (
@@ -54,6 +55,7 @@ class Sender(GuardedThread):
         wait: WaitSettings | None = None,
         dead_letters: DeadLetters | None = None,
         listening: Listening | None = None,
+        losses: Losses | None = None,
         logger: EventLogger | None = None,
     ) -> None:
         super().__init__("flowctl-sender", on_death=self._died)
@@ -61,6 +63,7 @@ class Sender(GuardedThread):
         self._server = server
         self._dead_letters = dead_letters
         self._listening = listening
+        self._losses = losses
         self._hearing = Hearing(control, listening)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self._logger = logger or light_logger()
@@ -143,6 +146,8 @@ class Sender(GuardedThread):
             core.on_deadline(now_s=now_s)
             if core.gave_up is not None:  # a topology's trees also fail by acks and by time
                 self._hearing.check_gave_up(None)
+            if core.is_target_lost:
+                self._hearing.check_target(now_s)
             if not self.is_active:  # or next_tuple does it
                 orders = self._conclude()
         self._send((), orders)
@@ -196,13 +201,17 @@ class Sender(GuardedThread):
 
     def _take_events(self) -> None:
         core = self._control.core
+        has_lost = False
         while (event := core.poll_event()) is not None:
             self.events.append(event)
+            has_lost = has_lost or is_loss(event)
             if self._listening is not None:
                 self._listening.happened(event)
         if self._dead_letters is not None:
             while (dead := core.poll_dead()) is not None:
                 self._dead_letters.put(dead)
+        if has_lost and self._losses is not None and self._losses.is_too_many(core.counters):
+            self._control.fail_soon(stopped())
 
     def _sends_committed(self) -> bool:
         """Stopping in order: what is committed already and not sent would be lost, so send it."""

@@ -79,6 +79,11 @@ class Sources:
         self._ended: list[str] = []  # those that share and are through with what they have
         self._polled = ""  # whose records were polled last
 
+    def prefix_of(self, partition: str) -> str | None:
+        """See :class:`flowctl.ports.PrefixingProducer`: the name of the spout."""
+        spout = partition.partition(":")[0]
+        return partition_of(spout, "") if spout in self._producers else None
+
     def attach(self, host: SourceHost) -> None:
         """See :class:`flowctl.ports.SharingProducer`."""
         for spout, producer in self._sharing.items():

@@ -23,7 +23,7 @@ PAGES = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "docs/README.md"),
     *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
-    *("docs/semantics.md", "docs/topologies.md"),
+    *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 22  # it is called the twenty-line job; empty lines don't count
@@ -200,8 +200,8 @@ def range_of(kind: msgspec.inspect.Type) -> str:
             return "`none`"
         case msgspec.inspect.LiteralType(values=values):
             return ", ".join(f"`{value}`" for value in values)
-        case msgspec.inspect.StrType():
-            return "a name or address"
+        case msgspec.inspect.StrType(pattern=pattern):
+            return "a count or a share such as `0.1%`" if pattern else "a name or address"
         case msgspec.inspect.IntType(ge=int(low), le=int(high)):
             return f"{low} … {high}"
         case msgspec.inspect.IntType(ge=int(low)):

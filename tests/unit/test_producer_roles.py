@@ -17,9 +17,11 @@ SOURCES = [
     for package in ("flowctl_files", "flowctl_kafka")
     for path in sorted((ADAPTERS / package).glob("*.py"))
 ]
-# The stream's own words, and what S87-S103 give to a source that commits by itself.
+# The stream's own words, and what S87-S103 give to a source that commits by itself; letters are
+# for the dead letters that live beside our sources.
 MAY_IMPORT = {
     "flowctl.core.guarantee",
+    "flowctl.core.letters",
     "flowctl.core.offsets",
     "flowctl.core.records",
     "flowctl.core.timers",

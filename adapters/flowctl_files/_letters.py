@@ -1,0 +1,406 @@
+"""A file of dead letters: lines of JSON that are appended, read as one letter a record.
+
+Three kinds of lines.  A *letter* says that a record was left out.  A *redrive* says which letters
+are to be processed again, and at which positions.  *Gone* names letters that were dropped, or
+processed at last.  What holds is what all lines together say, in their order, so every step is one
+append: killed before it, nothing has happened; killed within it, the line is cut short, is counted
+and says nothing.
+
+Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at the same time.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+
+from flowctl.core.letters import Letter, kind_of, letter_id
+from flowctl.core.records import Record
+from flowctl_files._exact import decode_record, encode_record, readable
+
+_MODE = 0o644
+# A writer holds the lock for one append or one rewrite; only one that is frozen holds it longer,
+# and a run must not hang with it.
+_LOCK_TIMEOUT_S = 10.0
+_LOCK_POLL_S = 0.02
+# File systems without locks, such as some NFS mounts: one writer at a time is up to the operator.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A line as it stands in the file.  Which fields are there says what kind it is.
+
+    A letter has ``partition``; ``position`` and ``value`` are for people, ``exact`` is the record.
+    ``came_from``: it failed again in this redrive, at this position.  A redrive has ``letters``,
+    (position, id) of each.  A removal has ``gone``; with ``redrive`` only what still waits there.
+    """
+
+    job: str
+    id: str = ""
+    partition: str | None = None
+    position: Any = None
+    value: Any = None
+    exact: str = ""
+    attempts: int = 0
+    reason: str = ""
+    kind: str = ""
+    bolts: tuple[str, ...] = ()
+    at_unix_ms: int = 0
+    first_at_unix_ms: int = 0
+    epoch: int | None = None
+    redrives: int = 0
+    came_from: tuple[int, int] | None = None
+    redrive: int | None = None
+    letters: tuple[tuple[int, str], ...] | None = None
+    gone: tuple[str, ...] | None = None
+
+
+class Held:
+    """What all lines together say of one record."""
+
+    __slots__ = ("line", "redrive")
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.redrive: tuple[int, int] | None = None
+
+    def letter(self) -> Letter:
+        """Return it as others see it."""
+        line = self.line
+        record = _record_of(line)
+        assert line.partition is not None
+        return Letter(
+            id=line.id,
+            job=line.job,
+            partition=line.partition,
+            position=record.position,
+            value=record.value,
+            attempts=line.attempts,
+            reason=line.reason,
+            kind=kind_of(line.reason),
+            bolts=line.bolts,
+            at_unix_ms=line.at_unix_ms,
+            first_at_unix_ms=line.first_at_unix_ms or line.at_unix_ms,
+            epoch=line.epoch,
+            redrives=line.redrives,
+            redrive=self.redrive,
+            is_exact=bool(line.exact),
+        )
+
+
+# By job and id, oldest first.
+Letters: TypeAlias = dict[tuple[str, str], Held]
+
+
+class Contents:
+    """All that a file says.  ``damaged`` counts lines that can't be read, ``lines`` all others."""
+
+    def __init__(self) -> None:
+        self.held: Letters = {}
+        self.lines = 0
+        self.damaged = 0
+        self.last_redrive = 0
+
+    def of(self, job: str) -> list[Letter]:
+        """Return the letters of ``job``, oldest first."""
+        return [held.letter() for (owner, _), held in self.held.items() if owner == job]
+
+    def take(self, line: Line) -> None:
+        """One more line says something."""
+        self.lines += 1
+        if line.gone is not None:
+            self._take_gone(line, line.gone)
+        elif line.letters is not None and line.redrive is not None:
+            self._take_redrive(line, line.redrive, line.letters)
+        else:
+            self._take_letter(line)
+
+    def _take_letter(self, line: Line) -> None:
+        held = self.held.get((line.job, line.id))
+        if held is None:
+            self.held[line.job, line.id] = Held(line)
+            return
+        before, held.line = held.line, line
+        line.first_at_unix_ms = before.first_at_unix_ms or before.at_unix_ms
+        line.redrives = before.redrives
+        if line.came_from is not None and held.redrive == line.came_from:
+            held.redrive = None
+            line.redrives += 1
+
+    def _take_redrive(self, line: Line, number: int, letters: Sequence[tuple[int, str]]) -> None:
+        self.last_redrive = max(self.last_redrive, number)
+        for position, name in letters:
+            held = self.held.get((line.job, name))
+            if held is not None and held.redrive is None:
+                held.redrive = (number, position)
+
+    def _take_gone(self, line: Line, gone: Sequence[str]) -> None:
+        for name in gone:
+            held = self.held.get((line.job, name))
+            if held is None:
+                continue
+            waits_in = held.redrive[0] if held.redrive else None
+            if line.redrive is None or line.redrive == waits_in:
+                del self.held[line.job, name]
+
+    def as_lines(self) -> Iterator[Line]:
+        """The fewest lines that say the same."""
+        redrives: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for (job, name), held in self.held.items():
+            yield held.line
+            if held.redrive is not None:
+                number, position = held.redrive
+                redrives.setdefault((job, number), []).append((position, name))
+        for (job, number), letters in redrives.items():
+            yield Line(job=job, redrive=number, letters=tuple(letters))
+
+
+class LetterFile:
+    """One file, which may hold the letters of several jobs.  Thread-safe, and between processes.
+
+    All methods raise ``OSError``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def read(self) -> Contents:
+        """Return what the file says; nothing if there is none."""
+        contents = Contents()
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return contents
+        try:
+            _lock(descriptor, self.path, shared=True)
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                for raw in file:
+                    _take_raw(contents, raw)
+        finally:
+            os.close(descriptor)
+        return contents
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Add lines; when this returns they are on the disk."""
+        with self._locked() as descriptor:
+            self._write(descriptor, lines)
+
+    def redrive(self, job: str, wanted: Container[str] | None = None) -> tuple[int, int]:
+        """Mark letters to be processed again; return how many, and the number of their redrive.
+
+        ``wanted``: ids; None: all.  Letters that wait in a redrive already are left there, and
+        those whose value is not known exactly are left out.
+        """
+        with self._locked() as descriptor:
+            contents = self.read_through(descriptor)
+            names = [
+                name
+                for (owner, name), held in contents.held.items()
+                if owner == job
+                and held.redrive is None
+                and held.line.exact
+                and (wanted is None or name in wanted)
+            ]
+            number = max(_now_unix_ms(), contents.last_redrive + 1)
+            if names:
+                letters = tuple(enumerate(names, start=1))
+                self._write(descriptor, [Line(job=job, redrive=number, letters=letters)])
+            return len(names), number
+
+    def drop(self, job: str, is_wanted: Callable[[Letter], bool]) -> int:
+        """Remove letters for good, from the disk too; return how many."""
+        with self._locked() as descriptor:
+            contents = self.read_through(descriptor)
+            gone = [letter for letter in contents.of(job) if is_wanted(letter)]
+            for letter in gone:
+                del contents.held[job, letter.id]
+            if gone:
+                self._rewrite(contents)
+            return len(gone)
+
+    def redriven(self, job: str, letters: Sequence[Letter]) -> None:
+        """These were processed in their redrive; those that failed again there stay."""
+        by_redrive: dict[int, list[str]] = {}
+        for letter in letters:
+            if letter.redrive is not None:
+                by_redrive.setdefault(letter.redrive[0], []).append(letter.id)
+        lines = [
+            Line(job=job, redrive=number, gone=tuple(names)) for number, names in by_redrive.items()
+        ]
+        self.append(lines)
+
+    def tidy(self) -> None:
+        """Write the file anew if most of its lines say nothing any more."""
+        with self._locked() as descriptor:
+            contents = self.read_through(descriptor)
+            if contents.lines + contents.damaged > 2 * len(contents.held):
+                self._rewrite(contents)
+
+    def read_through(self, descriptor: int) -> Contents:
+        """As :meth:`read`, for who has the file open and locked."""
+        contents = Contents()
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            for raw in file:
+                _take_raw(contents, raw)
+        return contents
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Open and lock the file that the path leads to, also if it is replaced meanwhile."""
+        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        while True:
+            descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, _MODE)
+            try:
+                _lock(descriptor, self.path)
+                if _is_at(descriptor, self.path):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+
+    def _write(self, descriptor: int, lines: Sequence[Line]) -> None:
+        size = os.fstat(descriptor).st_size
+        # A last line that was cut short stays a line of its own.
+        is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        _write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
+        os.fsync(descriptor)
+        if not size:
+            _sync_directory(self.path)
+
+    def _rewrite(self, contents: Contents) -> None:
+        """Replace the file in one step; without letters there is none."""
+        if not contents.held:
+            os.unlink(self.path)
+            _sync_directory(self.path)
+            return
+        new = f"{self.path}.new"  # one at a time: the caller holds the lock
+        descriptor = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, _MODE)
+        try:
+            _write_all(descriptor, _encoded(contents.as_lines()))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(new, self.path)
+        _sync_directory(self.path)
+
+
+def line_of(
+    job: str,
+    partition: str,
+    record: Record,
+    *,
+    attempts: int,
+    reason: str,
+    bolts: Sequence[str],
+    epoch: int | None,
+    redriven: Letter | None,
+) -> Line:
+    """Return the letter of ``record``; ``redriven`` is the one that it was before, if it was."""
+    if redriven is not None:
+        partition, record = redriven.partition, Record(redriven.position, redriven.value)
+    return Line(
+        job=job,
+        id=redriven.id if redriven is not None else letter_id(job, partition, record.position),
+        partition=partition,
+        position=readable(record.position),
+        value=readable(record.value),
+        exact=_exact(record),
+        attempts=attempts,
+        reason=reason,
+        kind=kind_of(reason),
+        bolts=tuple(bolts),
+        at_unix_ms=_now_unix_ms(),
+        epoch=epoch,
+        came_from=redriven.redrive if redriven is not None else None,
+    )
+
+
+def _exact(record: Record) -> str:
+    """The record as text, or "" for one that can be shown but not given back."""
+    try:
+        return base64.b64encode(encode_record(record)).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return ""  # a topology's source may give what only its translate understands
+
+
+def _record_of(line: Line) -> Record:
+    if line.exact:
+        return decode_record(base64.b64decode(line.exact))
+    position = tuple(line.position) if isinstance(line.position, list) else line.position
+    return Record(position, line.value)  # as version 0.1 wrote it
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+def _take_raw(contents: Contents, raw: bytes) -> None:
+    if not raw.strip():
+        return
+    try:
+        line = _decode(raw)
+        if line.partition is not None:
+            record = _record_of(line)
+            line.id = line.id or letter_id(line.job, line.partition, record.position)
+        elif line.gone is None and line.letters is None:
+            raise ValueError("neither a letter, nor a redrive, nor a removal")
+    except (ValueError, TypeError, msgspec.MsgspecError):
+        contents.damaged += 1
+        return
+    contents.take(line)
+
+
+def _encoded(lines: Sequence[Line] | Iterator[Line]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _lock(descriptor: int, path: str, *, shared: bool = False) -> None:
+    """Lock the file until it is closed; raises :class:`TimeoutError` when it stays taken."""
+    import fcntl
+
+    how = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(f"{path} stays locked by another process") from None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return None
+            raise
+        time.sleep(_LOCK_POLL_S)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+def _sync_directory(path: str) -> None:
+    """A new name in a directory is on the disk only once the directory is."""
+    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _now_unix_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,147 @@
+"""The slots of a bolt whose ``process`` is ``async def``: tasks of one event loop.
+
+The loop runs in the thread that runs the bolt.  It takes a tuple for each free slot, makes a task
+of it, and reports when that has ended; no thread is woken between two tuples of a slot.  A thread
+per slot that waits for its coroutine would be simpler, and was measured: 340 us of CPU a tuple,
+against 160 here and 130 for threads that sleep (2 bolts of 64 slots).
+
+Imported only where it is needed: asyncio costs a worker 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from flowctl.bolts.callables import check_returned
+from flowctl.bolts.link import Link, Work
+from flowctl.bolts.turns import Turns
+from flowctl.core.records import Batch
+
+AsyncProcess = Callable[[Batch], Awaitable[Any]]
+
+
+def work_in_loop(link: Link, process: AsyncProcess, turns: Turns, slots: int) -> None:
+    """Work on tuples, up to ``slots`` at once, until the link ends; what runs then is cancelled.
+
+    To be called before the link is started.  KeyboardInterrupt passes through.
+    """
+    with asyncio.Runner() as runner:
+        runner.run(_Slots(link, process, turns, slots).work())
+
+
+class _Slots:
+    """All methods but :meth:`_from_outside` are called in the loop's thread."""
+
+    def __init__(self, link: Link, process: AsyncProcess, turns: Turns, slots: int) -> None:
+        self._link = link
+        self._process = process
+        self._turns = turns
+        self._free = [object() for _ in range(slots)]  # those that have no tuple
+        self._idle: set[object] = set()  # of those: the link counts them as idle
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fill_later: asyncio.TimerHandle | None = None
+        self._flush_is_due = False
+        self._ended = asyncio.Event()
+        self._defect: BaseException | None = None
+
+    async def work(self) -> None:
+        """Return when the link has ended, and each task with it."""
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._link.on_end = self._from_outside(self._end)
+        self._link.on_tuples = self._from_outside(self._fill)
+        self._link.start()
+        self._fill()
+        await self._ended.wait()
+        while self._tasks:  # one may take its time to end
+            await asyncio.wait(self._tasks)
+        if self._defect is not None:
+            raise self._defect
+
+    def _from_outside(self, call: Callable[[], None]) -> Callable[[], None]:
+        def in_the_loop() -> None:
+            with suppress(RuntimeError):  # the loop is closed: all is over
+                self._loop.call_soon_threadsafe(call)
+
+        return in_the_loop
+
+    def _end(self) -> None:
+        self._ended.set()
+        for task in self._tasks:
+            task.cancel()
+
+    def _fill(self) -> None:
+        """Give tuples to free slots; look again when a pause is over."""
+        free, self._free = self._free, []
+        look_in_s = math.inf
+        is_empty = False
+        for slot in free:
+            if is_empty and slot in self._idle:  # it would hear the same
+                self._free.append(slot)
+                continue
+            pause_s = self._go_on(slot)
+            look_in_s = min(look_in_s, pause_s or math.inf)
+            is_empty = slot in self._idle and not self._link.is_pausing
+        if self._fill_later is not None:
+            self._fill_later.cancel()
+            self._fill_later = None
+        if look_in_s < math.inf:
+            self._fill_later = self._loop.call_later(look_in_s, self._fill)
+
+    def _go_on(self, slot: object) -> float:
+        """Give ``slot`` its next tuple, if there is one; return how long it has to wait [s]."""
+        self._idle.discard(slot)
+        taken = self._link.take_now(slot)
+        if isinstance(taken, Work):
+            self._begin(taken, slot)
+            return 0.0
+        self._free.append(slot)
+        if taken is None:
+            self._idle.add(slot)
+            return 0.0
+        return taken
+
+    def _begin(self, work: Work, slot: object) -> None:
+        # A task for each tuple: its context variables and its cancellation are its own.
+        turn = self._turn(work, slot)
+        task = self._loop.create_task(turn, context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            self._defect = defect  # not of process: the bolt must not go on with a slot less
+            self._end()
+
+    async def _turn(self, work: Work, slot: object) -> None:
+        """Process one tuple, report, and let the slot go on."""
+        turn = self._turns.begin(work)
+        try:
+            made = await self._process(turn.batch)
+            check_returned(made)
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if self._ended.is_set():  # there is nobody to hear of it
+                return
+            outcome = turn.raised(error)
+        else:
+            outcome = turn.returned(made)
+        concerns_others = self._link.report(outcome, slot)
+        self._flush_soon()
+        if self._go_on(slot) > 0 or concerns_others:
+            self._fill()
+
+    def _flush_soon(self) -> None:
+        """Send once for all tasks that end in this turn of the loop."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._link.flush()

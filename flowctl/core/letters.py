@@ -1,0 +1,83 @@
+"""Dead letters as values: what is kept of a record that was left out, and how it comes back.
+
+A letter keeps the record's own place in the source, however often it is processed again.  For that
+it gets a partition of its own, a *redrive*: in its own partition its position counts as done, and a
+sink may remember it as written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from flowctl.core.records import Checkpoint, Position
+
+LetterKind: TypeAlias = Literal["rejected", "gave_up"]
+
+# What the reason of a record begins with that ``process`` rejected by itself.
+REJECTED_PREFIX: Final = "rejected: "
+
+# Numbers of redrives are unix milliseconds (13 digits until the year 2286), so that one is never
+# used twice, even if the dead letters were deleted meanwhile and the checkpoint was not.
+_REDRIVE: Final = re.compile(r"(?:^|:)redrive:(\d{13,})$")
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """One record that was left out, and why.
+
+    ``partition`` and ``position`` are where the source had it.  ``at_unix_ms`` is when it was left
+    out last, ``first_at_unix_ms`` the first time.  ``redrives`` counts how often it was processed
+    again and failed again.  ``redrive`` is the redrive that it waits in and its position there;
+    None: it waits in none.  ``is_exact``: ``value`` is what the source gave; else it is only what
+    can be shown of it, and the record can't be processed again.
+    """
+
+    id: str
+    job: str
+    partition: str
+    position: Position
+    value: Any
+    attempts: int
+    reason: str
+    kind: LetterKind
+    at_unix_ms: int
+    first_at_unix_ms: int
+    bolts: tuple[str, ...] = ()
+    epoch: int | None = None
+    redrives: int = 0
+    redrive: tuple[int, int] | None = None
+    is_exact: bool = True
+
+
+def letter_id(job: str, partition: str, position: Position) -> str:
+    """Return the same id for the same record of a job, in every run: 16 hex digits."""
+    named = msgspec.msgpack.encode((job, partition, position))
+    return hashlib.blake2b(named, digest_size=8).hexdigest()
+
+
+def kind_of(reason: str) -> LetterKind:
+    """Return whether ``process`` rejected the record, or its attempts ran out."""
+    return "rejected" if reason.startswith(REJECTED_PREFIX) else "gave_up"
+
+
+def redrive_partition(number: int, prefix: str = "") -> str:
+    """Return the name of the partition that redrive ``number`` is processed under."""
+    return f"{prefix}redrive:{number}"
+
+
+def redrive_number(partition: str) -> int | None:
+    """Return the number of the redrive that ``partition`` stands for; None: it is the source's."""
+    found = _REDRIVE.search(partition)
+    return int(found[1]) if found else None
+
+
+def without_redrives(checkpoint: Checkpoint) -> Checkpoint:
+    """Return what of ``checkpoint`` a producer knows about: all but redrives."""
+    partitions = checkpoint.partitions
+    if not any(redrive_number(name) for name in partitions):
+        return checkpoint
+    kept = {name: part for name, part in partitions.items() if redrive_number(name) is None}
+    return Checkpoint(kept, checkpoint.windows)

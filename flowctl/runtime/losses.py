@@ -1,0 +1,145 @@
+"""How many records a run may leave out: rejected by ``process``, or given up and dead-lettered."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+
+from flowctl.core.counters import Counters
+from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered
+from flowctl.errors import ConfigError, TooManyLostError
+from flowctl.instrumentation.numbers import count, counted
+from flowctl.instrumentation.reasons import Reasons
+from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.summary import losses
+from flowctl.ports import DeadLetter, RedrivableDeadLetter
+from flowctl.runtime.control import RunControl
+
+# A share of fewer says little: at 0.1 % the first bad record among the first 999 would end the run,
+# however good the rest is. At the end the share is exact, however few records there were.
+SHARE_COUNTS_FROM: Final = 1_000
+REASONS_TOLD: Final = 3
+_FORM: Final = re.compile(r"(\d+)|(\d+(?:\.\d+)?) ?%")
+
+
+class LossBudget(msgspec.Struct, frozen=True):
+    """At most so many records, or such a share of those done, may be left out.
+
+    ``text`` is as the user wrote it.
+    """
+
+    text: str
+    records: int | None = None
+    share: Fraction | None = None
+
+    @classmethod
+    def parse(cls, given: object, *, name: str = "loss.fail_over") -> LossBudget:
+        """Return what ``100`` or ``0.1%`` means; raise :class:`ConfigError` for other texts."""
+        text = str(given).strip()
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ConfigError(
+                name,
+                f"{text!r} is neither a count nor a share.",
+                remedy="Write a count of records, such as 100, or a share of them, such as 0.1%.",
+            )
+        if found[1] is not None:
+            return cls(text, records=int(found[1]))
+        return cls(text, share=Fraction(found[2]) / 100)
+
+    def is_exceeded(self, lost: int, done: int, *, at_end: bool) -> bool:
+        """Whether ``lost`` of ``done`` records is more than may be; ``at_end``: nothing follows."""
+        if self.records is not None:
+            return lost > self.records
+        assert self.share is not None
+        return (at_end or done >= SHARE_COUNTS_FROM) and lost > self.share * done
+
+
+class Losses:
+    """What a run leaves out, why, and whether that is too much.
+
+    For one thread, but for :meth:`is_too_many`.
+    """
+
+    def __init__(self, fail_over: str | None, dead_letter: DeadLetter | None, *, job: str) -> None:
+        self._budget = LossBudget.parse(fail_over) if fail_over is not None else None
+        self._dead_letter = dead_letter
+        self._job = job
+        self._reasons = Reasons()
+
+    def take(self, event: FlowEvent) -> None:
+        """Something happened in the core."""
+        self._reasons.take(event)
+
+    def is_too_many(self, counters: Counters, *, at_end: bool = False) -> bool:
+        """Whether more was left out than may be."""
+        if self._budget is None:
+            return False
+        lost = counters.records_rejected + counters.records_dead_lettered
+        return self._budget.is_exceeded(lost, counters.records_acked, at_end=at_end)
+
+    def enforce(self, control: RunControl) -> None:
+        """Stop the run if too much was left out, also where that is seen without a further loss.
+
+        A share counts only from some number of records on.
+        """
+        if self._budget is None:
+            return
+        with control.lock:
+            is_over = self.is_too_many(control.core.counters)
+        if is_over and not control.stopping.is_set():
+            control.fail(stopped())
+
+    def verdict(self, error: BaseException | None, counters: Counters) -> BaseException | None:
+        """Return what ended a run that is over: ``error``, with the final numbers, or the losses.
+
+        A run that was ended by its losses says how many there were in the end.
+        """
+        if self._budget is None:
+            return error
+        is_over = error is None and self.is_too_many(counters, at_end=True)
+        return self._error(counters) if is_over or isinstance(error, TooManyLostError) else error
+
+    def _error(self, counters: Counters) -> TooManyLostError:
+        budget = self._budget
+        assert budget is not None
+        done = counted(counters.records_acked, "record")
+        what = losses(counters.records_rejected, counters.records_dead_lettered)
+        why = "; ".join(
+            f"{told.reason} ({count(told.records)})" for told in self._reasons.most(REASONS_TOLD)
+        )
+        return TooManyLostError(
+            f"too many records were left out: {what}, of {done} done in this run;"
+            f" --fail-over allows {budget.text}.{f' Most frequent: {why}.' if why else ''}",
+            remedy=f"{self._where()} What is done is saved: mend the cause or raise the limit"
+            " (loss.fail_over), and run again.",
+        )
+
+    def _where(self) -> str:
+        port = self._dead_letter
+        if isinstance(port, RedrivableDeadLetter):
+            return f"Look at them with: {port.hint(self._job)}."
+        if port is not None:
+            return f"They are in the job's {type(port).__name__}."
+        return "The job has no dead letter, so rejected records are kept nowhere."
+
+    def completed(self, report: Report) -> Report:
+        """Return ``report`` with the reasons, and with where the letters are."""
+        port = self._dead_letter
+        hint = port.hint(self._job) if isinstance(port, RedrivableDeadLetter) else ""
+        return msgspec.structs.replace(
+            report, loss_reasons=self._reasons.most(REASONS_TOLD), dead_letters_hint=hint
+        )
+
+
+def stopped() -> TooManyLostError:
+    """Return the error that stops a run; :meth:`Losses.verdict` says more when it is over."""
+    return TooManyLostError("too many records were left out.")
+
+
+def is_loss(event: FlowEvent) -> bool:
+    """Whether ``event`` says that records were left out."""
+    return isinstance(event, RecordsRejected | TupleDeadLettered)

@@ -1,0 +1,190 @@
+"""Dead letters that are to be processed again come before what the producer reads.
+
+Each redrive is a partition of its own: in the source's partition these positions count as done,
+and a sink may remember them as written.  A letter is forgotten only once the saved checkpoint
+covers it, so a kill at any moment loses none; the next run goes on where the checkpoint stands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from flowctl.core.letters import Letter, redrive_partition, without_redrives
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
+from flowctl.errors import EnvironmentFault
+from flowctl.instrumentation.numbers import counted
+from flowctl.ports import (
+    DeadLetter,
+    FlowProducer,
+    PrefixingProducer,
+    RedrivableDeadLetter,
+    SharingProducer,
+    SourceChunk,
+    SourceHost,
+)
+
+
+class Redriven:
+    """A producer whose first records are letters, then those of ``inner``.
+
+    Used by the reader's thread, but for :meth:`settle`, which is for one other.  ``waiting`` counts
+    the letters that this run processes; ``problem`` says why letters that are done could not be
+    forgotten, "" if all is well.
+    """
+
+    def __init__(
+        self,
+        inner: FlowProducer,
+        port: RedrivableDeadLetter | None,
+        *,
+        job: str,
+        restored: Checkpoint,
+    ) -> None:
+        self.inner = inner
+        self.problem = ""
+        self.left_waiting = 0  # letters of spouts that the topology does not have any more
+        self._port = port
+        self._job = job
+        self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
+        self._letters = self._by_partition(_letters_of(port, job) if port is not None else ())
+        self.settle(restored)
+        self._chunks = deque(
+            SourceChunk(partition, [Record(n, letter.value) for n, letter in letters.items()])
+            for partition, letters in self._letters.items()
+        )
+        self.waiting = sum(len(chunk.records) for chunk in self._chunks)
+
+    def _by_partition(self, letters: Sequence[Letter]) -> dict[str, dict[int, Letter]]:
+        """The letters by the partition and position that they are processed under, in order."""
+        found: dict[str, dict[int, Letter]] = {}
+        for letter in sorted(letters, key=lambda letter: letter.redrive or (0, 0)):
+            prefix = self._prefix_of(letter.partition)
+            if prefix is None or letter.redrive is None:
+                self.left_waiting += 1
+                continue
+            number, position = letter.redrive
+            found.setdefault(redrive_partition(number, prefix), {})[position] = letter
+        return found
+
+    def _prefix_of(self, partition: str) -> str | None:
+        inner = self.inner
+        return inner.prefix_of(partition) if isinstance(inner, PrefixingProducer) else ""
+
+    def settle(self, saved: Checkpoint) -> None:
+        """Forget the letters that ``saved``, which is in the store, covers."""
+        for partition, letters in list(self._letters.items()):
+            state = saved.partitions.get(partition)
+            if state is None or state == self._seen.get(partition) or self.problem:
+                continue
+            self._seen[partition] = state
+            covered = list(_covered(state, letters))
+            if covered and self._forget([letters[position] for position in covered]):
+                for position in covered:
+                    del letters[position]
+                if not letters:
+                    del self._letters[partition]
+
+    def _forget(self, letters: Sequence[Letter]) -> bool:
+        assert self._port is not None
+        try:
+            self._port.on_redriven(self._job, letters)
+        except Exception as error:
+            # No harm is done: the next run finds them covered by the checkpoint.
+            self.problem = (
+                f"letters that are processed could not be removed from the dead letter"
+                f" ({type(error).__name__}: {error}); the next run tries again"
+            )
+            return False
+        return True
+
+    def headline(self) -> str:
+        """Say what is processed first, and what can't be; "" if there are no such letters."""
+        facts = []
+        if self.waiting:
+            facts.append(f"{counted(self.waiting, 'dead letter')} to process again first")
+        if self.left_waiting:
+            facts.append(f"{counted(self.left_waiting, 'dead letter')} of spouts that are gone")
+        return ", ".join(facts)
+
+    # -- as a producer -------------------------------------------------------------------
+
+    def partitions(self) -> Sequence[str]:
+        """See :class:`flowctl.ports.FlowProducer`."""
+        return [*self._letters, *self.inner.partitions()]
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """See :class:`flowctl.ports.FlowProducer`; ``inner`` hears of its own partitions only."""
+        self.inner.open(without_redrives(checkpoint))
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """See :class:`flowctl.ports.FlowProducer`."""
+        if not self._chunks or max_records <= 0:
+            return self.inner.poll(max_records)
+        chunk = self._chunks.popleft()
+        rest = chunk.records[max_records:]
+        if rest:
+            self._chunks.appendleft(SourceChunk(chunk.partition, rest))
+        return SourceChunk(chunk.partition, chunk.records[:max_records])
+
+    def close(self) -> None:
+        """See :class:`flowctl.ports.FlowProducer`."""
+        self.inner.close()
+
+
+class SharingRedriven(Redriven):
+    """As :class:`Redriven`, where ``inner`` shares its partitions; letters are always ours."""
+
+    inner: FlowProducer
+    _polled_letters = False
+
+    def attach(self, host: SourceHost) -> None:
+        """See :class:`flowctl.ports.SharingProducer`."""
+        assert isinstance(self.inner, SharingProducer)
+        self.inner.attach(host)
+
+    def keep(self) -> bool:
+        """See :class:`flowctl.ports.SharingProducer`."""
+        assert isinstance(self.inner, SharingProducer)
+        return self.inner.keep() or self._polled_letters
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """See :class:`flowctl.ports.FlowProducer`."""
+        self._polled_letters = bool(self._chunks)
+        return super().poll(max_records)
+
+
+def with_letters_first(
+    producer: FlowProducer, dead_letter: DeadLetter | None, *, job: str, restored: Checkpoint
+) -> Redriven:
+    """Return ``producer`` with the letters that wait to be processed again before its records.
+
+    Raises :class:`EnvironmentFault` when the letters can't be read.
+    """
+    port = dead_letter if isinstance(dead_letter, RedrivableDeadLetter) else None
+    kind = SharingRedriven if isinstance(producer, SharingProducer) else Redriven
+    return kind(producer, port, job=job, restored=restored)
+
+
+def _letters_of(port: RedrivableDeadLetter, job: str) -> Sequence[Letter]:
+    try:
+        return port.to_redrive(job)
+    except Exception as error:
+        raise EnvironmentFault(
+            f"the dead letter {type(port).__name__} can't be read:"
+            f" {type(error).__name__}: {error}.",
+            remedy="Mend it, or run without: letters that wait to be processed again are in it.",
+        ) from error
+
+
+def _covered(state: PartitionCheckpoint, positions: dict[int, Letter]) -> Iterator[int]:
+    """Those of ``positions``, which rise, that ``state`` says are done."""
+    ranges = deque(state.acked)
+    for position in positions:
+        if isinstance(state.position, int) and position <= state.position:
+            yield position
+            continue
+        while ranges and ranges[0].last < position:  # type: ignore[operator]
+            ranges.popleft()
+        if ranges and ranges[0].first <= position:  # type: ignore[operator]
+            yield position

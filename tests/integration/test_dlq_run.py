@@ -1,0 +1,379 @@
+"""Dead letters from end to end: kept, shown, put back, killed on the way; limits and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import Settings
+from flowctl.core.records import Batch
+from flowctl.errors import ProcessError, TooManyLostError
+from flowctl.ports import SourceChunk
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.topology import Collector, Input, LocalStages, Topology
+from flowctl_files import FileDeadLetter
+from tests.runtime_parts import ListProducer, Witness
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = 400
+POISON = (7, 8, 200, 399)
+FAST = {"tuple.records_max": 1, "retry.attempts_max": 2, "retry.backoff_first_s": 0.01}
+
+# -- in this process ---------------------------------------------------------------------------
+
+
+class Target:
+    """Counts what was processed; refuses what is poison."""
+
+    def __init__(self, *poison: int) -> None:
+        self.poison = set(poison)
+        self.done: Counter[Any] = Counter()
+        self.partitions: set[str] = set()
+        self.cost_s = 0.0
+
+    def __call__(self, batch: Batch) -> None:
+        time.sleep(self.cost_s)
+        for record in batch:
+            if record.value in {f"record {n}" for n in self.poison}:
+                raise ValueError(f"bad {record.value}")
+        self.done.update(record.value for record in batch)
+        self.partitions.add(batch.span.partition)
+
+
+def spout(target: Any, **how: Any) -> FlowControlSpout:
+    settings = {**FAST, **how.pop("settings", {})}
+    return FlowControlSpout(
+        name="job",
+        producer=how.pop("producer", None) or ListProducer(60),
+        bolts=LocalBolts(target, count=2),
+        checkpoint=how.pop("store", None) or MemoryCheckpointStore(),
+        settings=Settings().with_overrides(settings),
+        **how,
+    )
+
+
+def letters_left(letters: FileDeadLetter) -> list[Any]:
+    return sorted(letter.position for letter in letters.file_of("job").read().of("job"))
+
+
+def test_put_back_they_are_processed_once_though_there_is_nothing_else_to_do(
+    tmp_path: Path,
+) -> None:
+    letters, store = FileDeadLetter(tmp_path), MemoryCheckpointStore()
+    target = Target(3, 40, 41)
+    first = spout(target, dead_letter=letters, store=store).run(view="off")
+    assert (first.records_dead_lettered, first.records_rejected) == (3, 0)
+    assert first.dead_letters_hint == f"flowctl dlq show job --dir {tmp_path}"
+    assert [(told.reason, told.records) for told in first.loss_reasons] == [
+        ("ValueError: bad record #", 3)
+    ]
+    idle = spout(target, dead_letter=letters, store=store).run(view="off")
+    assert idle.records_acked == 0 and letters_left(letters) == [3, 40, 41]
+
+    target.poison = {41}
+    letters.file_of("job").redrive("job")
+    again = spout(target, dead_letter=FileDeadLetter(tmp_path), store=store).run(view="off")
+    assert (again.outcome, again.records_acked, again.records_dead_lettered) == ("finished", 3, 1)
+    (letter,) = letters.file_of("job").read().of("job")
+    assert (letter.partition, letter.position, letter.redrives) == ("p", 41, 1)
+    assert letter.redrive is None and letter.bolts
+
+    target.poison = set()
+    letters.file_of("job").redrive("job")
+    spout(target, dead_letter=FileDeadLetter(tmp_path), store=store).run(view="off")
+    assert letters_left(letters) == [] and list(tmp_path.iterdir()) == []
+    assert target.done == Counter(f"record {n}" for n in range(1, 61))
+    assert len(target.partitions) == 3  # the source's and one for each redrive
+    last = spout(target, dead_letter=FileDeadLetter(tmp_path), store=store).run(view="off")
+    assert last.records_acked == 0
+
+
+def test_letters_go_while_an_endless_source_is_still_read(tmp_path: Path) -> None:
+    letters, store, target = FileDeadLetter(tmp_path), MemoryCheckpointStore(), Target(5)
+    spout(target, dead_letter=letters, store=store).run(view="off")
+    letters.file_of("job").redrive("job")
+    target.poison = set()
+    seen: list[list[Any]] = []
+
+    class Endless(ListProducer):
+        def poll(self, max_records: int) -> SourceChunk | None:
+            if not letters_left(letters):
+                seen.append([])
+                return None
+            return SourceChunk("p", ())
+
+    quick = {"checkpoint.interval_s": 0.05}
+    spout(
+        target, dead_letter=FileDeadLetter(tmp_path), store=store, producer=Endless(60),
+        settings=quick,
+    ).run(view="off")  # fmt: skip
+    assert seen and target.done["record 5"] == 1
+
+
+def test_driven_by_hand_letters_come_first_too(tmp_path: Path) -> None:
+    letters, store = FileDeadLetter(tmp_path), MemoryCheckpointStore()
+    spout(Target(5), dead_letter=letters, store=store).run(view="off")
+    letters.file_of("job").redrive("job")
+    hand = spout(Target(), dead_letter=FileDeadLetter(tmp_path), store=store)
+    hand.open({"one": 4})
+    hand.activate()
+    emission = hand.next_tuple()
+    assert emission is not None and [r.value for r in emission.records] == ["record 5"]
+    hand.ack(emission)
+    hand.save()
+    assert letters_left(letters) == []
+    hand.close()
+
+
+class Numbers(ListProducer):
+    def value(self, position: int) -> object:
+        return {"n": position}
+
+
+def test_a_topologys_letters_go_through_their_spout_again(tmp_path: Path) -> None:
+    letters, store = FileDeadLetter(tmp_path), MemoryCheckpointStore()
+    seen: Counter[int] = Counter()
+    poison = {9}
+
+    def last(given: Input, out: Collector) -> None:
+        if given.value["n"] in poison:
+            raise ValueError("nine")
+        seen[given.value["n"]] += 1
+
+    def run() -> Any:
+        topology = Topology("job")
+        topology.spout("numbers", Numbers(20))
+        topology.bolt("last", last, count=2).shuffle("numbers")
+        settings = Settings().with_overrides({"retry.backoff_first_s": 0.01})
+        return topology.run(
+            LocalStages(), checkpoint=store, settings=settings, view="off",
+            dead_letter=FileDeadLetter(tmp_path),
+        )  # fmt: skip
+
+    report = run()
+    assert report.records_dead_lettered == 1 and letters_left(letters) == [9]
+    (letter,) = letters.file_of("job").read().of("job")
+    assert letter.partition == "numbers:p" and letter.value == {"n": 9}
+    letters.file_of("job").redrive("job")
+    assert run().records_dead_lettered == 1
+    (letter,) = letters.file_of("job").read().of("job")
+    assert (letter.partition, letter.position, letter.redrives) == ("numbers:p", 9, 1)
+    letters.file_of("job").redrive("job")
+    poison.clear()
+    assert run().records_acked == 1
+    assert letters_left(letters) == [] and seen == Counter(range(1, 21))
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_loses_too_much_ends_saved_and_says_how_many_and_why(tmp_path: Path) -> None:
+    store, target, view = MemoryCheckpointStore(), Target(*range(1, 3_000, 2)), Witness()
+    target.cost_s = 0.001
+    with pytest.raises(TooManyLostError) as caught:
+        spout(
+            target, producer=ListProducer(3_000), dead_letter=FileDeadLetter(tmp_path), store=store,
+            settings={"loss.fail_over": "5"},
+        ).run(view=view)  # fmt: skip
+    report = view.report
+    assert report is not None and report.outcome == "failed"
+    lost = report.records_dead_lettered
+    assert 5 < lost < 1_000 and report.records_saved == report.records_acked < 2_000
+    text = str(caught.value)
+    assert f"{lost} records dead-lettered, of {report.records_acked} records done" in text
+    assert "ValueError: bad record #" in text and "flowctl dlq show job" in text
+    assert store.load("job").records == report.records_acked
+    assert len(letters_left(FileDeadLetter(tmp_path))) == lost
+
+
+def test_what_the_limit_allows_is_no_failure(tmp_path: Path) -> None:
+    letters = FileDeadLetter(tmp_path)
+    for limit in ("2", "3.4%"):  # 2 of 60 are 3.33 %
+        how = {"loss.fail_over": limit}
+        report = spout(Target(1, 2), dead_letter=letters, settings=how).run(view="off")
+        assert report.outcome == "finished"
+
+
+def test_a_share_of_a_short_run_is_exact_at_its_end(tmp_path: Path) -> None:
+    letters = FileDeadLetter(tmp_path)
+    with pytest.raises(TooManyLostError, match="2 records dead-lettered, of 60 records"):
+        spout(Target(1, 2), dead_letter=letters, settings={"loss.fail_over": "3.3%"}).run(
+            view="off"
+        )
+
+
+def test_without_a_dead_letter_the_error_names_the_remedy() -> None:
+    with pytest.raises(ProcessError, match="flowctl run --dead-letters"):
+        spout(Target(1)).run(view="off")
+
+
+# -- as people run it --------------------------------------------------------------------------
+
+JOB = """
+import os, time
+from flowctl import FlowControlSpout, LocalBolts
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+from flowctl_sql import SqlSink
+
+sink = SqlSink("sqlite:///out.db", table="lines",
+               schema="CREATE TABLE IF NOT EXISTS lines (text TEXT)")
+POISON = {f"line {n}" for n in map(int, filter(None, os.environ.get("POISON", "").split(",")))}
+
+def load(batch):
+    time.sleep(len(batch) * float(os.environ.get("COST_S", "0")))
+    for record in batch:
+        if record.value in POISON:
+            raise ValueError(f"bad row in {record.value!r}")
+    sink.write([{"text": r.value} for r in batch], batch=batch)
+
+spout = FlowControlSpout(
+    name="lines",
+    producer=TextLines("in.log"),
+    bolts=LocalBolts(load, count=4),
+    checkpoint=RedisCheckpointStore(data_dir="redis"),
+)
+"""
+SMALL = [
+    *("--set", "tuple.records_max=1", "--set", "retry.attempts_max=2"),
+    *("--set", "retry.backoff_first_s=0.01"),
+]
+LETTERS = ["--dead-letters", ".flowctl/dead-letters"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in.log").write_text("".join(f"line {n}\n" for n in range(1, LINES + 1)))
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "redis").mkdir()
+    return tmp_path
+
+
+def start(place: Path, *words: str, poison: tuple[int, ...] = (), cost_s: float = 0.0) -> Any:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "adapters")])
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOWCTL", "COLUMNS"))}
+    more = {"PYTHONPATH": path, "POISON": ",".join(map(str, poison)), "COST_S": str(cost_s)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "flowctl.cli.main", *words], cwd=place, env={**kept, **more},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def flowctl(place: Path, *words: str, poison: tuple[int, ...] = ()) -> tuple[int, str]:
+    process = start(place, *words, poison=poison)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out + err
+
+
+def rows(place: Path) -> Counter[str]:
+    connection = sqlite3.connect(place / "out.db")
+    try:
+        return Counter(text for (text,) in connection.execute("SELECT text FROM lines"))
+    finally:
+        connection.close()
+
+
+EXACT = Counter(f"line {n}" for n in range(1, LINES + 1))
+
+
+def test_kept_listed_shown_put_back_and_dropped(place: Path) -> None:
+    code, text = flowctl(place, "run", "job.py", *SMALL, poison=POISON)
+    assert code == 1 and "flowctl run --dead-letters .flowctl/dead-letters" in text
+
+    code, text = flowctl(
+        place, "run", "job.py", *SMALL, *LETTERS, "--report", "r.json", poison=POISON
+    )
+    assert code == 3, text
+    assert "4 records dead-lettered (see `flowctl dlq show lines`)" in text
+    assert "most frequent: ValueError: bad row in '…' (4)" in text
+    report = json.loads((place / "r.json").read_text())
+    assert (report["outcome"], report["records_dead_lettered"]) == ("finished", 4)
+    assert report["loss_reasons"] == [{"reason": "ValueError: bad row in '…'", "records": 4}]
+    assert sum(rows(place).values()) == LINES - 4
+
+    code, text = flowctl(place, "dlq", "list", "lines")
+    assert code == 0 and "lines  4 letters · 4 given up" in text
+    code, text = flowctl(place, "dlq", "show", "lines")
+    assert code == 0 and all(f"    line {n}\n" in text for n in POISON)
+    (first,) = [t for t in json.loads(flowctl(place, "dlq", "show", "lines", "--json")[1])
+                if t["value"] == "line 7"]  # fmt: skip
+    assert flowctl(place, "dlq", "drop", "lines", "--id", first["id"], "--yes")[0] == 0
+
+    code, text = flowctl(place, "dlq", "redrive", "lines")
+    assert code == 0 and "3 letters of lines" in text
+    code, text = flowctl(place, "run", "job.py", *SMALL)
+    assert code == 0 and "3 dead letters of this job would be processed again with" in text
+    code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, poison=(399,))
+    assert code == 3, text
+    assert "3 dead letters to process again first" in text
+    assert rows(place) == EXACT - Counter(["line 7", "line 399"])
+    (letter,) = json.loads(flowctl(place, "dlq", "show", "lines", "--json")[1])
+    assert (letter["partition"], letter["value"], letter["redrives"]) == ("in.log", "line 399", 1)
+
+    assert flowctl(place, "dlq", "redrive", "lines")[0] == 0
+    code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, "--quiet")
+    assert (code, text) == (0, "")
+    assert rows(place) == EXACT - Counter(["line 7"])
+    assert flowctl(place, "dlq", "list") == (0, "No dead letters.\n")
+    assert "nothing to do" in flowctl(place, "run", "job.py")[1]
+
+
+def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
+    run = ["run", "job.py", "--quiet", *SMALL, *LETTERS]
+    code, text = flowctl(place, *run, "--fail-over", "1%", poison=POISON)  # 4 of 400 are 1 %
+    assert (code, text) == (0, "")
+    (place / "in.log").write_text("".join(f"line {n}\n" for n in range(1, 2 * LINES + 1)))
+    code, text = flowctl(place, *run, poison=(LINES + 1,))
+    assert (code, text) == (3, "flowctl: finished, 1 record dead-lettered\n")
+    (place / "in.log").write_text("".join(f"line {n}\n" for n in range(1, 3 * LINES + 1)))
+    code, text = flowctl(place, *run, "--fail-over", "0", poison=(2 * LINES + 1,))
+    assert code == 1 and "too many records were left out: 1 record dead-lettered" in text
+    code, text = flowctl(place, "run", "job.py", "--fail-over", "some")
+    assert code == 2 and "--fail-over: 'some' is neither a count nor a share" in text
+    code, text = flowctl(place, "run", "--help")
+    assert code == 0 and "3    finished, but records were rejected or dead-lettered" in text
+
+
+@pytest.mark.slow
+@pytest.mark.req("S14")
+def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:
+    poison = tuple(range(1, 201))
+    code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, poison=poison)
+    assert code == 3, text
+    assert flowctl(place, "dlq", "redrive", "lines")[1].startswith("200 letters")
+    still = tuple(range(1, 21))  # these fail again
+    chance = random.Random(7)
+    run = ["run", "job.py", "--plain", *SMALL, *LETTERS, "--set", "checkpoint.interval_s=0.05"]
+    kills = 0
+    for _ in range(40):
+        process = start(place, *run, poison=still, cost_s=0.05)
+        try:
+            process.communicate(timeout=1.0 + chance.random() * 1.5)
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            kills += 1
+            assert flowctl(place, "dlq", "redrive", "lines")[0] == 0  # and once more, on top
+    assert kills >= 2
+    for _ in range(10):  # marked once more after the last kill: they fail again, and only they
+        code, text = flowctl(place, *run, poison=still)
+        if code == 0:
+            break
+    told = json.loads(flowctl(place, "dlq", "show", "lines", "--limit", "999", "--json")[1])
+    assert sorted(t["value"] for t in told) == sorted(f"line {n}" for n in still)
+    assert {t["partition"] for t in told} == {"in.log"}
+    assert rows(place) == EXACT - Counter(f"line {n}" for n in still)
