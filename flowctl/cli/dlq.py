@@ -70,7 +70,9 @@ def list_command(
     if not rows:
         click.echo("No dead letters.")
     for path, lines in damaged:
-        click.echo(f"{path}: {counted(lines, 'line')} cut short or damaged, left out", err=True)
+        click.echo(
+            f"{printable(path)}: {counted(lines, 'line')} cut short or damaged, left out", err=True
+        )
     return None
 
 
@@ -295,7 +297,7 @@ def _letters(
     for path, contents in read:
         if contents.damaged:
             lines = counted(contents.damaged, "line")
-            click.echo(f"{path}: {lines} cut short or damaged, left out", err=True)
+            click.echo(f"{printable(path)}: {lines} cut short or damaged, left out", err=True)
     if not letters:
         where = ", ".join(path for path, _ in read)
         raise ConfigError(

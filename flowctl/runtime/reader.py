@@ -49,7 +49,9 @@ class Reader(GuardedThread):
         self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
         self._producer = producer
-        self._name = type(producer.inner if isinstance(producer, Redriven) else producer).__name__
+        self._source_name = type(
+            producer.inner if isinstance(producer, Redriven) else producer
+        ).__name__
         self._unsaved_max = unsaved_max
         self.source_error: BaseException | None = None
 
@@ -90,7 +92,7 @@ class Reader(GuardedThread):
             raise
         except BaseException as error:  # also SystemExit: the input is not read to its end
             raise SourceError(
-                f"the producer {self._name} raised"
+                f"the producer {self._source_name} raised"
                 f" {type(error).__name__}: {error}{_place_of(error)}.",
                 remedy="Mend it and run again: what it gave before that is processed and saved.",
             ) from error

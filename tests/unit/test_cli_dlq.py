@@ -11,7 +11,6 @@ import pytest
 
 from flowctl.cli import dlq
 from flowctl.cli.dlq import parse_age_s
-from flowctl.instrumentation.text import printable
 from flowctl.cli.main import main
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError
@@ -108,11 +107,6 @@ def test_what_others_wrote_can_not_move_the_terminal(
         assert all(c.isprintable() or c == "\n" for c in text)
         assert not any(line.startswith("flowctl:") for line in text.splitlines())
     as_json(capsys, "show", "j")
-
-
-def test_printable_keeps_what_is_text() -> None:
-    assert printable("ü … 'x' \\") == "ü … 'x' \\"
-    assert printable("a\nb\x1b[0m\u202e") == "a\\nb\\x1b[0m\\u202e"
 
 
 def test_redrive_marks_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
