@@ -33,6 +33,7 @@ from flowctl.runtime.reader import Reader
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
 from flowctl.wire.frames import End
+from flowctl.wire.listener import needs_host
 from flowctl.wire.server import Joined, SpoutServer
 
 KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
@@ -164,7 +165,8 @@ class Run:
         listen = self._settings.listen
         self._server = SpoutServer(
             listen,
-            host=listen.host or self._bolts.listen_host(),
+            # Asking the bolts' side may start Spark: only where the settings leave it open.
+            host=self._bolts.listen_host() if needs_host(listen) else listen.host or "",
             key=secrets.token_bytes(KEY_BYTES),
             job=self._job,
             job_epoch=self._epoch,

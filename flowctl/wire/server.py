@@ -115,13 +115,14 @@ class SpoutServer:
         self._frame_bytes_max = listen.frame_bytes_max
         try:
             context, certificate_pem = self._tls(listen)
+            advertised = listener.advertised_host(listen, host)
         except BaseException:
             self._listener.close()
             raise
         self._uses_tls = context is not None
         #: What a bolt needs to come here; holds the key.
         self.endpoint = Endpoint(
-            host=listener.advertised_host(listen, host),
+            host=advertised,
             port=self._listener.getsockname()[1],
             key=key,
             job=job,
@@ -278,10 +279,23 @@ class SpoutServer:
         self._selector.modify(connection.stream, selectors.EVENT_READ, connection)
 
     def _take_wakes(self) -> None:
-        # First the flag: a wake that comes now writes again, one before is being answered.
-        self._woken = False
+        """Read, and only then clear the flag.
+
+        The flag says: a byte is in the pipe, or on its way, or this poll is being answered.  A
+        wake that finds it set writes nothing, so it must never be set with nothing to come:
+
+        * A wake between the read and the clearing writes nothing.  This poll answers it: what it
+          tells of was done before it, and the caller looks only after we have returned.
+        * A wake after the clearing writes a byte that nobody has read: the next poll returns.
+        * A wake that set the flag before the clearing and writes after it leaves a byte under a
+          cleared flag: one poll too many, and none too few.
+
+        The other way round, a wake between clearing and reading would set the flag, and its byte
+        would be read here: set with nothing to come, and no later wake would write again.
+        """
         with contextlib.suppress(BlockingIOError):
             self._wake_in.recv(_WAKES)
+        self._woken = False
 
     # -- coming and going ------------------------------------------------------------------
 
