@@ -140,12 +140,20 @@ class SpoutCore:
 
     # -- records come in -----------------------------------------------------------------
 
-    def offer(self, partition: str, records: Sequence[Record], *, now_s: float) -> int:
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
         """Take records of one partition; return how many.  Fewer: the producer has to wait.
 
+        ``sizes``: as of :func:`flowctl.core.buffer.sizes_of`, where that was done before.
         Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
         """
-        return self.intake.offer(partition, records, now_s)
+        return self.intake.offer(partition, records, now_s, sizes)
 
     def end_of_input(self, *, now_s: float) -> None:
         """The source is read to its end: drain what is left.

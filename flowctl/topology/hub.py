@@ -128,9 +128,16 @@ class TopologyCore:
         """What was read of the sources and is not done."""
         return self._roots.intake
 
-    def offer(self, partition: str, records: Sequence[Record], *, now_s: float) -> int:
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
         """As in ``SpoutCore``."""
-        return self._roots.intake.offer(partition, records, now_s)
+        return self._roots.intake.offer(partition, records, now_s, sizes)
 
     def end_of_input(self, *, now_s: float) -> None:
         """As in ``SpoutCore``; each stage hears of it when nothing is left before it."""

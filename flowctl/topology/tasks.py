@@ -6,17 +6,15 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-import msgspec
-
-from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
-from flowctl.core.settlement import Emitted, FailedInput, Settlement
+from flowctl.core.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
+from flowctl.wire.values import carry_emits
 
 # Called with each input; returning is its ack, raising its fail.
 Execute: TypeAlias = Callable[[Input, Collector], Any]
@@ -25,7 +23,6 @@ ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
 _REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
 _NO_WATCH: Final = WatchPlan()
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @runtime_checkable
@@ -134,7 +131,7 @@ def _run_each(
             if watch is not None:
                 watch.begin(given)
             execute(given, out)
-            _check_sendable(emits, before)
+            carry_emits(emits, before)  # here its input fails, there the bolt would
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
@@ -162,7 +159,7 @@ def _run_batch(
             for given in inputs:
                 watch.begin(given)
         execute(inputs, out)
-        _check_sendable(out._emits, 0)
+        carry_emits(out._emits, 0)
         if watch is not None:
             _watch_batch(watch, inputs, out)
     except FencedError:
@@ -205,7 +202,7 @@ class _Manual:
                 if watch is not None:
                     watch.begin(given)
                 self._bolt.execute(given, out)
-                _check_sendable(out._emits, mark[0])
+                carry_emits(out._emits, mark[0])
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])
                     _watch_settled(watch, out)
@@ -226,14 +223,6 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
             watch.acked(given)
         else:
             watch.failed(given, out.report_error)
-
-
-def _check_sendable(emits: Sequence[Emitted], start: int) -> None:
-    """Raise for a value that could not go out: here its input fails, there the bolt would."""
-    for index in range(start, len(emits)):
-        value = emits[index].value
-        size_of(value)
-        _encode(value)
 
 
 def _reason(error: Exception) -> str:

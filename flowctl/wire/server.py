@@ -32,6 +32,7 @@ from flowctl.wire.frames import (
 )
 from flowctl.wire.reception import Guest, Reception
 from flowctl.wire.stream import Stream, stream_of
+from flowctl.wire.values import keep_hook
 
 # Some thousand acks, or four records of 64 KB: more than comes between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
@@ -83,7 +84,8 @@ class _Connection:
         self.stream = stream
         # No Hello here: a second one is a breach of protocol like any unknown frame.
         decoder = decoder_of(
-            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked,
+            keep_hook,  # what a topology's bolt emits goes on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer = FrameWriter(frame_bytes_max)
