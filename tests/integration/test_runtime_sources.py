@@ -6,6 +6,7 @@ import uuid
 from datetime import date, datetime
 from decimal import Decimal
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import SourceChunk
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_files import TextLines
 from tests.runtime_parts import ListProducer
 
 
@@ -142,3 +144,28 @@ def test_a_tuple_that_is_larger_than_a_frame() -> None:
         run_producer(producer, store, **{"listen.frame_bytes_max": 10_000, "tuple.records_max": 1})
     assert "listen.frame_bytes_max" in str(caught.value)
     assert caught.value.report.records_acked == store.load("job").records
+
+
+@pytest.mark.parametrize("polls", [2, 3, 7])
+def test_a_file_that_is_truncated_during_the_run_fails_it(tmp_path: Path, polls: int) -> None:
+    """What was read before is processed and saved; what is gone is not called done."""
+    path = tmp_path / "in.log"
+    path.write_text("".join(f"{n} {'x' * 90}\n" for n in range(60_000)))
+
+    class Truncating(TextLines):
+        left = polls
+
+        def poll(self, max_records: int) -> SourceChunk | None:
+            self.left -= 1
+            if self.left == 0:  # as copytruncate does
+                path.write_text("new\n")
+            return super().poll(max_records)
+
+    store = MemoryCheckpointStore()
+    with pytest.raises(SourceError, match=r"in\.log: the file was truncated") as caught:
+        run_producer(Truncating(str(path)), store)
+    report, seen = caught.value.report, caught.value.seen
+    assert report.outcome == "failed"
+    assert "copytruncate" in report.error
+    assert sorted(int(line.split()[0]) for line in seen) == list(range(len(seen)))
+    assert store.load("job").records == len(seen) < 60_000
