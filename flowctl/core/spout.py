@@ -14,7 +14,7 @@ from flowctl.core.counters import Counters
 from flowctl.core.dispatch import is_by_completion
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
-from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.events import FlowEvent, PeerDropped, TupleGaveUp
 from flowctl.core.guard import SinkGuard
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
@@ -348,6 +348,29 @@ class SpoutCore:
             self._recovery.on_spoke(consumer, self._pending, now_s)
             self._note_room(consumer)
         return consumer
+
+    def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
+        """Whether ``bolt`` can have been sent this tuple; of one that is done, anybody may."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return 0 <= tuple_id <= self._emitter.last_id
+        return flow_tuple.was_given(bolt)
+
+    def attempts_of(self, bolt: str, tuple_id: int) -> int:
+        """How often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
+        del bolt
+        flow_tuple = self._pending.get(tuple_id)
+        return flow_tuple.attempt if flow_tuple is not None else 0
+
+    def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
+        """What ``bolt`` said can't be: it is ended, and what it held goes to others.
+
+        What it was working on counts a fault: a record that makes bolts talk nonsense must not go
+        round for ever.
+        """
+        self.counters.peers_dropped += 1
+        self._events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
+        self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     def _note_room(self, consumer: AdaptiveFlowConsumer) -> None:
         """Something about ``consumer`` changed: it may have room now, be idle, or be out."""

@@ -28,7 +28,7 @@ _WAITS: dict[HeldUpBy, str] = {
 }
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
-_ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.TupleFailed, ev.TupleGaveUp)
+_ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.PeerDropped, ev.TupleFailed, ev.TupleGaveUp)
 
 
 class PlainView(BaseView):

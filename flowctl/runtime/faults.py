@@ -21,9 +21,10 @@ NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
 
 def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
     """Return the error and, where it is known, the record that was being worked on."""
-    if frame.record_index is None or frame.record_index >= len(records):
+    index = frame.record_index
+    if index is None or not 0 <= index < len(records):
         return frame.error
-    return f"{frame.error}, at record {show(records[frame.record_index].position)}"
+    return f"{frame.error}, at record {show(records[index].position)}"
 
 
 def unsendable_at(records: Sequence[Record]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from flowctl.config import Settings
@@ -20,6 +20,7 @@ from flowctl.ports import (
     CheckpointStore,
     DeadLetter,
     FlowProducer,
+    NamedBolts,
     SharingProducer,
     SpoutListener,
 )
@@ -172,6 +173,7 @@ class Run:
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
             wait=self._settings.wait,
+            expected=frozenset(_names_of(self._bolts)),
         )
         self._sender = Sender(
             self.control,
@@ -375,6 +377,13 @@ class Run:
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
             self._show(meter)
+
+
+def _names_of(bolts: Bolts) -> Sequence[str]:
+    """``b1`` … ``b<count>``, as the port says, unless the bolts of several stages are named."""
+    if isinstance(bolts, NamedBolts):
+        return bolts.names
+    return [f"b{number}" for number in range(1, bolts.count + 1)]
 
 
 def _dead_letters(control: RunControl, given: DeadLetter | None, job: str) -> DeadLetters | None:

@@ -15,7 +15,7 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent, PeerDropped, TupleDropped, TupleGaveUp
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.recovery import DeadTuple
@@ -261,6 +261,21 @@ class TopologyCore:
             stage = self._place(bolt)[0]
             for input_id in input_ids:
                 self._router.prolong(stage, input_id, now_s)
+
+    def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
+        """As in ``SpoutCore``; tuples are numbered by stage."""
+        return self._place(bolt)[1].may_speak_of(bolt, tuple_id)
+
+    def attempts_of(self, bolt: str, tuple_id: int) -> int:
+        """As in ``SpoutCore``; tuples are numbered by stage."""
+        return self._place(bolt)[1].attempts_of(bolt, tuple_id)
+
+    def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
+        """As in ``SpoutCore``; what it held over its tuples is put again as well."""
+        core = self._place(bolt)[1]
+        core.counters.peers_dropped += 1
+        self._events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
+        self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     # -- time passes ---------------------------------------------------------------------
 

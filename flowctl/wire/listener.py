@@ -9,8 +9,9 @@ from typing import Final
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 
-# Bolts that start at once wait here while the loop is busy; the kernel caps it at its own limit.
-_BACKLOG: Final = 512
+# Bolts that start at once wait here while the loop is busy, and strangers before them; who finds it
+# full tries again after a second.  The kernel caps it at its own limit, mostly this.
+_BACKLOG: Final = 4096
 
 
 def bind(listen: ListenSettings, host: str) -> socket.socket:
