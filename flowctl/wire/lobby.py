@@ -24,7 +24,9 @@ _PLACES: Final = 512
 # With no place left, who proved nothing for this long makes room: a bolt needs milliseconds and two
 # round trips, and comes again if this is too short for it.
 _PATIENCE_S: Final = 0.1
-_TLS_HANDSHAKE: Final = 0x16  # the first byte of a TLS connection
+# How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of length)
+# that holds a ClientHello.
+_TLS_BYTES: Final = 6
 
 
 class Newcomer:
@@ -72,14 +74,16 @@ class Lobby:
         return len(self._ready)
 
     def make_room(self) -> bool:
-        """Whether one more may come in now; sends the one away who came first."""
+        """Whether one more may come in now; sends one away who came first, silent ones before."""
         if len(self) < _PLACES:
             return True
-        oldest = next(iter(self._silent or self._ready))
-        if time.monotonic() - oldest.came_at_s < _PATIENCE_S:
-            return False
-        self._send_away(oldest, "too many wait at the door")
-        return True
+        now_s = time.monotonic()
+        for waiting in (self._silent, self._ready):
+            oldest = next(iter(waiting), None)
+            if oldest is not None and now_s - oldest.came_at_s >= _PATIENCE_S:
+                self._send_away(oldest, "too many wait at the door")
+                return True
+        return False
 
     def relieve(self, count: int) -> None:
         """Descriptors have run out: send ``count`` away, however short they are here."""
@@ -89,6 +93,8 @@ class Lobby:
     def enter(self, sock: socket.socket) -> None:
         """Take ``sock``; from now on it is the lobby's."""
         sock.setblocking(False)
+        if self._tls:  # what is looked at and left there would wake the loop again and again
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _TLS_BYTES)
         newcomer = Newcomer(sock)
         self._silent[newcomer] = None
         self._selector.register(sock, selectors.EVENT_READ, newcomer)
@@ -110,11 +116,13 @@ class Lobby:
             self._send_away(newcomer, f"the handshake broke off: {error.strerror or error}")
 
     def _look_for_tls(self, newcomer: Newcomer) -> None:
-        first = newcomer.sock.recv(1, socket.MSG_PEEK)  # left there: TLS has to read it itself
-        if not first:
+        sock = newcomer.sock
+        first = sock.recv(_TLS_BYTES, socket.MSG_PEEK)  # left there: TLS has to read it itself
+        if len(first) < _TLS_BYTES:  # see enter(): no more will come
             raise ConnectionResetError("closed by the peer")
-        if first[0] != _TLS_HANDSHAKE:
+        if (first[0], first[1], first[5]) != (0x16, 3, 1):
             raise AuthenticationError("The peer does not speak TLS.")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self._make_ready(newcomer)
 
     def _listen(self, newcomer: Newcomer) -> None:
