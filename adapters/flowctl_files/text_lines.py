@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import structlog
-
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
@@ -197,6 +195,8 @@ class TextLines:
             if reader.tail.data:
                 self._tails[reader.name] = reader.tail
         elif reader.is_replaced():
+            import structlog  # a worker that writes dead letters needs none
+
             structlog.get_logger("flowctl.files").warning(
                 "file_replaced_while_read",
                 file=reader.name,

@@ -24,8 +24,8 @@ _PLACES: Final = 512
 # With no place left, who proved nothing for this long makes room: a bolt needs milliseconds and two
 # round trips, and comes again if this is too short for it.
 _PATIENCE_S: Final = 0.1
-# How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of length)
-# that holds a ClientHello.
+# How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of
+# length) that holds a ClientHello.
 _TLS_BYTES: Final = 6
 
 

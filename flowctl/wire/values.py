@@ -129,7 +129,10 @@ def carry_records(records: Sequence[Record]) -> Carried:
         return Carried(records, list(map(len, values)))
     try:
         # This encodes lists and dicts: it ends where one holds itself.
-        sizes = [size_of(value) for value in values]
+        if kinds <= _CONTAINED:
+            sizes = [len(_encode(value)) for value in values]
+        else:
+            sizes = [size_of(value) for value in values]
         if int in kinds:
             _encode([value for value in values if value.__class__ is int])
     except _NOT_ENCODED:
@@ -402,6 +405,7 @@ def _unwrap(code: int, data: memoryview) -> Any:
 _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 # KeyError: an unknown code or time zone; ArithmeticError: Decimal's own.
 _NOT_DECODED = (msgspec.MsgspecError, LookupError, ArithmeticError, *_NOT_ENCODED)
+_CONTAINED: Final = frozenset({dict, list})
 _PLAIN: Final = _SCALARS | {dict, list}
 _TEXTS: Final = ({str}, {bytes})
 _FLAT: Final = _SCALARS | {type(NOTHING)}

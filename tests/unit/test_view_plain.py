@@ -169,6 +169,7 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleGaveUp": "tuple_gave_up",
         "TupleDeadLettered": "tuple_dead_lettered",
         "TupleDropped": "tuple_dropped",
+        "PeerDropped": "peer_dropped",
         "PartitionTakenAway": "partition_taken_away",
         "PartitionGiven": "partition_given",
         "IntakePaused": "intake_paused",
