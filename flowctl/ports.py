@@ -309,3 +309,12 @@ class Bolts(Protocol):
 
     def stop(self, *, timeout_s: float) -> None:
         """End all bolts: those that heard END leave by themselves, the rest are cancelled."""
+
+
+@runtime_checkable
+class NamedBolts(Protocol):
+    """Bolts that are not called ``b1`` … ``b<count>``; nobody of another name is let in."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The name of each bolt."""

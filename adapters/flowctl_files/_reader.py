@@ -19,6 +19,16 @@ from flowctl_files._lines import BadLine, LineCodec
 _BLOCK_BYTES = 64 << 10
 # Decompressing this much takes some 20 ms: poll stays within its 100 ms.
 _SKIP_BYTES = 8 << 20
+# The last bytes that were read are looked at again after each block: are they still there?  Long
+# enough to hold the time stamp of a log's line; half a microsecond a block (measured).
+_TAIL_BYTES = 64
+
+
+class Tail(NamedTuple):
+    """The last bytes of a plain file that were read, and where they end."""
+
+    end: int = 0
+    data: bytes = b""
 
 
 class Place(NamedTuple):
@@ -42,8 +52,16 @@ class FileReader:
     """
 
     def __init__(
-        self, name: str, place: Place, codec: LineCodec, *, max_line_bytes: int, growing: bool
+        self,
+        name: str,
+        place: Place,
+        codec: LineCodec,
+        *,
+        max_line_bytes: int,
+        growing: bool,
+        tail: Tail | None = None,
     ) -> None:
+        """``tail``: what a reader before this one knew of the same file."""
         self.name = name
         self.place = place
         self.error: SourceError | None = None
@@ -55,6 +73,7 @@ class FileReader:
         self._check_newline = place.offset > 0
         self._skip = max(place.offset - 1, 0)
         self._gzipped = is_gzip(name)
+        self.tail = tail or Tail()
         self._open()
 
     def _open(self) -> None:
@@ -64,7 +83,8 @@ class FileReader:
             if self._gzipped:
                 self._lines = gzip.GzipFile(fileobj=self._file, mode="rb")
             else:
-                self._file.seek(self._skip)
+                self._check_tail()
+                self.tail = Tail(self._file.seek(self._skip))
                 self._skip = 0
         except OSError as error:
             raise unreadable(self.name, error) from error
@@ -76,6 +96,14 @@ class FileReader:
     def stat(self) -> os.stat_result:
         """The open file's size and identity."""
         return os.fstat(self._file.fileno())
+
+    def is_replaced(self) -> bool:
+        """Whether another file stands under the name by now; the one that is read goes on."""
+        try:
+            now = os.stat(self.name)
+        except OSError:  # removed: nothing is left to be read
+            return False
+        return not os.path.samestat(now, self.stat())
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
@@ -123,8 +151,14 @@ class FileReader:
         try:
             if isinstance(self._lines, gzip.GzipFile):
                 # Not read(): when it meets damage it drops the good bytes before.
-                return self._lines.read1(size)
-            return self._lines.read(size)
+                data = self._lines.read1(size)
+                if not data and self.stat().st_size < self._file.tell():
+                    raise self._truncated(self._file.tell())
+                return data
+            data = self._lines.read(size)
+            self._check_tail()
+            self._move_tail(data)
+            return data
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise SourceError(
                 f"{self.name}: the gzip data are damaged or cut short after line "
@@ -134,6 +168,24 @@ class FileReader:
             ) from error
         except OSError as error:
             raise unreadable(self.name, error) from error
+
+    def _check_tail(self) -> None:
+        """Is what was read before still there?  After each read, so that what it gave is right.
+
+        A file that is truncated ends earlier than it was read, and looks like one that is done; one
+        that is written anew meanwhile goes on with other lines.
+        """
+        end, tail = self.tail
+        if tail and os.pread(self._file.fileno(), len(tail), end - len(tail)) != tail:
+            raise self._truncated(end)
+
+    def _move_tail(self, data: bytes) -> None:
+        before = self.tail.data
+        last = data if len(data) >= _TAIL_BYTES else before + data
+        self.tail = Tail(self.tail.end + len(data), last[-_TAIL_BYTES:])
+
+    def _truncated(self, end: int) -> SourceError:
+        return truncated(self.name, self.place, end, self.stat().st_size)
 
     def _skip_some(self) -> None:
         stop = max(self._skip - _SKIP_BYTES, 0)
@@ -212,6 +264,17 @@ def shrank(name: str, place: Place) -> SourceError:
         f"{name}: the file shrank; byte {place.offset} (line {place.line}) was read before and is "
         "gone. Was it rotated or written anew?",
         remedy=_another_file(name),
+    )
+
+
+def truncated(name: str, place: Place, end: int, size: int) -> SourceError:
+    """The error for a file that was cut while it was read, up to byte ``end``."""
+    now = f"it has {size} bytes now" if size < end else "other bytes stand there now"
+    return SourceError(
+        f"{name}: the file was truncated while it was read: byte {end} was reached (line "
+        f"{place.line} is next), and {now}. Was it rotated by truncation (copytruncate)?",
+        remedy="What was read before is kept. What was cut off and is not read may be in the copy "
+        "that the rotation made: read that as a job of its own. Rotate by renaming instead.",
     )
 
 

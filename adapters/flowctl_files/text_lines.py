@@ -12,7 +12,15 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._lines import LineCodec
 from flowctl_files._paths import expand
-from flowctl_files._reader import FileReader, Place, changed, is_gzip, shrank, unreadable
+from flowctl_files._reader import (
+    FileReader,
+    Place,
+    Tail,
+    changed,
+    is_gzip,
+    shrank,
+    unreadable,
+)
 
 # Longer lines are mostly a file that is no text; and a line must fit into memory on a worker.
 _MAX_LINE_BYTES = 8 << 20
@@ -37,6 +45,9 @@ class TextLines:
     ``encoding=None``.  ``errors`` is as in :func:`open`, without the handlers whose text can't be
     sent to a bolt.  ``max_line_bytes`` bounds the memory that a line takes; a longer line is an
     error.
+
+    A file that is truncated while it is read is an error.  One that is replaced (rotated by
+    renaming) is read to its end, and a warning says that the new one is not.
 
     ``follow=True`` reads files that grow: it waits for a line's newline, takes files that come
     later, and never ends by itself.  A followed file must not be rotated by truncation.
@@ -68,6 +79,7 @@ class TextLines:
     def _reset(self) -> None:
         self._places: dict[str, Place] = {}
         self._seen: dict[str, os.stat_result] = {}  # follow: files as they were when last left
+        self._tails: dict[str, Tail] = {}  # follow: what was read last of each
         self._queue: Iterator[str] = iter(())
         self._reader: FileReader | None = None
         self._records: Iterator[Record] = iter(())
@@ -147,6 +159,7 @@ class TextLines:
                     self._codec,
                     max_line_bytes=self._max_line_bytes,
                     growing=self._follow,
+                    tail=self._tails.get(name),
                 )
                 return True
         # Only after a whole round, so that files that grow all the time don't starve the rest.
@@ -178,6 +191,18 @@ class TextLines:
             self._records, self._error = records, reader.error
             return
         self._places[reader.name] = reader.place
+        if self._follow:
+            if reader.tail.data:
+                self._tails[reader.name] = reader.tail
+        elif reader.is_replaced():
+            import structlog  # a worker that writes dead letters needs none
+
+            structlog.get_logger("flowctl.files").warning(
+                "file_replaced_while_read",
+                file=reader.name,
+                detail="the old one was read to its end; the new one is not read by this run",
+                remedy="read rotated files by a pattern that names old and new ones",
+            )
         self._reader = None
         reader.close()
 

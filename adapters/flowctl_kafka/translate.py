@@ -12,8 +12,8 @@ from flowctl.core.records import NOTHING
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-# What it returns is sent: a value that msgpack can hold, or NOTHING for a message that needs no
-# processing, whose offset is then done at once.
+# What it returns is sent: a value that arrives as it is (flowctl.wire.values), or NOTHING for a
+# message that needs no processing, whose offset is then done at once.
 Translate: TypeAlias = Callable[["Message"], Any]
 
 

@@ -46,6 +46,8 @@ class SparkStageBolts(SparkBolts):
         count = sum(plan.count for plan in plans)
         super().__init__(plans[0].code, count, spark=spark, master=master)
         self._plans = plans
+        #: See :class:`flowctl.ports.NamedBolts`.
+        self.names = [bolt for plan in plans for bolt in plan.bolts]
 
     def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
         pickled = pickle.dumps(endpoint)

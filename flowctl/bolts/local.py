@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowctl.bolts.callables import check_process
@@ -54,14 +54,18 @@ class LocalBolts:
         self._threads: list[threading.Thread] = []
         self._running: dict[str, FlowControlBolt] = {}
 
+    @property
+    def names(self) -> Sequence[str]:
+        """See :class:`flowctl.ports.NamedBolts`."""
+        return [f"{self._prefix}{number}" for number in range(1, self.count + 1)]
+
     def listen_host(self) -> str:
         """Loopback: the bolts are here."""
         return "127.0.0.1"
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         """Start the bolts and return; what dies comes back after a pause."""
-        for number in range(1, self.count + 1):
-            bolt = f"{self._prefix}{number}"
+        for bolt in self.names:
             name = f"flowctl-bolt-{bolt}"
             supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
             arguments = (endpoint, bolt, notify)

@@ -9,12 +9,16 @@ from typing import Any
 
 import msgspec
 
+from flowctl.core.carried import CarriedRecord
 from flowctl.core.records import NOTHING, Record
 
 NO_SIZE = -1  # of NOTHING, which is never sent
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
-# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text.
+# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text: whoever
+# offers records looks through them first (flowctl/wire/values.py), and makes those exact that hold
+# such parts.  This is only a stop for what was not looked through.
 _SENT_AS_THEY_ARE = (str, bytes, int, float, list, dict)
+_TEXTS = ({str}, {bytes})
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -28,11 +32,28 @@ def size_of(value: Any) -> int:
         return len(value)
     if value is None or kind is int or kind is float or kind is bool:
         return _SCALAR_BYTES
+    if kind is dict or kind is list:
+        return len(_encode(value))
     if value is NOTHING:
         return NO_SIZE
     if not isinstance(value, _SENT_AS_THEY_ARE):
         raise TypeError(f"{kind.__name__} does not arrive as it is sent")
     return len(_encode(value))
+
+
+def size_of_record(record: Record) -> int:
+    """As :func:`size_of`, of what a record holds."""
+    if record.__class__ is CarriedRecord:
+        return len(record.packed.data)
+    return size_of(record.value)
+
+
+def sizes_of(records: Sequence[Record]) -> list[int]:
+    """As :func:`size_of_record`, of many: most often all hold text."""
+    values = [record.value for record in records]
+    if set(map(type, values)) in _TEXTS:
+        return list(map(len, values))
+    return [size_of_record(record) for record in records]
 
 
 class _Run:

@@ -22,6 +22,7 @@ class Counters(msgspec.Struct, gc=False):
     duplicate: int = 0
     unknown: int = 0
     bolts_lost: int = 0
+    peers_dropped: int = 0  # connections that were ended because they broke the protocol
     dead_lettered: int = 0  # given up and kept elsewhere; counted as acked too
     records_dead_lettered: int = 0
     records_rejected: int = 0  # by process, one by one; acked too

@@ -38,6 +38,13 @@ class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
 
 
+class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """A bolt, or who spoke as it, said what can't be: the connection was ended."""
+
+    bolt: str
+    reason: str
+
+
 class WindowChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
     bolt: str
     before: int

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 
-from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, size_of
+from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, sizes_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
@@ -40,9 +40,19 @@ class Intake:
         self._events = events
         self._paused_at_s: float | None = None
 
-    def offer(self, partition: str, records: Sequence[Record], now_s: float) -> int:
-        """Take as many of ``records`` as the bounds allow, in order; return how many."""
-        sizes = [size_of(record.value) for record in records[: self._room_records()]]
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
+        """Take as many of ``records`` as the bounds allow, in order; return how many.
+
+        ``sizes`` are theirs, as of :func:`flowctl.core.buffer.sizes_of`, where they are known.
+        """
+        room = self._room_records()
+        sizes = sizes_of(records[:room]) if sizes is None else sizes[:room]
         taken = self._fitting(sizes)
         if records:  # an empty offer neither begins nor ends a stretch
             self._note(taken, taken < len(records), now_s)
@@ -53,9 +63,7 @@ class Intake:
         accepted = records if taken == len(records) else records[:taken]
         for seq, run in ledger.admit(accepted):
             run_sizes = (
-                sizes[:taken]
-                if len(run) == taken
-                else [size_of(record.value) for record in run]  # some were skipped
+                sizes[:taken] if len(run) == taken else sizes_of(run)  # some were skipped
             )
             if not self._commits_acked:
                 ledger.ack(seq, seq + len(run), run[0].position, run[-1].position)

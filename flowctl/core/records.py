@@ -40,8 +40,9 @@ NOTHING: Final = _Nothing()
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One record of a source partition.
 
-    ``position`` is the source's own place; ``value`` is anything msgpack can hold
-    (None, bool, int, float, str, bytes, list, dict with such keys and values).
+    ``position`` is the source's own place; ``value`` arrives as it is or is refused: None, bool,
+    int, float, str, bytes, list, tuple, dict, set, frozenset, dates and times, Decimal, UUID
+    (:mod:`flowctl.wire.values`).
     """
 
     position: Position

@@ -14,7 +14,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
-from flowctl.core.events import FlowEvent, TargetWentDown, TupleGaveUp
+from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple, Failures
 from flowctl.core.guard import SinkGuard
 from flowctl.core.handover import Handover
@@ -88,12 +88,20 @@ class SpoutCore:
 
     # -- records come in -----------------------------------------------------------------
 
-    def offer(self, partition: str, records: Sequence[Record], *, now_s: float) -> int:
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
         """Take records of one partition; return how many.  Fewer: the producer has to wait.
 
+        ``sizes``: as of :func:`flowctl.core.buffer.sizes_of`, where that was done before.
         Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
         """
-        return self.intake.offer(partition, records, now_s)
+        return self.intake.offer(partition, records, now_s, sizes)
 
     def end_of_input(self, *, now_s: float) -> None:
         """The source is read to its end: drain what is left.
@@ -289,6 +297,29 @@ class SpoutCore:
             self._recovery.on_spoke(consumer, now_s)
             self.book.changed(consumer)
         return consumer
+
+    def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
+        """Whether ``bolt`` can have been sent this tuple; of one that is done, anybody may."""
+        flow_tuple = self.book.pending.get(tuple_id)
+        if flow_tuple is None:
+            return 0 <= tuple_id <= self.book.ids.last
+        return flow_tuple.was_given(bolt)
+
+    def attempts_of(self, bolt: str, tuple_id: int) -> int:
+        """How often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
+        del bolt
+        flow_tuple = self.book.pending.get(tuple_id)
+        return flow_tuple.attempt if flow_tuple is not None else 0
+
+    def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
+        """What ``bolt`` said can't be: it is ended, and what it held goes to others.
+
+        What it was working on counts a fault: a record that makes bolts talk nonsense must not go
+        round for ever.
+        """
+        self.counters.peers_dropped += 1
+        self.book.events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
+        self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     def _count_unknown(self) -> AckOutcome:
         self.counters.unknown += 1

@@ -39,7 +39,8 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     ``process`` raised or its worker died, which alone lead to giving up; ``refusals`` those that
     the target refused while it took others; ``avoid`` names the
     bolts that it should not go to again while another is left; ``held_by`` is the bolt that it was
-    sent to last.  Not tracked by the collector: it is in no cycle, and there are many.
+    sent to last, ``held_before`` those before it.  Not tracked by the collector: it is in no
+    cycle, and there are many.
     """
 
     tuple_id: int
@@ -49,6 +50,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     refusals: int = 0
     avoid: set[str] | None = None
     held_by: str | None = None
+    held_before: set[str] | None = None
     is_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
@@ -64,6 +66,19 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     @property
     def last(self) -> Position:
         return self.cut.records[-1].position
+
+    def give(self, bolt: str) -> None:
+        """It is sent to ``bolt``."""
+        before = self.held_by
+        if before is not None and before != bolt:
+            if self.held_before is None:
+                self.held_before = set()
+            self.held_before.add(before)
+        self.held_by = bolt
+
+    def was_given(self, bolt: str) -> bool:
+        """Whether it was ever sent to ``bolt``, which may still have it or speak of it."""
+        return bolt == self.held_by or (self.held_before is not None and bolt in self.held_before)
 
     def shun(self, bolt: str) -> None:
         """Remember that ``bolt`` did not manage this tuple."""

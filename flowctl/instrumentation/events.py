@@ -18,6 +18,7 @@ from flowctl.instrumentation import numbers
 NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.BoltAdded: "bolt_added",
     ev.BoltRemoved: "bolt_removed",
+    ev.PeerDropped: "peer_dropped",
     ev.WindowChanged: "window_changed",
     ev.SinkCapChanged: "sink_cap_changed",
     ev.StateChanged: "state_changed",
@@ -45,6 +46,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
 # What needs an eye is a warning, what ends the run an error; the flow of windows is detail.
 _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.BoltRemoved: logging.WARNING,
+    ev.PeerDropped: logging.WARNING,
     ev.TupleFailed: logging.WARNING,
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
@@ -127,6 +129,8 @@ def _cap(cap: int | None) -> str:
 
 def _failure(event: ev.FlowEvent) -> str:
     match event:
+        case ev.PeerDropped():
+            return f"peer {event.bolt} broke the protocol: {event.reason}: dropped"
         case ev.TupleFailed():
             return f"{event.bolt}  tuple {event.tuple_id} failed ({_where(event)}): {event.reason}"
         case ev.TupleGaveUp():

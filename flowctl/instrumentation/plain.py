@@ -33,6 +33,7 @@ _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 _ALWAYS = (
     ev.BoltRemoved,
     ev.BoltAdded,
+    ev.PeerDropped,
     ev.TupleFailed,
     ev.TupleGaveUp,
     ev.TargetWentDown,

@@ -71,6 +71,8 @@ def _tuples(report: Report) -> str:
     if report.tuples_dropped:
         records = counted(report.records_dropped, "record")
         facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
+    if report.peers_dropped:
+        facts.append(f"peers dropped {count(report.peers_dropped)}")
     if report.bolts_lost:
         facts.append(f"bolts lost {count(report.bolts_lost)}")
     return " · ".join(facts)

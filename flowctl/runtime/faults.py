@@ -7,13 +7,14 @@ from typing import Final
 
 import msgspec
 
-from flowctl.core.buffer import size_of
+from flowctl.core.buffer import size_of_record
 from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.positions import show
 from flowctl.core.records import Record
 from flowctl.errors import ProcessError, SourceError, TargetDownError
 from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame
+from flowctl.wire.values import CARRIED, NotCarriedError, enc_hook
 
 # What msgspec raises for a value that msgpack can't hold.
 NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
@@ -21,17 +22,18 @@ NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
 
 def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
     """Return the error and, where it is known, the record that was being worked on."""
-    if frame.record_index is None or not 0 <= frame.record_index < len(records):
+    index = frame.record_index
+    if index is None or not 0 <= index < len(records):
         return frame.error
-    return f"{frame.error}, at record {show(records[frame.record_index].position)}"
+    return f"{frame.error}, at record {show(records[index].position)}"
 
 
 def unsendable_at(records: Sequence[Record]) -> int | None:
     """Return the index of the first record that can't be put on the wire."""
-    encode = msgspec.msgpack.Encoder().encode
+    encode = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
     for index, record in enumerate(records):
         try:
-            size_of(record.value)
+            size_of_record(record)
             encode(record)
         except NOT_MSGPACK:
             return index
@@ -52,7 +54,14 @@ def unsendable_error(partition: str, records: Sequence[Record], why: object) -> 
     return SourceError(
         f"{partition}, record {show(record.position)}: this {kind} can't be sent to a bolt"
         f" ({getattr(why, 'problem', why)}).",
-        remedy="Use None, bool, int of 64 bits, float, str, bytes, list, dict.",
+        remedy=f"Use {CARRIED}.",
+    )
+
+
+def refused_error(partition: str, record: Record, why: NotCarriedError) -> SourceError:
+    """Return the error that names a record whose value can't arrive as it is, and the part."""
+    return SourceError(
+        f"{partition}, record {show(record.position)}: {why.problem}", remedy=why.remedy
     )
 
 

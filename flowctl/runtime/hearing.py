@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flowctl.core.driver import ProlongingCore
 from flowctl.core.records import Ack, AckOutcome
 from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
+from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
 from flowctl.runtime.listening import Listening
@@ -22,23 +25,42 @@ from flowctl.wire.server import Inbound, Joined, Left, Received
 class Hearing:
     """Tells the core what came from bolts.  For the sender's thread, with the lock held."""
 
-    def __init__(self, control: RunControl, listening: Listening | None) -> None:
+    def __init__(
+        self,
+        control: RunControl,
+        listening: Listening | None,
+        end_connection: Callable[[str], None],
+    ) -> None:
+        """``end_connection`` is called with the name of a bolt that broke the protocol."""
         self._control = control
         self._listening = listening
+        self._end_connection = end_connection
+        self._claims = Claims(control.core)
 
     def take(self, item: Inbound, now_s: float) -> None:
         """A bolt came, went or spoke."""
         core = self._control.core
         if isinstance(item, Received):
             for frame in item.frames:
+                breach = self._claims.breach(item.bolt, item.epoch, frame)
+                if breach:
+                    self._drop(item.bolt, breach, now_s)
+                    return
                 self._take_frame(item.bolt, item.epoch, frame, now_s)
         elif isinstance(item, Joined):
+            self._claims.forget(item.bolt)
             core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
         elif isinstance(item, Left):
             consumer = core.bolts.get(item.bolt)
             if consumer is not None and consumer.epoch == item.epoch:
                 core.remove_bolt(item.bolt, now_s=now_s, reason=item.reason)
                 self.check_gave_up(None)
+
+    def _drop(self, bolt: str, breach: str, now_s: float) -> None:
+        """End it; what it says after that, and what it said in the same breath, is not heard."""
+        self._end_connection(bolt)
+        self._control.core.drop_peer(bolt, now_s=now_s, reason=breach)
+        self.check_gave_up(None)
 
     def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
         core = self._control.core
@@ -55,7 +77,11 @@ class Hearing:
                     service_s=frame.service_s,
                     idle_total_s=frame.idle_total_s,
                     sink_s=frame.sink_s,
-                    settlement=frame.settlement if isinstance(frame, SettledFrame) else None,
+                    settlement=(
+                        self._claims.settlement(bolt, frame)
+                        if isinstance(frame, SettledFrame)
+                        else None
+                    ),
                     rejected=frame.rejected if isinstance(frame, DetailedAckFrame) else (),
                     left_out=frame.left_out if isinstance(frame, DetailedAckFrame) else 0,
                 ),

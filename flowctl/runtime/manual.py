@@ -11,13 +11,15 @@ import structlog
 
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.errors import CheckpointUnavailableError, ConfigError, SourceError
 from flowctl.ports import SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
+from flowctl.runtime.faults import refused_error
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.runtime.sharing import Host
+from flowctl.wire.values import carry_records
 
 if TYPE_CHECKING:
     from flowctl.config import Settings
@@ -54,6 +56,7 @@ class HandDriven:
         self._core: SpoutCore | None = None
         self._epoch = 0
         self._rest: SourceChunk | None = None  # polled, not taken by the core yet
+        self._refused: SourceError | None = None  # of the record after those
         self._producer_is_open = False
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
@@ -73,6 +76,7 @@ class HandDriven:
             raise ConfigError("open", "was called before.", remedy="Call close() first.")
         self.settings.checked()
         self._clock = clock
+        self._rest = self._refused = None
         self._epoch = self.checkpoint.acquire(self.name)
         restored = self.checkpoint.load(self.name)
         self._core = SpoutCore(
@@ -139,7 +143,7 @@ class HandDriven:
 
         True if records were taken and none of them has to be sent.
         """
-        chunk = self._rest or self._source.poll(self.settings.tuple.records_max)
+        chunk = self._rest or self._poll()
         now_s = self._clock()
         if chunk is None:
             core.end_of_input(now_s=now_s)
@@ -151,6 +155,21 @@ class HandDriven:
         left = chunk.records[taken:]
         self._rest = type(chunk)(chunk.partition, left) if left else None
         return taken > 0 and not core.intake.buffer
+
+    def _poll(self) -> SourceChunk | None:
+        """What comes up to the first value that would not arrive as it is; then its error."""
+        if self._refused is not None:
+            raise self._refused
+        chunk = self._source.poll(self.settings.tuple.records_max)
+        if chunk is None:
+            return None
+        records, _, refused = carry_records(chunk.records)
+        if refused is not None:
+            bad = chunk.records[len(records)]
+            self._refused = refused_error(chunk.partition, bad, refused)
+            if not records:
+                raise self._refused
+        return type(chunk)(chunk.partition, records)
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""

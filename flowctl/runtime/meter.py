@@ -189,6 +189,7 @@ class Meter:
             acks_duplicate=counters.duplicate,
             bolts=last.bolts,
             bolts_lost=counters.bolts_lost,
+            peers_dropped=counters.peers_dropped,
             checkpoint_saves=saves,
             tuples_dropped=counters.dropped,
             records_dropped=counters.records_dropped,

@@ -10,9 +10,10 @@ from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import NOT_MSGPACK, unsendable_at, unsendable_error
+from flowctl.runtime.faults import refused_error
 from flowctl.runtime.redrive import Redriven
 from flowctl.threads import GuardedThread, death_of
+from flowctl.wire.values import carry_records
 
 _Result = TypeVar("_Result")
 
@@ -99,29 +100,30 @@ class Reader(GuardedThread):
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
         """Offer until all is taken; of records with one that can't be sent, what is before it."""
+        given = records
+        records, sizes, refused = carry_records(records)
         error: SourceError | None = None
+        if refused is not None:
+            error = refused_error(partition, given[len(records)], refused)
         while records and not self._control.stopping.is_set():
-            try:
-                taken = self._offer_once(partition, records)
-                records = records[taken:]
-                if taken and self._commits_first:
-                    self._commit()
-                if not taken and self._sharing is not None and not self._asked(self._sharing.keep):
-                    return  # another driver reads them now
-            except NOT_MSGPACK as caught:
-                error = unsendable_error(partition, records, caught)
-                records = records[: unsendable_at(records) or 0]
+            taken = self._offer_once(partition, records, sizes)
+            records, sizes = records[taken:], sizes[taken:]
+            if taken and self._commits_first:
+                self._commit()
+            if not taken and self._sharing is not None and not self._asked(self._sharing.keep):
+                return  # another driver reads them now
         if error is not None:
             raise error
 
-    def _offer_once(self, partition: str, records: Sequence[Record]) -> int:
+    def _offer_once(self, partition: str, records: Sequence[Record], sizes: Sequence[int]) -> int:
         """Return how many were taken; waits for room after a refusal."""
         control = self._control
         with control.lock:
             taken = 0
             was_empty = not control.core.intake.buffer
             if self._may_go_on():
-                taken = control.core.offer(partition, records, now_s=control.clock())
+                now_s = control.clock()
+                taken = control.core.offer(partition, records, now_s=now_s, sizes=sizes)
             if taken < len(records):
                 control.reader_waits = True
                 control.room.wait(_ROOM_WAIT_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -21,6 +21,7 @@ from flowctl.ports import (
     CheckpointStore,
     DeadLetter,
     FlowProducer,
+    NamedBolts,
     SharingProducer,
     SpoutListener,
 )
@@ -37,6 +38,7 @@ from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
 from flowctl.wire.frames import End
+from flowctl.wire.listener import needs_host
 from flowctl.wire.server import Joined, SpoutServer
 
 KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
@@ -177,12 +179,14 @@ class Run:
         listen = self._settings.listen
         self._server = SpoutServer(
             listen,
-            host=listen.host or self._bolts.listen_host(),
+            # Asking the bolts' side may start Spark: only where the settings leave it open.
+            host=self._bolts.listen_host() if needs_host(listen) else listen.host or "",
             key=secrets.token_bytes(KEY_BYTES),
             job=self._job,
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
             wait=self._settings.wait,
+            expected=frozenset(_names_of(self._bolts)),
         )
         self._sender = Sender(
             self.control,
@@ -408,6 +412,13 @@ class Run:
                 while (event := self.control.core.poll_event()) is not None:
                     self._sender.events.append(event)
             self._show(meter)
+
+
+def _names_of(bolts: Bolts) -> Sequence[str]:
+    """``b1`` … ``b<count>``, as the port says, unless the bolts of several stages are named."""
+    if isinstance(bolts, NamedBolts):
+        return bolts.names
+    return [f"b{number}" for number in range(1, bolts.count + 1)]
 
 
 def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:

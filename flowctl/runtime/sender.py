@@ -64,7 +64,7 @@ class Sender(GuardedThread):
         self._dead_letters = dead_letters
         self._listening = listening
         self._losses = losses
-        self._hearing = Hearing(control, listening)
+        self._hearing = Hearing(control, listening, server.drop_bolt)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self._logger = logger or light_logger()
         self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first

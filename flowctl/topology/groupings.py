@@ -11,6 +11,7 @@ import msgspec
 
 from flowctl.errors import JobError
 from flowctl.topology.plan import Subscription, did_you_mean
+from flowctl.wire.values import encode_value
 
 # Of a value, and the task that it was emitted to (None: to nobody in particular): task numbers.
 Choose: TypeAlias = Callable[[Any, int | None], Sequence[int]]
@@ -26,7 +27,11 @@ def task_of_key(key: Sequence[Any], tasks: int) -> int:
     Python's own hash of a text differs from process to process; a CRC does not, and spreads keys
     well enough over a few tasks.
     """
-    return crc32(_encode(key)) % tasks
+    try:
+        data = _encode(key)
+    except (TypeError, OverflowError):  # such as an int of more than 64 bits
+        data = encode_value(list(key))
+    return crc32(data) % tasks
 
 
 def make_choice(

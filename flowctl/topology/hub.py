@@ -15,7 +15,13 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TargetWentDown, TupleDropped, TupleGaveUp
+from flowctl.core.events import (
+    FlowEvent,
+    PeerDropped,
+    TargetWentDown,
+    TupleDropped,
+    TupleGaveUp,
+)
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
@@ -144,9 +150,16 @@ class TopologyCore:
         """What was read of the sources and is not done."""
         return self._roots.intake
 
-    def offer(self, partition: str, records: Sequence[Record], *, now_s: float) -> int:
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
         """As in ``SpoutCore``."""
-        return self._roots.intake.offer(partition, records, now_s)
+        return self._roots.intake.offer(partition, records, now_s, sizes)
 
     def end_of_input(self, *, now_s: float) -> None:
         """As in ``SpoutCore``; each stage hears of it when nothing is left before it."""
@@ -294,6 +307,21 @@ class TopologyCore:
             stage = self._place(bolt)[0]
             for input_id in input_ids:
                 self._router.prolong(stage, input_id, now_s)
+
+    def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
+        """As in ``SpoutCore``; tuples are numbered by stage."""
+        return self._place(bolt)[1].may_speak_of(bolt, tuple_id)
+
+    def attempts_of(self, bolt: str, tuple_id: int) -> int:
+        """As in ``SpoutCore``; tuples are numbered by stage."""
+        return self._place(bolt)[1].attempts_of(bolt, tuple_id)
+
+    def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
+        """As in ``SpoutCore``; what it held over its tuples is put again as well."""
+        core = self._place(bolt)[1]
+        core.counters.peers_dropped += 1
+        self._events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
+        self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     # -- time passes ---------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from flowctl.topology.plan import component_of, stream_of
 class Input:
     """One value that came to a bolt: what ``component`` emitted on ``stream``.
 
-    Values are what msgpack can hold; a Python tuple arrives as a list.  ``input["user"]`` is short
-    for ``input.value["user"]``.
+    Values arrive with the types that they were emitted with (:mod:`flowctl.wire.values`).
+    ``input["user"]`` is short for ``input.value["user"]``.
     """
 
     # The two times are the watch's; set only if there is one.

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from flowctl.core.buffer import size_of
+from flowctl.core.buffer import size_of_record
 from flowctl.core.records import Checkpoint, Emission
 from flowctl.ports import SpoutListener
 from flowctl.runtime.listening import Guarded
@@ -78,5 +78,5 @@ def _emission(root: Root) -> Emission:
         partition=root.partition,
         records=(root.record,),
         acked_through=None,
-        size_bytes=size_of(root.record.value),
+        size_bytes=size_of_record(root.record),
     )

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from flowctl.core.acker import Verdict
-from flowctl.core.buffer import size_of
+from flowctl.core.carried import plain_value, wire_value
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
 from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
@@ -26,6 +26,7 @@ from flowctl.topology.root import Root
 from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
 from flowctl.topology.undelivered import Undelivered
+from flowctl.wire.values import carry
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
 Translate = Callable[[str, Record], Any]
@@ -83,7 +84,7 @@ class Router:
         """Begin the tree of ``root``; what can't be emitted fails it."""
         roots, spout = self._roots, root.spout
         try:
-            value, targets = self._first_of(root)
+            value, sent, targets = self._first_of(root)
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
@@ -96,7 +97,7 @@ class Router:
         if roots.watch.on_emit is not None and targets:
             roots.watch.on_emit(spout, value)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
-            stage.put(next(self._numbers), Parcel(edges, value, index, task))
+            stage.put(next(self._numbers), Parcel(edges, sent, index, task))
         if planting.init is None:  # nobody gets it, or nobody keeps account
             roots.done(root, None if started_at_s is None else 0.0)  # S58
         else:
@@ -104,14 +105,15 @@ class Router:
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
             self._judge(verdict, "", now_s)
 
-    def _first_of(self, root: Root) -> tuple[Any, list[tuple[Stage, int, int]]]:
-        """Return what is emitted of ``root``, and who gets it."""
+    def _first_of(self, root: Root) -> tuple[Any, Any, list[tuple[Stage, int, int]]]:
+        """Return what is emitted of ``root``, that as it is sent, and who gets it."""
         translate = self._translate.get(root.spout)
         if translate is None:
-            return root.record.value, self._targets(root.spout, root.record.value, None)
+            value = root.record.value
+            return value, wire_value(root.record), self._targets(root.spout, value, None)
         value = translate(root.partition, root.record)
-        size_of(value)  # raises for what would not arrive
-        return value, [] if value is None else self._targets(root.spout, value, None)
+        sent = carry(value)  # raises for what would not arrive
+        return value, sent, [] if value is None else self._targets(root.spout, value, None)
 
     def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
         """Return stage, index of the source there, and task of each receiver."""
@@ -161,7 +163,7 @@ class Router:
         source = source_key(stage.name, emit.stream)
         try:
             _check_declared(stage.plan, emit.stream)
-            targets = self._targets(source, emit.value, emit.task)
+            targets = self._targets(source, plain_value(emit.value), emit.task)
         except JobError as error:
             if emit.anchors:
                 self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)

@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.config import Settings
 from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
+from flowctl.core.carried import record_of
 from flowctl.core.finish import speed
 from flowctl.core.records import Checkpoint, Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
@@ -26,7 +27,10 @@ _NO_BOUND: Final = 1 << 62
 
 
 class Parcel(Anchored):
-    """A value on its way to a task, or there.  ``source`` is the index of whom it is from."""
+    """A value on its way to a task, or there.  ``source`` is the index of whom it is from.
+
+    ``value`` is as it goes over the wire: perhaps a :class:`flowctl.core.carried.Packed`.
+    """
 
     __slots__ = ("core", "is_tracked", "refusals", "refused_since_s", "source", "value")
 
@@ -112,7 +116,7 @@ class Stage:
         input_id = input_id_of(number, parcel.source)
         self.parcels[input_id] = parcel
         self._arrived[parcel.source] += 1
-        self._unsent[parcel.core].append(Record(input_id, parcel.value))
+        self._unsent[parcel.core].append(record_of(input_id, parcel.value))
         self._has_unsent = True
 
     def flush(self, now_s: float) -> None:

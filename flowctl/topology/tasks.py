@@ -6,13 +6,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-import msgspec
-
 from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.bolts.refusals import Refusal, refusal_of
-from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
-from flowctl.core.settlement import Emitted, FailedInput, Settlement
+from flowctl.core.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
@@ -20,6 +17,7 @@ from flowctl.topology.isolate import isolate
 from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
+from flowctl.wire.values import carry_emits
 
 # Called with each input; returning is its ack, raising its fail.
 Execute: TypeAlias = Callable[[Input, Collector], Any]
@@ -29,7 +27,6 @@ ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 _REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
 _NO_WATCH: Final = WatchPlan()
 _FAILS: Final = (Exception, SystemExit)  # what fails an input; all else ends the bolt
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @runtime_checkable
@@ -156,7 +153,7 @@ def _run_each(
             if watch is not None:
                 watch.begin(given)
             check_returned(execute(given, out))
-            _check_sendable(emits, before)
+            carry_emits(emits, before)  # here its input fails, there the bolt would
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
@@ -232,7 +229,7 @@ def _run_part(
             for given in inputs:
                 watch.begin(given)
         check_returned(execute(inputs, out))
-        _check_sendable(out._emits, before)
+        carry_emits(out._emits, before)
         if watch is not None:
             _watch_batch(watch, inputs, out, before)
     except (FencedError, UnrunnableError):
@@ -272,7 +269,7 @@ class _Manual:
                     watch.begin(given)
                 execute: Callable[..., Any] = self._bolt.execute
                 check_returned(execute(given, out))
-                _check_sendable(out._emits, mark[0])
+                carry_emits(out._emits, mark[0])
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])
                     _watch_settled(watch, out)
@@ -300,14 +297,6 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
             watch.acked(given)
         else:
             watch.failed(given, out.report_error)
-
-
-def _check_sendable(emits: Sequence[Emitted], start: int) -> None:
-    """Raise for a value that could not go out: here its input fails, there the bolt would."""
-    for index in range(start, len(emits)):
-        value = emits[index].value
-        size_of(value)
-        _encode(value)
 
 
 def _reason(error: BaseException) -> str:

@@ -27,6 +27,7 @@ PROOF_BYTES: Final = hashlib.sha256().digest_size
 # Seven letters and the version of this exchange: a peer that speaks something else is turned
 # away after eight bytes.
 MAGIC: Final = b"flowctl\x01"
+GREETING_BYTES: Final = len(MAGIC) + NONCE_BYTES  # what a bolt says first
 _SPOUT: Final = b"flowctl spout proof"
 _BOLT: Final = b"flowctl bolt proof"
 _SAME_KEY: Final = "Start the bolts from this run: each run makes a key of its own."
@@ -37,6 +38,26 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
+class Challenge:
+    """The spout's side without a socket: ``answer`` goes out, then :meth:`check` what comes."""
+
+    def __init__(self, key: bytes, greeting: bytes) -> None:
+        bolt_nonce, spout_nonce = greeting[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
+        self.answer = MAGIC + spout_nonce + _proof(key, _SPOUT, bolt_nonce, spout_nonce)
+        self._expected = _proof(key, _BOLT, bolt_nonce, spout_nonce)
+
+    def check(self, proof: bytes) -> None:
+        """Raise :class:`AuthenticationError` unless the peer proved the key."""
+        if not hmac.compare_digest(proof, self._expected):
+            raise AuthenticationError("A bolt does not hold this run's key.", remedy=_SAME_KEY)
+
+
+def check_greeting(said: bytes) -> None:
+    """Raise :class:`AuthenticationError` if what a peer said so far is no bolt's greeting."""
+    if not MAGIC.startswith(said[: len(MAGIC)]):
+        raise AuthenticationError("The peer does not speak flowctl's protocol.", remedy=_SAME_KEY)
+
+
 def prove_as_spout(sock: socket.socket, key: bytes, *, deadline_s: float) -> None:
     """Authenticate a bolt on a blocking socket until ``deadline_s`` (monotonic).
 
@@ -44,13 +65,9 @@ def prove_as_spout(sock: socket.socket, key: bytes, *, deadline_s: float) -> Non
     TimeoutError) when the connection fails.
     """
     _expect_magic(sock, deadline_s)
-    bolt_nonce = receive_exactly(sock, NONCE_BYTES, deadline_s)
-    spout_nonce = secrets.token_bytes(NONCE_BYTES)
-    proof = _proof(key, _SPOUT, bolt_nonce, spout_nonce)
-    send_all(sock, MAGIC + spout_nonce + proof, deadline_s)
-    answer = receive_exactly(sock, PROOF_BYTES, deadline_s)
-    if not hmac.compare_digest(answer, _proof(key, _BOLT, bolt_nonce, spout_nonce)):
-        raise AuthenticationError("A bolt does not hold this run's key.", remedy=_SAME_KEY)
+    challenge = Challenge(key, MAGIC + receive_exactly(sock, NONCE_BYTES, deadline_s))
+    send_all(sock, challenge.answer, deadline_s)
+    challenge.check(receive_exactly(sock, PROOF_BYTES, deadline_s))
 
 
 def prove_as_bolt(sock: socket.socket, key: bytes, *, deadline_s: float) -> None:
@@ -94,8 +111,7 @@ def _left_s(deadline_s: float) -> float:
 
 
 def _expect_magic(sock: socket.socket, deadline_s: float) -> None:
-    if receive_exactly(sock, len(MAGIC), deadline_s) != MAGIC:
-        raise AuthenticationError("The peer does not speak flowctl's protocol.", remedy=_SAME_KEY)
+    check_greeting(receive_exactly(sock, len(MAGIC), deadline_s))
 
 
 def _proof(key: bytes, label: bytes, bolt_nonce: bytes, spout_nonce: bytes) -> bytes:

@@ -8,11 +8,13 @@ the bytes that pass, however they are cut.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from flowctl.errors import SourceError, WireError
+from flowctl.wire.values import CARRIED, enc_hook, unpack_hook
 
 LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = LENGTH.size
@@ -22,9 +24,15 @@ _SAME_VERSION: Final = "Install the same flowctl-spark version on the driver and
 T = TypeVar("T")
 
 
-def decoder_of(frame_types: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return a decoder that takes exactly ``frame_types`` (a frame class or a union of some)."""
-    return msgspec.msgpack.Decoder(frame_types)
+def decoder_of(
+    frame_types: Any, ext_hook: Callable[[int, memoryview], Any] = unpack_hook
+) -> msgspec.msgpack.Decoder[Any]:
+    """Return a decoder that takes exactly ``frame_types`` (a frame class or a union of some).
+
+    ``ext_hook`` is :func:`flowctl.wire.values.unpack_hook` where values are wanted, ``keep_hook``
+    where they are sent on.
+    """
+    return msgspec.msgpack.Decoder(frame_types, ext_hook=ext_hook)
 
 
 def decode_frame(decoder: msgspec.msgpack.Decoder[T], body: bytes | memoryview) -> T:
@@ -127,7 +135,7 @@ class FrameWriter:
     __slots__ = ("_encode_into", "_frame_bytes_max", "outbox")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._encode_into = msgspec.msgpack.Encoder().encode_into
+        self._encode_into = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode_into
         self._frame_bytes_max = frame_bytes_max
         self.outbox = bytearray()
 
@@ -152,7 +160,7 @@ class FrameWriter:
             del outbox[start:]
             raise SourceError(
                 f"A record can't be sent: {error}.",
-                remedy="Use None, bool, int of 64 bits, float, str, bytes, list, dict.",
+                remedy=f"Use {CARRIED}.",
             ) from None
         except BaseException:
             del outbox[start:]

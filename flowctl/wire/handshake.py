@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -25,15 +26,27 @@ if TYPE_CHECKING:
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 # Names and numbers only; nobody sends more than this before being known.
 _FIRST_FRAME_BYTES_MAX: Final = 4096
+# Leaves room for the host's name in the first frame, whatever the alphabet.
+NAME_MAX: Final = 200
+# Far more than threads or coroutines that any worker runs for one bolt.
+SLOTS_MAX: Final = 1 << 16
 
 T = TypeVar("T")
 
 
 def receive_bolt(
-    sock: socket.socket, key: bytes, context: ssl.SSLContext | None, *, deadline_s: float
+    sock: socket.socket,
+    key: bytes,
+    context: ssl.SSLContext | None,
+    *,
+    deadline_s: float,
+    is_proved: bool = False,
+    expected: Container[str] | None = None,
 ) -> tuple[socket.socket, Hello]:
     """Spout's side: return the socket (wrapped, if TLS) and what the bolt says of itself.
 
+    ``is_proved``: the bolt proved the key before.  ``expected`` are the names of the run's bolts;
+    None: any.
     The Welcome is left to the caller, who knows the epoch.  Raises
     :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError, with the
     connection closed.
@@ -43,17 +56,28 @@ def receive_bolt(
             from flowctl.wire import tls
 
             sock = tls.accept(sock, context, timeout_s=HANDSHAKE_TIMEOUT_S)
-        auth.prove_as_spout(sock, key, deadline_s=deadline_s)
+        if not is_proved:
+            auth.prove_as_spout(sock, key, deadline_s=deadline_s)
         hello = _receive_frame(sock, Hello, deadline_s)
         if hello.version != PROTOCOL_VERSION:
             # Answered all the same: the bolt then names the two versions to its user.
             welcome = Welcome(version=PROTOCOL_VERSION, epoch=0, job_epoch=0)
             _send_frame(sock, welcome, deadline_s)
             raise _other_version("bolt", hello.version, ours=PROTOCOL_VERSION)
+        _check(hello, expected)
     except BaseException:
         sock.close()
         raise
     return sock, hello
+
+
+def _check(hello: Hello, expected: Container[str] | None) -> None:
+    """Raise :class:`WireError` for a bolt that this run did not start."""
+    name = hello.bolt if len(hello.bolt) <= NAME_MAX else f"{hello.bolt[:20]}…"
+    if not 0 < len(hello.bolt) <= NAME_MAX or (expected is not None and hello.bolt not in expected):
+        raise WireError(f"A peer calls itself {name!r}, which is no bolt of this run.")
+    if not 0 < hello.slots <= SLOTS_MAX:
+        raise WireError(f"Bolt {name!r} says that it has {hello.slots} slots.")
 
 
 def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome]:
@@ -83,8 +107,7 @@ def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome
 
 def hello_of(bolt: str, slots: int) -> Hello:
     """What this process says of itself; ConfigError if the name is too long for a first frame."""
-    # 200 characters leave room for the host's name in the first frame, whatever the alphabet.
-    if not 0 < len(bolt) <= 200:
+    if not 0 < len(bolt) <= NAME_MAX:
         raise ConfigError("bolt", f"{bolt[:20]!r}… is no name.", remedy="Use 1 to 200 characters.")
     return Hello(
         version=PROTOCOL_VERSION,

@@ -9,8 +9,9 @@ from typing import Final
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 
-# Bolts that start at once wait here while the loop is busy; the kernel caps it at its own limit.
-_BACKLOG: Final = 512
+# Bolts that start at once wait here while the loop is busy, and strangers before them; who finds it
+# full tries again after a second.  The kernel caps it at its own limit, mostly this.
+_BACKLOG: Final = 4096
 
 
 def bind(listen: ListenSettings, host: str) -> socket.socket:
@@ -44,13 +45,30 @@ def bind(listen: ListenSettings, host: str) -> socket.socket:
     return sock
 
 
+def needs_host(listen: ListenSettings) -> bool:
+    """Whether the settings alone do not say where to listen and what bolts connect to."""
+    return not listen.host or (not listen.advertise and _is_any(listen.host))
+
+
 def advertised_host(listen: ListenSettings, host: str) -> str:
-    """The name that bolts connect to."""
+    """The name that bolts connect to; never one that means "all addresses".
+
+    ``host`` is the driver's address as the bolts' side knows it.  Raises :class:`ConfigError`
+    where nothing better than such an address (0.0.0.0, ::) is known.
+    """
     if listen.advertise:
-        return listen.advertise
-    if listen.host and not _is_any(listen.host):
-        return listen.host
-    return host
+        wanted = listen.advertise
+    elif listen.host and not _is_any(listen.host):
+        wanted = listen.host
+    else:
+        wanted = host
+    if not wanted or _is_any(wanted):
+        raise ConfigError(
+            "listen.advertise",
+            f"bolts can't connect to {wanted!r}, which means all addresses of a machine.",
+            remedy="Set listen.advertise to a name or address of the driver that bolts reach.",
+        )
+    return wanted
 
 
 def wants_tls(listen: ListenSettings, sock: socket.socket) -> bool:
@@ -61,11 +79,14 @@ def wants_tls(listen: ListenSettings, sock: socket.socket) -> bool:
 
 
 def _is_any(host: str) -> bool:
-    """Whether ``host`` means "all addresses", which nobody can connect to."""
+    """Whether ``host`` means "all addresses", in whatever form; nobody can connect to it."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
+        # The resolver knows more forms than ipaddress: "0", "0x0", "::%1".
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):  # a name: it is not one of those
         return False
+    addresses = (str(address[0]).partition("%")[0] for *_, address in found)
+    return any(ipaddress.ip_address(address).is_unspecified for address in addresses)
 
 
 def _bad_host(host: str, error: OSError) -> ConfigError:

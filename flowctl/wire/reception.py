@@ -1,31 +1,36 @@
 """The spout's door: who connects is examined in a short-lived thread, not in the loop.
 
-A stranger who says nothing, talks garbage or opens a thousand connections costs a thread for
-some seconds at most, never the loop's time nor a bolt's chance to come in.
+First they wait in the lobby (:mod:`flowctl.wire.lobby`), until they have proved the key or, with
+TLS, begun like a bolt.  A stranger gets no further, or costs a thread for a second at most where
+others wait, never the loop's time nor a bolt's chance to come in.
 """
 
 from __future__ import annotations
 
 import contextlib
+import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowctl.errors import FlowctlError
 from flowctl.wire.frames import Hello
 from flowctl.wire.handshake import HANDSHAKE_TIMEOUT_S, receive_bolt
+from flowctl.wire.lobby import Lobby, Newcomer
 
 if TYPE_CHECKING:
     import ssl
 
-# As many bolts as one machine starts at once; more wait in the kernel's queue of the listener.
+# As many bolts as one machine starts at once; more wait in the lobby.
 _GUESTS_MAX: Final = 64
 # With all places taken, who has not proved itself after this long makes room: a bolt needs
 # milliseconds.
 _PATIENCE_S: Final = 1.0
+# With as many again waiting it is a crowd: so all whom the lobby holds have their turn in 2 s.
+_CROWD_PATIENCE_S: Final = 0.25
 # A stretch of refusals is over when none came for this long; one line at its start, one at its
 # end (S44).
 _STRETCH_S: Final = 10.0
@@ -44,37 +49,62 @@ class Reception:
     from any."""
 
     def __init__(
-        self, key: bytes, context: ssl.SSLContext | None, on_result: Callable[[], None]
+        self,
+        key: bytes,
+        context: ssl.SSLContext | None,
+        on_result: Callable[[], None],
+        selector: selectors.BaseSelector,
+        *,
+        expected: Container[str] | None = None,
     ) -> None:
         self._key = key
         self._context = context
         self._on_result = on_result
+        self._expected = expected
         self._visits: dict[_Visit, None] = {}  # in the order they came
         # Appended by the threads: a guest or why not.
         self._results: deque[tuple[_Visit, Guest | str]] = deque()
         self._stretch = _RefusalStretch()
+        self.lobby = Lobby(selector, self._stretch.refused, key=key, tls=context is not None)
 
     @property
     def rejected(self) -> int:
         """How many connections were refused so far."""
         return self._stretch.count
 
-    def make_room(self) -> bool:
-        """Whether one more may come in now; sends those away who dawdle."""
-        if len(self._visits) < _GUESTS_MAX:
-            return True
-        for visit in self._visits:
-            if time.monotonic() - visit.begun_at_s < _PATIENCE_S:
-                break
-            visit.cut_off()  # its thread notices and reports
-        return False
+    def attend(self) -> None:
+        """Look after who waits: examine who is ready, send away who is late or dawdles."""
+        lobby = self.lobby
+        lobby.send_late_away(HANDSHAKE_TIMEOUT_S)
+        while lobby.ready and len(self._visits) < _GUESTS_MAX:
+            # In a crowd the newest first: it has most of its time left, and if strangers who begin
+            # like bolts stand before a bolt, it comes in as soon as one of them is sent away.
+            self._examine(lobby.take(newest=lobby.ready > _GUESTS_MAX))
+        if lobby.ready:
+            patience_s = self._patience_s()
+            for visit in self._visits:
+                if time.monotonic() - visit.begun_at_s < patience_s:
+                    break
+                visit.cut_off_if_silent()  # its thread notices and reports
 
-    def examine(self, sock: socket.socket) -> None:
-        """Take ``sock``; the outcome comes with :meth:`arrivals`."""
-        visit = _Visit(sock)
+    def next_deadline_s(self) -> float | None:
+        """When :meth:`attend` has something to do though nothing is heard; None: nothing."""
+        came_at_s = self.lobby.oldest_came_at_s()
+        if came_at_s is None:
+            return None
+        due_s = came_at_s + HANDSHAKE_TIMEOUT_S
+        if self.lobby.ready and self._visits:
+            due_s = min(due_s, next(iter(self._visits)).begun_at_s + self._patience_s())
+        return due_s
+
+    def _patience_s(self) -> float:
+        return _CROWD_PATIENCE_S if self.lobby.ready > _GUESTS_MAX else _PATIENCE_S
+
+    def _examine(self, newcomer: Newcomer) -> None:
+        visit = _Visit(newcomer.sock)
         self._visits[visit] = None
         visit.thread = threading.Thread(
-            target=self._examine, args=(visit, sock), name="flowctl-handshake", daemon=True
+            target=self._question, args=(visit, newcomer), name="flowctl-handshake", daemon=True
         )
         visit.thread.start()
 
@@ -94,6 +124,7 @@ class Reception:
 
     def close(self) -> None:
         """Send everyone home."""
+        self.lobby.close()
         for visit in self._visits:
             visit.cut_off()
         deadline_s = time.monotonic() + _STOP_TIMEOUT_S
@@ -103,11 +134,19 @@ class Reception:
         for guest in self.arrivals():
             guest.sock.close()
 
-    def _examine(self, visit: _Visit, sock: socket.socket) -> None:
+    def _question(self, visit: _Visit, newcomer: Newcomer) -> None:
         result: Guest | str
         deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
         try:
-            result = Guest(*receive_bolt(sock, self._key, self._context, deadline_s=deadline_s))
+            sock, hello = receive_bolt(
+                newcomer.sock,
+                self._key,
+                self._context,
+                deadline_s=deadline_s,
+                is_proved=newcomer.is_proved,
+                expected=self._expected,
+            )
+            result = Guest(sock, hello)
         except FlowctlError as error:
             result = error.problem
         except OSError as error:
@@ -126,6 +165,15 @@ class _Visit:
         self.handle = sock.dup()
         self.begun_at_s = time.monotonic()
         self.thread: threading.Thread | None = None
+
+    def cut_off_if_silent(self) -> None:
+        """As :meth:`cut_off`, unless it is we who are slow: what it said is not read yet."""
+        try:
+            self.handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.cut_off()
+        except OSError:
+            return  # it is over
 
     def cut_off(self) -> None:
         with contextlib.suppress(OSError):

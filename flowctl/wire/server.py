@@ -11,6 +11,7 @@ import contextlib
 import selectors
 import socket
 import time
+from collections.abc import Container
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.config import ListenSettings, WaitSettings
@@ -30,17 +31,19 @@ from flowctl.wire.frames import (
     ToSpout,
     Welcome,
 )
+from flowctl.wire.lobby import Newcomer
 from flowctl.wire.reception import Guest, Reception
 from flowctl.wire.stream import Stream, stream_of
+from flowctl.wire.values import keep_hook
 
 # Some thousand acks, or four records of 64 KB: more than comes between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
 # Bolts read at once what they get; one that doesn't within this time won't miss the END.
 _CLOSE_TIMEOUT_S: Final = 1.0
 # While the door is shut (too many strangers, no descriptors left): how long until we look again.
-_DOOR_SHUT_S: Final = 0.1
+_DOOR_SHUT_S: Final = 0.02
 _WAKES: Final = 64  # one byte each, and rarely more than one
-_ACCEPTS_PER_POLL: Final = 16  # bounds the time away from bolts to a few milliseconds
+_ACCEPTS_PER_POLL: Final = 64  # bounds the time away from bolts to a few milliseconds
 
 
 class Joined(NamedTuple):
@@ -83,7 +86,8 @@ class _Connection:
         self.stream = stream
         # No Hello here: a second one is a breach of protocol like any unknown frame.
         decoder = decoder_of(
-            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked,
+            keep_hook,  # what a topology's bolt emits goes on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer = FrameWriter(frame_bytes_max)
@@ -109,19 +113,22 @@ class SpoutServer:
         job_epoch: int,
         heartbeat_s: float,
         wait: WaitSettings | None = None,
+        expected: Container[str] | None = None,
     ) -> None:
+        """``expected`` are the names of the run's bolts, who alone are let in; None: any name."""
         self._listener = listener.bind(listen, host)
         self._job_epoch = job_epoch
         self._frame_bytes_max = listen.frame_bytes_max
         try:
             context, certificate_pem = self._tls(listen)
+            advertised = listener.advertised_host(listen, host)
         except BaseException:
             self._listener.close()
             raise
         self._uses_tls = context is not None
         #: What a bolt needs to come here; holds the key.
         self.endpoint = Endpoint(
-            host=listener.advertised_host(listen, host),
+            host=advertised,
             port=self._listener.getsockname()[1],
             key=key,
             job=job,
@@ -130,7 +137,6 @@ class SpoutServer:
             heartbeat_s=heartbeat_s,
             wait=wait or WaitSettings(),
         )
-        self._reception = Reception(key, context, self.wake)
         self._bolts: dict[str, _Connection] = {}
         self._epochs: dict[str, int] = {}
         self._dirty: set[_Connection] = set()  # something in the outbox, not waiting to write
@@ -141,6 +147,7 @@ class SpoutServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
+        self._reception = Reception(key, context, self.wake, self._selector, expected=expected)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
         self._door_opens_at_s: float | None = None  # None: it is open
         self._selector.register(self._listener, selectors.EVENT_READ, self._listener)
@@ -171,12 +178,15 @@ class SpoutServer:
                     self._send_outbox(subject)
                 if events & selectors.EVENT_READ:
                     self._receive(subject, inbound)
+            elif isinstance(subject, Newcomer):
+                self._reception.lobby.hear(subject)
             elif subject is self._listener:
                 self._accept()
             else:
                 self._take_wakes()
         for guest in self._reception.arrivals():
             self._welcome(guest, inbound)
+        self._reception.attend()
         self._look_at_door()
         return inbound
 
@@ -216,6 +226,12 @@ class SpoutServer:
         connection = self._bolts.pop(bolt, None)
         if connection is not None:
             self._begin_closing(connection)
+
+    def drop_bolt(self, bolt: str) -> None:
+        """End the connection at once, whatever is in its outbox; no Left follows."""
+        connection = self._bolts.pop(bolt, None)
+        if connection is not None:
+            self._drop(connection)
 
     def close(self) -> None:
         """Close all; waits a second at most for bolts to read what was sent to them."""
@@ -278,10 +294,23 @@ class SpoutServer:
         self._selector.modify(connection.stream, selectors.EVENT_READ, connection)
 
     def _take_wakes(self) -> None:
-        # First the flag: a wake that comes now writes again, one before is being answered.
-        self._woken = False
+        """Read, and only then clear the flag.
+
+        The flag says: a byte is in the pipe, or on its way, or this poll is being answered.  A
+        wake that finds it set writes nothing, so it must never be set with nothing to come:
+
+        * A wake between the read and the clearing writes nothing.  This poll answers it: what it
+          tells of was done before it, and the caller looks only after we have returned.
+        * A wake after the clearing writes a byte that nobody has read: the next poll returns.
+        * A wake that set the flag before the clearing and writes after it leaves a byte under a
+          cleared flag: one poll too many, and none too few.
+
+        The other way round, a wake between clearing and reading would set the flag, and its byte
+        would be read here: set with nothing to come, and no later wake would write again.
+        """
         with contextlib.suppress(BlockingIOError):
             self._wake_in.recv(_WAKES)
+        self._woken = False
 
     # -- coming and going ------------------------------------------------------------------
 
@@ -333,17 +362,18 @@ class SpoutServer:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_POLL):
-            if not self._reception.make_room():
+            if not self._reception.lobby.make_room():
                 self._close_door(time.monotonic() + _DOOR_SHUT_S)
                 return
             try:
                 sock, _ = self._listener.accept()
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._reception.examine(sock)
+                self._reception.lobby.enter(sock)
             except BlockingIOError:
                 return
             except OSError:
                 # No descriptors left, or the peer is gone already: not now.
+                self._reception.lobby.relieve(_ACCEPTS_PER_POLL)
                 self._close_door(time.monotonic() + _DOOR_SHUT_S)
                 return
 
@@ -360,7 +390,10 @@ class SpoutServer:
 
     def _bounded(self, timeout_s: float | None) -> float | None:
         """``timeout_s``, or less while the door must be looked after."""
-        if self._door_opens_at_s is None:
+        due_s = self._reception.next_deadline_s()
+        if self._door_opens_at_s is not None:
+            due_s = min(self._door_opens_at_s, due_s or self._door_opens_at_s)
+        if due_s is None:
             return timeout_s
-        until_door_s = max(self._door_opens_at_s - time.monotonic(), 0)
-        return until_door_s if timeout_s is None else min(timeout_s, until_door_s)
+        until_s = max(due_s - time.monotonic(), 0)
+        return until_s if timeout_s is None else min(timeout_s, until_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sqlite3
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fault_parts import PATIENCE_S, assert_exact, count_rows, until, write_lines
 
@@ -30,6 +32,9 @@ from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.ports import BoltNotice, Endpoint
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.wire.codec import FrameWriter
+from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat
+from flowctl.wire.handshake import hello_of, join_spout
 from flowctl_files import TextLines
 from flowctl_sql import SqlSink
 from tests.runtime_parts import FailingStore, Witness
@@ -171,6 +176,24 @@ def test_strangers_at_the_port_get_nothing_and_do_no_harm(
     assert report.bolts_lost == 0
 
 
+@pytest.mark.parametrize("any_address", ["0.0.0.0", "::"])
+def test_listening_at_all_addresses_bolts_are_told_one_they_can_reach(
+    lines: Lines, any_address: str
+) -> None:
+    if any_address == "::" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    told: list[Endpoint] = []
+
+    class Told(LocalBolts):
+        def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+            told.append(endpoint)
+            super().start(endpoint, notify)
+
+    lines.run(Told(lines.load, count=2), **{"listen.host": any_address, "listen.tls": "off"})
+    lines.assert_exact()
+    assert [endpoint.host for endpoint in told] == ["127.0.0.1"]
+
+
 def test_a_bolt_with_the_key_of_another_run_is_refused(lines: Lines, free_port: int) -> None:
     met = threading.Event()
 
@@ -273,6 +296,68 @@ def test_the_last_save_fails_beside_another_error(
     with pytest.raises(ProcessError):
         lines.run(LocalBolts(load, count=2), **{"retry.attempts_max": 1})
     assert "the last save failed: Redis can't be reached." in lines.witness.messages
+
+
+LIES = {
+    "no slots": None,  # said at the door
+    "a record index far below": FailFrame(1, 1, "E", "", -1_000_000, False),
+    "times that are none": AckFrame(1, 1, math.nan, 1e300, -1.0),
+    "a tuple of another bolt": AckFrame(1, 1, 0.0, 0.0, 0.0),
+    "no tuple at all": AckFrame(1 << 60, 1, 0.0, 0.0, 0.0),
+    "fewer than no slots busy": Heartbeat(-7, 0, 0, 0.0),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
+def test_a_peer_with_the_key_that_lies_is_dropped_and_the_run_is_exact(
+    lines: Lines, lie: Any
+) -> None:
+    """It calls itself b3, which the run expects and nobody else is."""
+    lied = threading.Event()
+
+    class AndALiar(LocalBolts):
+        names = ("b1", "b2", "b3")
+
+        def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+            self.lying = threading.Thread(target=self.lie, args=(endpoint,))
+            self.lying.start()
+            for bolt in ("b1", "b2"):
+                thread = threading.Thread(target=self._supervise, args=(endpoint, bolt, notify))
+                self._threads.append(thread)
+                thread.start()
+
+        def lie(self, endpoint: Endpoint) -> None:
+            try:
+                given.wait(PATIENCE_S)  # tuple 1 is at another bolt
+                hello = hello_of("b3", 1)
+                if lie is None:
+                    with pytest.raises(OSError):
+                        join_spout(endpoint, msgspec.structs.replace(hello, slots=0))
+                    return
+                sock, _ = join_spout(endpoint, hello)
+                with sock:
+                    writer = FrameWriter(1 << 20)
+                    writer.append(lie)
+                    sock.sendall(writer.take())
+                    with contextlib.suppress(OSError):
+                        while sock.recv(65536):  # until we are thrown out
+                            pass
+            finally:
+                lied.set()
+
+    given = threading.Event()
+
+    def load(batch: Batch) -> None:
+        given.set()
+        lied.wait(PATIENCE_S)
+        lines.load(batch)
+
+    bolts = AndALiar(load, count=2)
+    report = lines.run(bolts)
+    bolts.lying.join()
+    assert report.outcome == "finished"
+    lines.assert_exact()
+    assert report.peers_dropped == report.bolts_lost == (lie is not None)
 
 
 class NoBolts:

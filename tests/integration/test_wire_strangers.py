@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
+import selectors
 import socket
 import threading
 import time
@@ -16,7 +19,7 @@ from flowctl.errors import AuthenticationError, EnvironmentFault, WireError
 from flowctl.wire import auth, frames, handshake, reception
 from flowctl.wire.codec import LENGTH, FrameWriter
 from flowctl.wire.frames import AckFrame, Hello
-from flowctl.wire.handshake import hello_of
+from flowctl.wire.handshake import hello_of, join_spout
 
 
 def _connect(s) -> socket.socket:
@@ -199,3 +202,127 @@ def test_a_spout_that_is_not_there_is_named(monkeypatch):
     with pytest.raises(EnvironmentFault, match=f":{endpoint.port}") as caught:
         ThreadBolt(endpoint, "b1", lambda batch: None).wait()
     assert "listen.advertise" in caught.value.remedy
+
+
+@pytest.fixture
+def many_descriptors():
+    """As many as the machine gives: strangers and spout are one process here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 20_000 if hard == resource.RLIM_INFINITY else min(hard, 20_000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    yield max(soft, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("use_tls", "said"),
+    [
+        ("off", b""),
+        ("off", auth.MAGIC + b"x" * auth.NONCE_BYTES),
+        ("on", b""),
+        ("on", b"\x16\x03\x01\x02\x00\x01\x00\x01"),
+    ],
+    ids=["silent", "begin like bolts", "silent, tls", "begin like bolts, tls"],
+)
+def test_a_bolt_comes_in_though_a_stranger_holds_thousands_of_connections(
+    use_tls, said, many_descriptors
+):
+    count = min(5_300, many_descriptors // 2 - 1_000)
+    with spout(tls=use_tls) as s:
+        held = []
+
+        def flood() -> None:
+            for _ in range(count):
+                with contextlib.suppress(OSError):
+                    sock = _connect(s)
+                    held.append(sock)
+                    sock.sendall(said)
+
+        stranger = threading.Thread(target=flood)
+        stranger.start()
+        s.until(lambda: len(held) > count * 0.97 or not stranger.is_alive())
+        begun_s = time.monotonic()
+        running = ThreadBolt(s.endpoint, "b1", lambda batch: None)
+        s.until(lambda: s.joined("b1"))
+        joined_s = time.monotonic() - begun_s
+        s.send("b1", tuple_of(1))
+        s.until(lambda: s.acks("b1") == [1])
+        s.end("b1")
+        running.wait()
+        stranger.join()
+        for sock in held:
+            sock.close()
+    # .7 to .9 s on a machine of two cores, 26 s before; 2 s are promised, and others are at work.
+    assert joined_s < 5
+
+
+def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
+    with spout() as s:
+        crowd = [_connect(s) for _ in range(100)]
+        s.until(lambda: len(s.server._reception.lobby) == 100)
+        accept, fails = s.server._listener.accept, [3]
+
+        class Full:
+            """The first calls find no descriptor free."""
+
+            def accept(self):
+                if fails[0]:
+                    fails[0] -= 1
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return accept()
+
+            def __getattr__(self, name):
+                return getattr(listener, name)
+
+        listener = s.server._listener
+        full = Full()
+        s.server._selector.modify(listener, selectors.EVENT_READ, full)
+        s.server._listener = full
+        monkeypatch.setattr(Full, "fileno", lambda self: listener.fileno(), raising=False)
+        _works(s, "b1")
+        assert s.server.rejected >= 64
+        for stranger in crowd:
+            stranger.close()
+        s.server._listener = listener
+
+
+@pytest.mark.parametrize("use_tls", ["off", "on"])
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        ({"bolt": "b9"}, "no bolt of this run"),
+        ({"bolt": "driver\x1b[2J"}, "no bolt of this run"),
+        ({"bolt": ""}, "no bolt of this run"),
+        ({"slots": 0}, "0 slots"),
+        ({"slots": -3}, "-3 slots"),
+        ({"slots": 1 << 40}, "slots"),
+    ],
+)
+def test_a_hello_that_can_not_be_is_refused_at_the_door(hello, why, use_tls):
+    with capture_logs() as logs, spout(tls=use_tls, expected={"b1", "b2"}) as s:
+        wrong = msgspec.structs.replace(hello_of("b1", 1), **hello)
+        with pytest.raises(OSError):
+            join_while_polling(s, wrong)
+        s.until(lambda: s.server.rejected == 1)
+        assert why in logs[0]["reason"]
+        assert "\x1b" not in logs[0]["reason"]
+        assert s.inbound == []
+        _works(s, "b2")
+
+
+def join_while_polling(s, hello):
+    outcome = []
+
+    def join() -> None:
+        try:
+            outcome.append(join_spout(s.endpoint, hello))
+        except Exception as error:
+            outcome.append(error)
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    s.until(lambda: outcome)
+    joining.join()
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +40,12 @@ class Spout:
     """A :class:`SpoutServer` and all that it has reported so far."""
 
     def __init__(
-        self, *, heartbeat_s: float = 0.05, host: str = "127.0.0.1", **listen: Any
+        self,
+        *,
+        heartbeat_s: float = 0.05,
+        host: str = "127.0.0.1",
+        expected: Container[str] | None = None,
+        **listen: Any,
     ) -> None:
         self.server = SpoutServer(
             ListenSettings(**listen),
@@ -49,6 +54,7 @@ class Spout:
             job="test",
             job_epoch=5,
             heartbeat_s=heartbeat_s,
+            expected=expected,
         )
         self.endpoint = self.server.endpoint
         self.inbound: list[Inbound] = []

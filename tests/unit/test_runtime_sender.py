@@ -48,6 +48,9 @@ class Server:
         self.sent.append((bolt, frame))
         return True
 
+    def drop_bolt(self, bolt: str) -> None:
+        self.sent.append((bolt, "dropped"))
+
     def flush(self) -> None: ...
     def wake(self) -> None: ...
 

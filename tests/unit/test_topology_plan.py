@@ -143,8 +143,12 @@ def test_an_auto_bolt_anchors_each_emit_to_its_input() -> None:
 
 @pytest.mark.req("S85")
 def test_a_value_that_can_not_be_sent_fails_its_input() -> None:
-    said = run(lambda given, out: out({1, 2} if given.value == "x" else given.value), "x", "y")
+    def emit(given: Any, out: Collector) -> None:
+        out({"a": bytearray(b"x")} if given.value == "x" else given.value)
+
+    said = run(emit, "x", "y")
     assert [failed.input_id for failed in said.failed] == [X]
+    assert "value['a'] is a bytearray" in said.failed[0].reason
     assert said.emits == [Emitted("y", [Y])]
 
 

@@ -184,6 +184,7 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleDropped": "tuple_dropped",
         "EmitUndelivered": "emit_undelivered",
         "TreesHeldUp": "trees_held_up",
+        "PeerDropped": "peer_dropped",
         "PartitionTakenAway": "partition_taken_away",
         "PartitionGiven": "partition_given",
         "IntakePaused": "intake_paused",

@@ -20,6 +20,27 @@ def test_the_hosts_that_bolts_are_told():
     assert told(host="0.0.0.0", advertise="spout.example") == "spout.example"
 
 
+@pytest.mark.parametrize("any_address", ["0.0.0.0", "::", "0", "0x0", "::0"])
+def test_an_address_that_means_all_is_never_told_to_bolts(any_address: str) -> None:
+    settings = ListenSettings(host=any_address)
+    assert listener.needs_host(settings)
+    assert listener.advertised_host(settings, "driver") == "driver"
+    for nothing_better in (any_address, ""):
+        with pytest.raises(ConfigError) as caught:
+            listener.advertised_host(settings, nothing_better)
+        assert caught.value.field == "listen.advertise"
+        assert "listen.advertise" in caught.value.remedy
+    with pytest.raises(ConfigError, match="all addresses"):
+        listener.advertised_host(ListenSettings(advertise=any_address), "driver")
+
+
+def test_the_bolts_side_is_asked_only_where_the_settings_leave_it_open() -> None:
+    assert listener.needs_host(ListenSettings())
+    assert listener.needs_host(ListenSettings(advertise="spout.example"))  # where to listen
+    assert not listener.needs_host(ListenSettings(host="10.0.0.7"))
+    assert not listener.needs_host(ListenSettings(host="0.0.0.0", advertise="spout.example"))
+
+
 @pytest.mark.parametrize(
     ("setting", "host", "wanted"),
     [

@@ -1,0 +1,214 @@
+"""What a peer says is checked against what it was given, before anything believes it.
+
+A peer that holds the run's key is no stranger, and may still be wrong: another version, a defect,
+memory that fails, or somebody who got at the key.  None of that may end the run, move another
+bolt's tuples, or poison what is learned of times.  So each frame is looked at once, when it comes;
+what can't be true is a breach, and whoever said it is dropped.
+
+What can be true and does not matter any more is no breach: bolts speak late, of tuples that were
+given to others meanwhile or are done.  They are judged by what they were ever sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from flowctl.core.carried import Packed
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.driver import DriverCore
+from flowctl.core.settlement import Settlement, Watched
+from flowctl.wire.frames import (
+    AckFrame,
+    DetailedAckFrame,
+    FailFrame,
+    Heartbeat,
+    Revoked,
+    SettledFrame,
+)
+
+# Three years: longer than any process runs, and far from where sums lose their sense.
+_SECONDS_MAX: Final = 1e8
+# Sums of differences of a clock may come out a hair below 0.
+_SECONDS_MIN: Final = -1e-3
+# More waits at no bolt: a window is bounded by far less, and so is what strays hold.
+_QUEUED_MAX: Final = 1 << 31
+_RECORDS_MAX: Final = 1 << 31  # more are in no tuple, as a frame is 256 MB by default
+# An error is told in 1,000 characters and a traceback in 4,000 (bolts/worker.py): with room for
+# other versions, and none for filling the driver's memory.
+_TEXT_MAX: Final = 1 << 16
+# As what msgpack holds: what came as an extension is a Packed, and nothing else has a size.
+_VALUES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, Packed})
+
+
+class Claims:
+    """Judges frames.  For the sender's thread, with the core's lock held."""
+
+    def __init__(self, core: DriverCore) -> None:
+        self._core = core
+        # What a topology's bolt said to hold on to over its tuples, by its name, and whether the
+        # tuple was still its own then, so that the hub believes it.
+        self._kept: dict[str, dict[int, bool]] = {}
+
+    def forget(self, bolt: str) -> None:
+        """A connection of ``bolt`` begins or ends: it holds nothing."""
+        self._kept.pop(bolt, None)
+
+    def breach(self, bolt: str, epoch: int, frame: object) -> str:
+        """Return what can't be in ``frame``; "": nothing.  From an epoch that is over: nothing."""
+        consumer = self._core.bolts.get(bolt)
+        if consumer is None or consumer.epoch != epoch:
+            return ""
+        if isinstance(frame, AckFrame):
+            return self._ack(consumer, frame)
+        if isinstance(frame, Heartbeat):
+            return _heartbeat(consumer, frame)
+        if isinstance(frame, FailFrame):
+            return self._fail(consumer, frame)
+        if isinstance(frame, Revoked):
+            for tuple_id in frame.tuple_ids:
+                if not self._core.may_speak_of(bolt, tuple_id):
+                    return f"it gave back tuple {tuple_id}, which it was never sent"
+        return ""
+
+    def settlement(self, bolt: str, frame: SettledFrame) -> Settlement:
+        """Return what the hub is to believe: nothing of inputs that others have by now.
+
+        To be called once for each frame that is no breach, before the core hears of it.
+        """
+        said = frame.settlement
+        consumer = self._core.bolts.get(bolt)
+        is_own = consumer is not None and frame.tuple_id in consumer.flight
+        kept = self._kept.get(bolt)
+        if is_own and kept is None and not said.held:
+            return said  # mostly
+        kept = kept if kept is not None else self._kept.setdefault(bolt, {})
+        believed = {input_id for input_id, was_own in kept.items() if was_own}
+        believed |= self._inputs(bolt, frame)
+        for input_id in (*said.acked, *(failed.input_id for failed in said.failed)):
+            kept.pop(input_id, None)
+        kept.update(dict.fromkeys(said.held, is_own))
+        if not kept:
+            del self._kept[bolt]
+        if believed.issuperset(_named(said)):
+            return said
+        return msgspec.structs.replace(
+            said,
+            acked=[i for i in said.acked if i in believed],
+            failed=[failed for failed in said.failed if failed.input_id in believed],
+            prolonged=[i for i in said.prolonged if i in believed],
+            emits=[e for e in said.emits if not e.anchors or not believed.isdisjoint(e.anchors)],
+        )
+
+    def _inputs(self, bolt: str, frame: SettledFrame) -> set[Any]:
+        records = self._core.tuple_records(frame.tuple_id, bolt=bolt)
+        return {record.position for record in records}
+
+    # -- kinds of frames -------------------------------------------------------------------
+
+    def _ack(self, consumer: AdaptiveFlowConsumer, frame: AckFrame) -> str:
+        sink_s = frame.sink_s or 0.0
+        if not (
+            _SECONDS_MIN <= frame.wait_s <= _SECONDS_MAX
+            and _SECONDS_MIN <= frame.service_s <= _SECONDS_MAX
+            and _SECONDS_MIN <= frame.idle_total_s <= _SECONDS_MAX
+            and _SECONDS_MIN <= sink_s <= _SECONDS_MAX
+        ):
+            times = (frame.wait_s, frame.service_s, frame.idle_total_s, sink_s)
+            return f"times of {', '.join(map(str, times))} s are not possible"
+        core, bolt, tuple_id = self._core, consumer.bolt, frame.tuple_id
+        if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
+            return f"it acked tuple {tuple_id}, which it was never sent"
+        sent = core.attempts_of(bolt, tuple_id)
+        if frame.attempt < 1 or (sent and frame.attempt > sent):
+            return (
+                f"it acked sending {frame.attempt} of tuple {tuple_id}, which was sent {sent} times"
+            )
+        if isinstance(frame, DetailedAckFrame):
+            return self._details(consumer, frame)
+        if isinstance(frame, SettledFrame):
+            return self._settled(consumer, frame)
+        return ""
+
+    def _details(self, consumer: AdaptiveFlowConsumer, frame: DetailedAckFrame) -> str:
+        records = self._records(consumer, frame.tuple_id)
+        last = -1
+        for rejected in frame.rejected:
+            if not last < rejected.index < records:
+                return f"it rejected record {rejected.index} after {last} of {records}"
+            last = rejected.index
+        if not 0 <= frame.left_out <= records:
+            return f"{frame.left_out} records were left out of {records}"
+        return ""
+
+    def _records(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> int:
+        """How many it was sent; of a tuple that others have by now that is not known."""
+        if tuple_id not in consumer.flight:
+            return _RECORDS_MAX
+        return len(self._core.tuple_records(tuple_id, bolt=consumer.bolt))
+
+    def _settled(self, consumer: AdaptiveFlowConsumer, frame: SettledFrame) -> str:
+        said, bolt = frame.settlement, consumer.bolt
+        for emit in said.emits:
+            if emit.value.__class__ not in _VALUES:
+                return f"it emitted a {type(emit.value).__name__}"
+        if said.watched is not None and not _can_be(said.watched):
+            return "it counted or measured what is not possible"
+        if frame.tuple_id not in consumer.flight:
+            return ""  # others have it: see settlement()
+        return _stranger_of(said, self._inputs(bolt, frame), self._kept.get(bolt, ()))
+
+    def _fail(self, consumer: AdaptiveFlowConsumer, frame: FailFrame) -> str:
+        tuple_id = frame.tuple_id
+        if not self._core.may_speak_of(consumer.bolt, tuple_id):
+            return f"it failed tuple {tuple_id}, which it was never sent"
+        index, records = frame.record_index, self._records(consumer, tuple_id)
+        if index is not None and not 0 <= index < records:
+            return f"it failed record {index} of {records}"
+        if frame.after_s is not None and not 0 <= frame.after_s <= _SECONDS_MAX:
+            return f"it wants to wait for {frame.after_s} s"
+        if len(frame.error) > _TEXT_MAX or len(frame.traceback) > _TEXT_MAX:
+            return f"an error of {max(len(frame.error), len(frame.traceback))} characters"
+        return ""
+
+
+def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
+    if not 0 <= frame.busy_slots <= consumer.slots:
+        return f"{frame.busy_slots} of {consumer.slots} slots are busy"
+    if not 0 <= frame.queued <= _QUEUED_MAX:
+        return f"{frame.queued} tuples are queued"
+    if not _SECONDS_MIN <= frame.idle_total_s <= _SECONDS_MAX:
+        return f"it was idle for {frame.idle_total_s} s"
+    return ""
+
+
+def _stranger_of(said: Settlement, own: Collection[Any], kept: Collection[int]) -> str:
+    """Return what names an input that the bolt never got, of a tuple and what it kept."""
+    for input_id in _named(said):
+        if input_id not in own and input_id not in kept:
+            return f"it settled input {input_id}, which it was never sent"
+    for input_id in said.held:
+        if input_id not in own:
+            return f"it holds input {input_id}, which is not of its tuple"
+    return ""
+
+
+def _named(said: Settlement) -> Iterable[int]:
+    for emit in said.emits:
+        yield from emit.anchors
+    for failed in said.failed:
+        yield failed.input_id
+    yield from said.acked
+    yield from said.prolonged
+
+
+def _can_be(said: Watched) -> bool:
+    counts = (said.executed, said.acked, said.failed, said.emitted)
+    sums = (said.execute_s, said.process_s)
+    return all(n >= 0 for kind in counts for n in kind.values()) and all(
+        _SECONDS_MIN <= total_s <= _SECONDS_MAX and n >= 0
+        for kind in sums
+        for total_s, n in kind.values()
+    )
