@@ -60,6 +60,13 @@ class ConfigError(JobError):
         super().__init__(f"{field}: {problem}", remedy=remedy)
 
 
+class UnrunnableError(ConfigError):
+    """``process`` hands back work instead of doing it, or can't be used at all.
+
+    Trying again can't help and an ack would be false, so the run ends at once.
+    """
+
+
 class UnknownNameError(ConfigError, ValueError):
     """A name is none of those known; also a ``ValueError``, as from Python's own enums."""
 

@@ -5,7 +5,7 @@ Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -21,8 +21,9 @@ from flowctl.core.records import (
     Record,
 )
 
-# What users write: called on a worker with one tuple; returning is an ack, raising a fail.
-Process: TypeAlias = Callable[[Batch], Any]
+# What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
+# `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
+Process: TypeAlias = Callable[[Batch], Any] | Callable[[Batch], Awaitable[Any]]
 
 
 @runtime_checkable

@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from flowctl.bolts.callables import check_process
+from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.ports import BoltNotice, Endpoint, Process
 from pyspark_flowctl.dangers import dangers
@@ -38,11 +40,13 @@ class SparkBolts:
     Uses ``spark``, else the active SparkSession (classic or Connect), else starts one on
     ``master`` (default: this machine, with a slot per bolt; also ``sc://…``) and stops it again.
     A session that it did not start is never stopped.  ``slots`` is how many tuples one bolt
-    processes at once, in threads.
+    processes at once: in threads, or as tasks of an event loop if ``process`` is ``async def``.
+    ``refusal(error)`` may say which errors of ``process`` are refusals of the target
+    (docs/process.md).
 
-    ``process`` is pickled when the bolts start: functions of the job's own file travel by value,
-    everything else must be installed on the workers, flowctl too.  ``count`` and ``master`` may
-    be changed until then.  With fewer Spark slots than bolts, those run that find one.
+    ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
+    travel by value, everything else must be installed on the workers, flowctl too.  ``count`` and
+    ``master`` may be changed until then.  With fewer Spark slots than bolts, those run that find one.
     Methods are to be called from one thread.
     """
 
@@ -54,16 +58,16 @@ class SparkBolts:
         slots: int = 1,
         spark: Any | None = None,
         master: str | None = None,
+        refusal: RefusalRule | None = None,
     ) -> None:
-        if not callable(process):
-            raise ConfigError(
-                "process", f"{type(process).__name__} can't be called.", remedy="Give a function."
-            )
+        check_process(process)
+        check_rule(refusal)
         if spark is not None and master is not None:
             raise ConfigError(
                 "master", "a session has its master already.", remedy="Give spark or master."
             )
         self.process = process
+        self.refusal = refusal
         self.count = count
         self.slots = slots
         self.master = master
@@ -93,8 +97,9 @@ class SparkBolts:
     def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
         """One for each bolt, with what it runs."""
         shipped = ship(self.process)
+        refusal = ship(self.refusal, field="refusal") if self.refusal is not None else b""
         return [
-            BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, ())
+            BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, (), refusal)
             for n in range(1, self.count + 1)
         ]
 

@@ -16,14 +16,13 @@ from typing import Any
 from pyspark import cloudpickle as _cloudpickle
 
 from flowctl.errors import ConfigError
-from flowctl.ports import Process
 
 cloudpickle: Any = _cloudpickle  # untyped
 _REGISTRY = threading.Lock()  # cloudpickle's list of modules by value is global
 
 
-def ship(process: Process) -> bytes:
-    """Return ``process`` pickled by Spark's own cloudpickle.
+def ship(process: Any, *, field: str = "process") -> bytes:
+    """Return ``process`` pickled by Spark's own cloudpickle; ``field`` names it in errors.
 
     A function of a job's file can't be imported on workers, so its module is pickled by value, and
     those of what it says it takes along (``companions``: hooks); where that is impossible (a lock
@@ -40,7 +39,7 @@ def ship(process: Process) -> bytes:
             return by_name
         with _by_value(modules):
             problem = _problem(process, error)
-        raise ConfigError("process", problem, remedy=_REMEDY) from error
+        raise ConfigError(field, problem, remedy=_REMEDY) from error
 
 
 _REMEDY = (
@@ -108,7 +107,7 @@ def _is_installed(module: ModuleType) -> bool:
     return "site-packages" in parts or "dist-packages" in parts or file.startswith(tuple(known))
 
 
-def _problem(process: Process, error: Exception) -> str:
+def _problem(process: Any, error: Exception) -> str:
     name = getattr(_unwrapped(process), "__qualname__", type(process).__qualname__)
     for label, value in _parts(process).items():
         if _dumps_or_none(value) is None:

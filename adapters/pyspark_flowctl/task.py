@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 class BoltTask(NamedTuple):
     """One bolt's job, of builtin types only (it is shipped as a plain tuple).
 
-    ``endpoint`` and ``process`` are pickles; ``paths`` is the driver's ``sys.path`` where the
-    workers share its disk, else empty.
+    ``endpoint``, ``process`` and ``refusal`` are pickles (``refusal`` b"": none); ``paths`` is the
+    driver's ``sys.path`` where the workers share its disk, else empty.
     """
 
     bolt: str
@@ -30,10 +30,15 @@ class BoltTask(NamedTuple):
     endpoint: bytes
     process: bytes
     paths: tuple[str, ...]
+    refusal: bytes = b""
 
 
-def run_task(bolt: str, slots: int, endpoint: bytes, process: bytes, paths: tuple[str, ...]) -> str:
-    """Run one bolt until its spout ends it; return the outcome as JSON (see ``outcome.py``)."""
+def run_task(*task: Any) -> str:
+    """Run one bolt, a :class:`BoltTask`, until its spout ends it.
+
+    Returns the outcome as JSON (see ``outcome.py``).
+    """
+    bolt, slots, endpoint, process, paths, refusal = task
     began_s = time.monotonic()
     kind = "load"
     try:
@@ -42,8 +47,9 @@ def run_task(bolt: str, slots: int, endpoint: bytes, process: bytes, paths: tupl
         from flowctl.bolts.worker import run_bolt
 
         arguments = pickle.loads(endpoint), bolt, pickle.loads(process)
+        rule = pickle.loads(refusal) if refusal else None
         kind = "error"
-        summary = run_bolt(*arguments, slots=slots)
+        summary = run_bolt(*arguments, slots=slots, refusal=rule)
         kind = "ended" if summary.ended == "end" else "lost"
         outcome: dict[str, Any] = {"kind": kind, "detail": summary.ended}
     except Exception as error:

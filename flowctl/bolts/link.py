@@ -18,10 +18,12 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
+from flowctl.bolts.pauses import Pauses
 from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
@@ -72,6 +74,7 @@ class Link:
     :meth:`prolong` for any.  Process threads wait by ``endpoint.wait``: for tuples, and where the
     connection takes no more.
     ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
+    ``on_end`` is called when it has; set it before :meth:`start`.  From any thread, perhaps twice.
     """
 
     def __init__(self, stream: Stream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
@@ -83,7 +86,12 @@ class Link:
         self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
         self._slots = slots
         # Guarded by _changed, which is notified when the queue grows or the link ends.
-        self._changed = threading.Condition(threading.Lock())
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        # For slots that have to wait though there are tuples: of its own, or they would be woken
+        # in place of a slot that is free.
+        self._let_go = threading.Condition(lock)
+        self._pauses = Pauses()
         self._queue: deque[tuple[TupleFrame, float]] = deque()
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._waiting_acks = 0
@@ -95,6 +103,7 @@ class Link:
         self._last_tuple_id = _NONE_YET
         self._prolonged: dict[int, None] = {}  # to be told with the next heartbeat, each once
         self.ended: str | None = None
+        self.on_end: Callable[[], None] = lambda: None
         self.revoked = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
         self._sending = threading.Lock()
@@ -111,7 +120,7 @@ class Link:
         self._thread.start()
 
     def new_idling(self) -> Idling:
-        """Return how one process thread waits: each has its own."""
+        """Return how one process thread waits: each has its own, which also tells its slot."""
         # Never news: all bolts are idle at once when the source is slow, and the spout says so.
         stretch = Stretch(
             "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
@@ -131,6 +140,7 @@ class Link:
         promised to send it.
         """
         with self._changed:
+            self._note(outcome, idling)
             self._writer.append(outcome)
             self._waiting_acks += 1
             self._reported = True
@@ -162,21 +172,47 @@ class Link:
             self._thread.join()
         self._stream.close()
 
+    def _note(self, outcome: Outcome, slot: Idling) -> None:
+        """Learn from an outcome whether the target takes more.  Holding _changed."""
+        pauses = self._pauses
+        if isinstance(outcome, FailFrame):
+            if not outcome.refused:
+                pauses.failed(slot)
+                return
+            pauses.refused(slot, outcome.after_s, time.monotonic())
+            self._changed.notify_all()  # slots that are idle are not any more: they have to wait
+        elif not pauses.is_free:
+            pauses.succeeded(slot)
+            self._let_go.notify_all()
+
     def _take(self, idling: Idling) -> Work | None:
         """Holding _changed."""
-        if not self._queue and self.ended is None:
-            self._idle(idling)
+        while self.ended is None:
+            if not self._pauses.is_free and (pause_s := self._pause_s(idling)) > 0:
+                self._let_go.wait(pause_s)
+            elif self._queue:
+                break
+            else:
+                self._idle(idling)
         if self.ended is not None:
             return None
+        if not self._pauses.is_free:
+            self._pauses.begun(idling, time.monotonic())
+            self._changed.notify_all()
         frame, received_at_s = self._queue.popleft()
         self._last_tuple_id = frame.tuple_id
         return Work(frame, received_at_s, self._idleness.total_s())
 
+    def _pause_s(self, slot: Idling) -> float:
+        return self._pauses.wait_s(slot, time.monotonic())
+
     def _idle(self, idling: Idling) -> None:
-        """Wait until there is a tuple or the end.  Holding _changed."""
+        """Wait until there is a tuple, a pause or the end.  Holding _changed."""
         with self._idleness.one(), suppress(WaitInterrupted):
             while not self._queue:
                 idling.wait()
+                if not self._pauses.is_free and self._pause_s(idling) > 0:
+                    break
         idling.over()
 
     def _await_tuples(self, timeout_s: float) -> None:
@@ -336,3 +372,5 @@ class Link:
                 self.ended = why
             self._queue.clear()
             self._changed.notify_all()
+            self._let_go.notify_all()
+        self.on_end()

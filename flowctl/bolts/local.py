@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from flowctl.bolts.callables import check_process
+from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import AuthenticationError, ConfigError, WireError
 from flowctl.ports import BoltNotice, Endpoint, Process
@@ -19,16 +21,26 @@ _WELL_AFTER_S: Final = 10.0
 
 
 class LocalBolts:
-    """Runs ``process`` in ``count`` bolts of ``slots`` threads each (:class:`flowctl.ports.Bolts`).
+    """Runs ``process`` in ``count`` bolts, ``slots`` tuples at once in each; is a ``ports.Bolts``.
 
     The bolts share one interpreter: they help where ``process`` waits, not where it computes.
-    ``process`` may be called from several threads at once.  The bolts are named ``prefix`` and a
-    number from 1.  Start once.
+    A plain ``process`` may be called from several threads at once; an ``async def`` runs as tasks
+    of an event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals
+    of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  Start
+    once.
     """
 
-    def __init__(self, process: Process, *, count: int, slots: int = 1, prefix: str = "b") -> None:
-        if not callable(process):
-            raise ConfigError("process", "is not callable.", remedy="Give a function of a batch.")
+    def __init__(
+        self,
+        process: Process,
+        *,
+        count: int,
+        slots: int = 1,
+        prefix: str = "b",
+        refusal: RefusalRule | None = None,
+    ) -> None:
+        check_process(process)
+        check_rule(refusal)
         for field, value in (("count", count), ("slots", slots)):
             if value < 1:
                 raise ConfigError(field, f"{value} is not possible.", remedy="Give 1 or more.")
@@ -36,6 +48,7 @@ class LocalBolts:
         self.slots = slots
         self._prefix = prefix
         self._process = process
+        self._refusal = refusal
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._running: dict[str, FlowControlBolt] = {}
@@ -90,7 +103,9 @@ class LocalBolts:
 
     def _run_once(self, endpoint: Endpoint, bolt: str) -> str | None:
         """Be the bolt for one connection: why it must come back, or None if it need not."""
-        running = FlowControlBolt(endpoint, bolt, self._process, slots=self.slots)
+        running = FlowControlBolt(
+            endpoint, bolt, self._process, slots=self.slots, refusal=self._refusal
+        )
         self._running[bolt] = running
         if self._stopping.is_set():  # stop() may have looked just before
             return None

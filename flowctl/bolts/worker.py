@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-import traceback
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link, Outcome, Work
+from flowctl.bolts.outcomes import Times, ack_of, fail_of
+from flowctl.bolts.refusals import RefusalRule
 from flowctl.core.records import Batch, Span
-from flowctl.core.settlement import Settlement
-from flowctl.errors import EnvironmentFault, FencedError, without_secrets
+from flowctl.errors import EnvironmentFault
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import AckFrame, FailFrame, SettledFrame, TupleFrame, Welcome
+from flowctl.wire.frames import TupleFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
+
+if TYPE_CHECKING:
+    from flowctl.bolts.coroutines import BoltLoop
 
 # The spout listens before it starts bolts, so what fails is a full door or a short break of the
 # net: eight tries over some 6 s.
 _CONNECT_TRIES: Final = 8
 _CONNECT_PAUSE_FIRST_S: Final = 0.05  # doubled each time
-# An exception can quote a whole record: enough to know it by, and a traceback's innermost calls.
-_ERROR_CHARS_MAX: Final = 1_000
-_TRACEBACK_CHARS_MAX: Final = 4_000
 
 
 class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +34,8 @@ class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ended``: "end" when the spout said so, "cancelled" by :meth:`FlowControlBolt.cancel`, else
     it begins with "eof" (the spout is gone) or "broken" (it spoke nonsense).  ``acked`` and
-    ``failed`` count what was reported, whether or not the spout still heard it; ``service_s``
-    is the time in ``process``, all slots together.
+    ``failed`` count what was reported, whether or not the spout still heard it; refusals are among
+    the ``failed``; ``service_s`` is the time in ``process``, all slots together.
     """
 
     bolt: str
@@ -46,26 +48,45 @@ class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
     service_s: float
 
 
-def run_bolt(endpoint: Endpoint, bolt: str, process: Process, *, slots: int = 1) -> BoltSummary:
+def run_bolt(
+    endpoint: Endpoint,
+    bolt: str,
+    process: Process,
+    *,
+    slots: int = 1,
+    refusal: RefusalRule | None = None,
+) -> BoltSummary:
     """Be the bolt named ``bolt`` until the spout ends it or is gone.
 
-    ``process`` runs in the calling thread, and in ``slots - 1`` more.  Its return value is
-    ignored; an exception (also SystemExit) fails the tuple.  Raises
+    ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
+    event loop, up to ``slots`` times at once.  What it returns is not used; an exception (also
+    SystemExit) fails the tuple, or tells that the target refused it (``refusal``, then
+    :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
     :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` when the
     spout is not ours, :class:`flowctl.errors.EnvironmentFault` when it can't be reached.
     KeyboardInterrupt ends the bolt and passes through.
     """
-    return FlowControlBolt(endpoint, bolt, process, slots=slots).run()
+    return FlowControlBolt(endpoint, bolt, process, slots=slots, refusal=refusal).run()
 
 
 class FlowControlBolt:
     """One bolt for one connection; :func:`run_bolt` for those who need :meth:`cancel`."""
 
-    def __init__(self, endpoint: Endpoint, bolt: str, process: Process, *, slots: int = 1) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        bolt: str,
+        process: Process,
+        *,
+        slots: int = 1,
+        refusal: RefusalRule | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._bolt = bolt
         self._process = process
         self._slots = slots
+        self._refusal = refusal
+        self._loop: BoltLoop | None = None  # only if process is async
         self._cancelled = threading.Event()
         self._link: Link | None = None
         self._tallies: list[_Tally] = []
@@ -77,6 +98,11 @@ class FlowControlBolt:
         self._link = link
         if isinstance(self._process, PerConnection):
             self._process = self._process.for_connection(self._bolt)
+        if is_async(self._process):
+            from flowctl.bolts.coroutines import BoltLoop
+
+            self._loop = BoltLoop(self._bolt)
+            link.on_end = self._loop.cancel
         link.start()
         try:
             if self._cancelled.is_set():
@@ -85,12 +111,17 @@ class FlowControlBolt:
         finally:
             link.close("cancelled")
             link.join()
+            if self._loop is not None:
+                self._loop.close()
         if self._interrupt is not None:
             raise self._interrupt
         return self._summary(link, welcome)
 
     def cancel(self) -> None:
-        """Make :meth:`run` return after the current call of ``process``.  Thread-safe."""
+        """Make :meth:`run` return after the current call of ``process``.  Thread-safe.
+
+        An ``async`` one is cancelled.
+        """
         self._cancelled.set()
         if self._link is not None:
             self._link.close("cancelled")
@@ -147,25 +178,54 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            work = link.report_and_take(self._outcome(work, welcome, tally), idling)
+            outcome = self._outcome(work, welcome, tally)
+            if outcome is None:
+                return
+            work = link.report_and_take(outcome, idling)
 
-    def _outcome(self, work: Work, welcome: Welcome, tally: _Tally) -> Outcome:
-        """Call ``process`` on one tuple."""
+    def _outcome(self, work: Work, welcome: Welcome, tally: _Tally) -> Outcome | None:
+        """Call ``process`` on one tuple; None if the bolt ended before that did."""
         frame = work.frame
         batch = self._batch(frame, welcome)
         started_at_s = time.monotonic()
-        try:
-            made = self._process(batch)
-        except (Exception, SystemExit) as error:
+        called = self._call(batch)
+        if called is None:
+            return None
+        made, error = called
+        if error is not None:
             tally.failed += 1
-            return _failure(frame, error, batch.reading_index)
+            return fail_of(frame, error, batch.reading_index, self._refusal)
         service_s = time.monotonic() - started_at_s
         tally.acked += 1
         tally.records += len(frame.records)
         tally.service_s += service_s
-        wait_s = started_at_s - work.received_at_s
-        said = (frame.tuple_id, frame.attempt, wait_s, service_s, work.idle_total_s, batch.sink_s)
-        return SettledFrame(*said, made) if isinstance(made, Settlement) else AckFrame(*said)
+        times = Times(started_at_s - work.received_at_s, service_s, work.idle_total_s)
+        return ack_of(frame, batch, times, made)
+
+    def _call(self, batch: Batch) -> tuple[Any, BaseException | None] | None:
+        """What ``process`` returned and raised."""
+        try:
+            made = self._process(batch)
+            if self._loop is not None and inspect.isawaitable(made):
+                awaited = self._await(self._loop, made)
+                if awaited is None or awaited[1] is not None:
+                    return awaited
+                made = awaited[0]
+            check_returned(made)
+        except (Exception, SystemExit) as error:
+            return None, error
+        return made, None
+
+    def _await(self, loop: BoltLoop, made: Any) -> tuple[Any, BaseException | None] | None:
+        from flowctl.bolts.coroutines import Cancelled, is_interrupt
+
+        try:
+            made, error = loop.outcome_of(made)
+        except Cancelled:
+            return None
+        if error is not None and is_interrupt(error):
+            raise error
+        return made, error
 
     def _batch(self, frame: TupleFrame, welcome: Welcome) -> Batch:
         records = frame.records
@@ -205,37 +265,3 @@ class _Tally:
         self.failed = 0
         self.records = 0
         self.service_s = 0.0
-
-
-def _failure(frame: TupleFrame, error: BaseException, record_index: int | None) -> FailFrame:
-    return FailFrame(
-        tuple_id=frame.tuple_id,
-        attempt=frame.attempt,
-        error=_error_text(error),
-        traceback=_traceback_text(error),
-        record_index=record_index,
-        fenced=isinstance(error, FencedError),
-    )
-
-
-def _error_text(error: BaseException) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # user code again: an exception whose __str__ raises
-        text = type(error).__name__
-    return _sendable(text)[:_ERROR_CHARS_MAX]
-
-
-def _traceback_text(error: BaseException) -> str:
-    try:
-        # Without our own frame; with those of the errors that led to this one.
-        below_us = error.__traceback__ and error.__traceback__.tb_next
-        text = "".join(traceback.format_exception(type(error), error, below_us))
-    except Exception:
-        return ""
-    return _sendable(text)[-_TRACEBACK_CHARS_MAX:]
-
-
-def _sendable(text: str) -> str:
-    """No passwords in URLs, and no half characters, which UTF-8 can't hold."""
-    return without_secrets(text).encode("utf-8", "replace").decode()

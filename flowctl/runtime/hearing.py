@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowctl.core.driver import ProlongingCore
 from flowctl.core.records import Ack, AckOutcome
-from flowctl.errors import FencedError, InternalError, ProcessError
+from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import describe_fail, gave_up_error
 from flowctl.runtime.listening import Listening
@@ -86,6 +86,9 @@ class Hearing:
                 )
             )
             return
+        if frame.fatal:
+            self._take_fatal(bolt, epoch, frame, now_s)
+            return
         reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
         if frame.refused:
             control.core.on_refused(
@@ -95,6 +98,16 @@ class Hearing:
         outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(frame)
+
+    def _take_fatal(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
+        """The run ends, and what a bolt could not do is left undone for the next."""
+        problem, _, remedy = frame.error.partition("\n")
+        # Out of flight, but not by a fail: that could put good records into the dead letter.
+        self._control.core.on_refused(
+            bolt, epoch, frame.tuple_id, reason=problem, after_s=None, now_s=now_s
+        )
+        field, _, problem = problem.partition(": ")
+        self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 
     def check_gave_up(self, frame: FailFrame | None) -> None:
         """The run ends if a tuple was given up; ``frame`` is the fail that did it, if one did."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from flowctl.bolts.callables import refuse_async
 from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
@@ -27,6 +28,8 @@ from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.run import Run
 
+PRODUCER_CALLS = ("partitions", "open", "poll", "close", "progress", "attach", "keep")
+_LISTENER_CALLS = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
 _NAME_MAX = 200  # as a file name or a Redis key it should still be readable
 
 
@@ -74,6 +77,18 @@ class FlowControlSpout(HandDriven):
         self.settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
+        self._refuse_async_parts()
+
+    def _refuse_async_parts(self) -> None:
+        """Raise :class:`ConfigError` for methods that nothing would await."""
+        for part, methods, field in (
+            (self.producer, PRODUCER_CALLS, "producer"),
+            (self.bolts, ("listen_host", "start", "stop"), "bolts"),
+            (self.checkpoint, ("acquire", "load", "save", "close"), "checkpoint"),
+            (self.dead_letter, ("dead_letter", "close"), "dead_letter"),
+            (self.listener, _LISTENER_CALLS, "listener"),
+        ):
+            refuse_async(part, methods, field)
 
     def run(
         self,
@@ -90,6 +105,7 @@ class FlowControlSpout(HandDriven):
         acked was saved, with the report as their attribute ``report``.  ``report_path`` gets the
         report as JSON, however the run ends.
         """
+        self._refuse_async_parts()  # they may have been replaced
         shown = _view(view)
         run: Run | None = None
         interrupts = Interrupts()

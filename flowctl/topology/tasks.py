@@ -8,10 +8,11 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError
+from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.notes import problem_of
@@ -103,6 +104,11 @@ def check_code(stage: str, code: Any, slots: int) -> None:
             remedy="Give a function of an input and a collector, Batched(f), or a class with"
             " execute.",
         )
+    if is_manual(code):
+        made = code.func if isinstance(code, functools.partial) else code
+        refuse_async(made, ("execute",), stage)
+    else:
+        check_plain(code.execute if isinstance(code, Batched) else code, stage)
     if is_manual(code) and slots > 1:
         raise ConfigError(
             stage, "a manual bolt has one thread.", remedy="Raise count instead of slots."
@@ -133,12 +139,12 @@ def _run_each(
         try:
             if watch is not None:
                 watch.begin(given)
-            execute(given, out)
+            check_returned(execute(given, out))
             _check_sendable(emits, before)
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
-        except FencedError:
+        except (FencedError, UnrunnableError):
             raise
         except Exception as error:
             del emits[before:]
@@ -161,11 +167,11 @@ def _run_batch(
         if watch is not None:
             for given in inputs:
                 watch.begin(given)
-        execute(inputs, out)
+        check_returned(execute(inputs, out))
         _check_sendable(out._emits, 0)
         if watch is not None:
             _watch_batch(watch, inputs, out)
-    except FencedError:
+    except (FencedError, UnrunnableError):
         raise
     except Exception as error:
         reason = _reason(error)
@@ -204,12 +210,13 @@ class _Manual:
             try:
                 if watch is not None:
                     watch.begin(given)
-                self._bolt.execute(given, out)
+                execute: Callable[..., Any] = self._bolt.execute
+                check_returned(execute(given, out))
                 _check_sendable(out._emits, mark[0])
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])
                     _watch_settled(watch, out)
-            except FencedError:
+            except (FencedError, UnrunnableError):
                 raise
             except Exception as error:
                 out.take_back(mark)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from flowctl.bolts.callables import check_plain, refuse_async
 from flowctl.config import MetricsSettings, Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.settlement import DEFAULT_STREAM
@@ -15,6 +16,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.runtime.spout import PRODUCER_CALLS
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob
@@ -127,6 +129,9 @@ class Topology:
         them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self._bolts])
+        refuse_async(producer, PRODUCER_CALLS, name)
+        for field, call in (("translate", translate), ("on_ack", on_ack), ("on_fail", on_fail)):
+            check_plain(call, f"{name}: {field}")
         self.producers[name] = producer
         if translate is not None:
             self.translations[name] = translate
@@ -138,6 +143,7 @@ class Topology:
 
         Called from the thread of the spouts' callbacks; what it raises is logged.
         """
+        check_plain(consumer, "metrics")
         self.consumers.append(consumer)
 
     def bolt(

@@ -86,6 +86,8 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     refused this driver because a newer one owns it: the run must stop, not retry.
     ``refused`` says that the target had no room or is away (congestion, not a fault of the
     records); ``after_s`` is how long it asked to be left alone [s], None: it did not say.
+    ``fatal`` says that no tuple can be processed so (``process`` hands back a coroutine): the run
+    must stop; ``error`` is then what is wrong and, after a newline, what to do.
     """
 
     tuple_id: int
@@ -96,6 +98,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     fenced: bool
     refused: bool = False
     after_s: float | None = None
+    fatal: bool = False
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):

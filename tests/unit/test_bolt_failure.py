@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowctl.bolts.worker import _failure
+from flowctl.bolts.outcomes import fail_of
 from flowctl.core.records import Record
 from flowctl.errors import FencedError
 from flowctl.wire.frames import FailFrame, TupleFrame
@@ -18,7 +18,7 @@ def _fail(error: BaseException, record_index: int | None = None) -> FailFrame:
     try:
         user_code()
     except BaseException as caught:
-        frame = _failure(FRAME, caught, record_index)
+        frame = fail_of(FRAME, caught, record_index)
     msgspec.msgpack.encode(frame)  # whatever was raised, it can be sent
     return frame
 
@@ -52,7 +52,7 @@ def test_the_end_of_a_long_traceback_is_kept():
     try:
         deep(100)
     except KeyError as error:
-        assert _failure(FRAME, error, None).traceback.endswith("KeyError: 'innermost'\n")
+        assert fail_of(FRAME, error, None).traceback.endswith("KeyError: 'innermost'\n")
 
 
 def test_no_password_and_no_half_character_goes_out():

@@ -1,0 +1,179 @@
+"""What can be run, and what only looks as if it were: coroutines and generators nobody drives.
+
+Calling an ``async def`` or a generator function runs none of its body.  A ``process`` like that
+would have every record acked and none processed, so it is refused by name: where it can be seen
+before the first tuple, else when the first call returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from flowctl.errors import ConfigError, UnrunnableError
+
+_WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end
+_LOOP_OVER: Final = "Do the work in a loop and return, without yield."
+_PLAIN: Final = "Write it as a plain def."
+
+
+def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
+    """Raise :class:`ConfigError` if calling ``process`` could never process anything.
+
+    ``async def`` is fine here: see :func:`is_async`.  ``given``: the one argument that it gets.
+    """
+    if not callable(process):
+        raise ConfigError(
+            field,
+            f"{_name_of(process)} can't be called.",
+            remedy=f"Give a function of one argument, {given}.",
+        )
+    if (kind := _generator_kind(process)) is not None:
+        raise ConfigError(
+            field,
+            f"{_name_of(process)} is {kind}: calling it runs none of its body.",
+            remedy=_LOOP_OVER,
+        )
+    _check_arguments(process, field, given)
+
+
+def check_plain(call: Any, field: str) -> None:
+    """Raise :class:`ConfigError` for an ``async def`` or a generator where a plain call is made."""
+    kind = "async" if _is_coroutine_function(call) else _generator_kind(call)
+    if kind is not None:
+        raise ConfigError(
+            field,
+            f"{_name_of(call)} is {kind}, and nothing would await or iterate it.",
+            remedy=_PLAIN,
+        )
+
+
+def refuse_async(part: object, methods: Iterable[str], field: str) -> None:
+    """Raise :class:`ConfigError` if one of ``methods`` of ``part`` is async or a generator.
+
+    Methods that ``part`` does not have are passed over.
+    """
+    for name in methods:
+        # Not by the instance: a property must not run, and a mock has every name.
+        found = inspect.getattr_static(part, name, None)
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+        if found is not None and not isinstance(found, property):
+            check_plain(found, f"{field}.{name}")
+
+
+def is_async(process: Any) -> bool:
+    """Whether ``process`` was written as ``async def``, also below a decorator's wrapper."""
+    return _is_coroutine_function(process) or any(
+        _is_coroutine_function(inner) for inner in _wrapped_by(process)
+    )
+
+
+def check_returned(made: Any) -> None:
+    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will do.
+
+    A coroutine is closed first, so that Python does not also warn that it was never awaited.
+    """
+    # Nearly always None: ask for that first, this runs once a tuple.
+    if made is None or (kind := _unfinished(made)) is None:
+        return
+    if inspect.iscoroutine(made) or inspect.isgenerator(made):
+        with suppress(Exception):  # it was not begun, but it may be a subclass's own
+            made.close()
+    what, remedy = kind
+    raise UnrunnableError("process", f"returned {what}, so its work is not done.", remedy=remedy)
+
+
+def _unfinished(made: Any) -> tuple[str, str] | None:
+    """Return what ``made`` is and what to do about it, or None for an ordinary result."""
+    if inspect.iscoroutine(made):
+        name = getattr(made, "__qualname__", "?")
+        return (
+            f"a coroutine ({name})",
+            f"Give the `async def` itself as process, or await {name} in one.",
+        )
+    if inspect.isasyncgen(made) or inspect.isgenerator(made):
+        kind = "a generator" if inspect.isgenerator(made) else "an async generator"
+        return f"{kind} ({getattr(made, '__qualname__', '?')})", _LOOP_OVER
+    if isinstance(made, map | filter):
+        return f"a {type(made).__name__} object, which is lazy", "Write a for loop."
+    if inspect.isawaitable(made):
+        return (
+            f"an awaitable ({type(made).__name__})",
+            "Write process as `async def` and await it there.",
+        )
+    futures = sys.modules.get("concurrent.futures._base")  # not loaded: then it is not one
+    if futures is not None and isinstance(made, futures.Future):
+        return "a Future", "Wait for its result() in process."
+    return None
+
+
+def _is_coroutine_function(call: Any) -> bool:
+    return _any_form(call, inspect.iscoroutinefunction)
+
+
+def _generator_kind(call: Any) -> str | None:
+    if _any_form(call, inspect.isasyncgenfunction):
+        return "an async generator function"
+    if _any_form(call, inspect.isgeneratorfunction):
+        return "a generator function"
+    return None
+
+
+def _any_form(call: Any, is_kind: Callable[[Any], bool]) -> bool:
+    """Ask for a function, method, partial, or the ``__call__`` of an object."""
+    call = _without_partial(call)
+    if is_kind(call):
+        return True
+    if inspect.isclass(call) or inspect.isroutine(call):
+        return False
+    own_call = inspect.getattr_static(type(call), "__call__", None)
+    return own_call is not None and is_kind(_without_partial(own_call))
+
+
+def _without_partial(call: Any) -> Any:
+    for _ in range(_WRAPPERS_MAX):
+        if isinstance(call, functools.partial | functools.partialmethod):
+            call = call.func
+        else:
+            break
+    return call
+
+
+def _wrapped_by(process: Any) -> Iterable[Any]:
+    """What decorators that keep ``__wrapped__`` were put around, from the outside in."""
+    inner = _without_partial(process)
+    for _ in range(_WRAPPERS_MAX):
+        if not inspect.isroutine(inner) and not hasattr(inner, "__wrapped__"):
+            inner = inspect.getattr_static(type(inner), "__call__", None)
+        inner = getattr(inner, "__wrapped__", None)
+        if inner is None:
+            return
+        inner = _without_partial(inner)
+        yield inner
+
+
+def _check_arguments(process: Any, field: str, given: str) -> None:
+    try:
+        # Not that of what a decorator was put around: it may fill in arguments.
+        signature = inspect.signature(process, follow_wrapped=False)
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            field,
+            f"{_name_of(process)}{signature} can't be called with {given}: {error}.",
+            remedy=f"Let it take one argument, {given}.",
+        ) from None
+
+
+def _name_of(call: Any) -> str:
+    call = _without_partial(call)
+    name = getattr(call, "__qualname__", None)
+    return name if isinstance(name, str) else type(call).__qualname__

@@ -1,0 +1,111 @@
+"""What a bolt reports on one tuple: an ack, a fail, a refusal, or the end of the run."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from flowctl.bolts.refusals import RefusalRule, refusal_of
+from flowctl.core.records import Batch, Rejected
+from flowctl.core.settlement import Settlement
+from flowctl.errors import FencedError, UnrunnableError, without_secrets
+from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFrame, TupleFrame
+
+# An exception can quote a whole record: enough to know it by, and a traceback's innermost calls.
+_ERROR_CHARS_MAX: Final = 1_000
+_TRACEBACK_CHARS_MAX: Final = 4_000
+
+
+class Times:
+    """Durations of one tuple [s], as in :class:`flowctl.core.records.Ack`."""
+
+    __slots__ = ("idle_total_s", "service_s", "wait_s")
+
+    def __init__(self, wait_s: float, service_s: float, idle_total_s: float) -> None:
+        self.wait_s = wait_s
+        self.service_s = service_s
+        self.idle_total_s = idle_total_s
+
+
+def ack_of(frame: TupleFrame, batch: Batch, times: Times, made: object) -> AckFrame:
+    """Return the ack of a tuple for which ``process`` returned ``made``."""
+    said = (
+        frame.tuple_id,
+        frame.attempt,
+        times.wait_s,
+        times.service_s,
+        times.idle_total_s,
+        batch.sink_s,
+    )
+    if isinstance(made, Settlement):  # a topology's bolt settles each input by itself
+        return SettledFrame(*said, made)
+    if batch.rejected or batch.left_out:
+        return DetailedAckFrame(*said, _rejected(batch), batch.left_out)
+    return AckFrame(*said)
+
+
+def fail_of(
+    frame: TupleFrame,
+    error: BaseException,
+    record_index: int | None,
+    rule: RefusalRule | None = None,
+) -> FailFrame:
+    """Return what to report of ``error``, which ``process`` raised; ``rule`` is the user's own."""
+    after_s = None
+    is_refused = False
+    reason = ""
+    if not isinstance(error, FencedError | UnrunnableError):
+        try:
+            refusal = refusal_of(error, rule)
+        except Exception as broken:  # the rule itself; it says what it was asked about
+            broken.__context__ = broken.__context__ or error
+            error = broken
+        else:
+            if refusal is not None:
+                is_refused, after_s, reason = True, refusal.after_s, refusal.reason
+    is_fatal = isinstance(error, UnrunnableError)
+    text = _error_text(error)
+    return FailFrame(
+        tuple_id=frame.tuple_id,
+        attempt=frame.attempt,
+        error=f"refused ({reason}): {text}"[:_ERROR_CHARS_MAX] if is_refused else text,
+        # A refusal is not the fault of any record or line, and there may be very many.
+        traceback="" if is_refused or is_fatal else _traceback_text(error),
+        record_index=None if is_refused else record_index,
+        fenced=isinstance(error, FencedError),
+        refused=is_refused,
+        after_s=after_s,
+        fatal=is_fatal,
+    )
+
+
+def _rejected(batch: Batch) -> list[Rejected]:
+    return [
+        Rejected(index, _sendable(reason)[:_ERROR_CHARS_MAX])
+        for index, reason in sorted(batch.rejected.items())
+    ]
+
+
+def _error_text(error: BaseException) -> str:
+    if isinstance(error, UnrunnableError):  # ours: the two parts are shown as such
+        return f"{_sendable(error.problem)}\n{error.remedy}"
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # user code again: an exception whose __str__ raises
+        text = type(error).__name__
+    return _sendable(text)[:_ERROR_CHARS_MAX]
+
+
+def _traceback_text(error: BaseException) -> str:
+    try:
+        # Without our own frame; with those of the errors that led to this one.
+        below_us = error.__traceback__ and error.__traceback__.tb_next
+        text = "".join(traceback.format_exception(type(error), error, below_us))
+    except Exception:
+        return ""
+    return _sendable(text)[-_TRACEBACK_CHARS_MAX:]
+
+
+def _sendable(text: str) -> str:
+    """No passwords in URLs, and no half characters, which UTF-8 can't hold."""
+    return without_secrets(text).encode("utf-8", "replace").decode()

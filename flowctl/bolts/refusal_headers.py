@@ -1,0 +1,107 @@
+"""How long an answer asks to be left alone: ``Retry-After`` and the headers of rate limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+# A limit's reset is in seconds from now, or the Unix time when it comes (GitHub), perhaps in ms.
+_UNIX_S_MIN: Final = 1e9
+_UNIX_MS_MIN: Final = 1e12
+_RESETS: Final = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
+_REMAINING: Final = ("ratelimit-remaining", "x-ratelimit-remaining", "x-rate-limit-remaining")
+# RateLimit: "default";r=0;t=30, the newest form (draft-ietf-httpapi-ratelimit-headers).
+_REST: Final = re.compile(r";\s*r=(\d+)")
+_RESET: Final = re.compile(r";\s*t=(\d+)")
+
+
+class Wait(NamedTuple):
+    """``is_limit``: the headers say that a limit was reached.  ``after_s`` may be any number."""
+
+    after_s: float | None
+    is_limit: bool
+
+
+def wait_of(headers: Any, wall_clock: Callable[[], float], *, is_limit: bool) -> Wait:
+    """Return what ``headers`` ask for; ``is_limit``: the status may mean a rate limit.
+
+    A limit's reset only counts then, or where nothing is left of it: services tell it with every
+    answer.
+    """
+    said = _lower(headers)
+    date_s = _date(said.get("date"))
+
+    def now_s() -> float:
+        return wall_clock() if date_s is None else date_s  # by the clock that set the time
+
+    after_s = _retry_after(said, now_s)
+    if after_s is not None:
+        return Wait(after_s, True)
+    newest = said.get("ratelimit", "")
+    rest, reset = _REST.search(newest), _RESET.search(newest)
+    remaining = rest.group(1) if rest else _first(said, _REMAINING)
+    is_empty = _number(remaining) == 0
+    if is_empty or (is_limit and remaining is None):
+        after_s = _until(reset.group(1) if reset else _first(said, _RESETS), now_s)
+    return Wait(after_s, is_empty)
+
+
+def _retry_after(said: dict[str, str], now_s: Callable[[], float]) -> float | None:
+    after_ms = _number(said.get("retry-after-ms"))  # Azure
+    if after_ms is not None:
+        return after_ms / 1000
+    value = said.get("retry-after")
+    after_s = _number(value)
+    if after_s is not None:
+        return after_s
+    at_s = _date(value)
+    return None if at_s is None else at_s - now_s()
+
+
+def _until(value: str | None, now_s: Callable[[], float]) -> float | None:
+    reset = _number(value)
+    if reset is None:
+        return None
+    if reset >= _UNIX_MS_MIN:
+        return reset / 1000 - now_s()
+    return reset - now_s() if reset >= _UNIX_S_MIN else reset
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    """Their names in lower case: some clients keep them as they came."""
+    try:
+        return {_str(name).lower(): _str(value) for name, value in headers.items()}
+    except Exception:  # not a mapping: whatever a library has under that name
+        return {}
+
+
+def _str(text: Any) -> str:
+    return text.decode("latin-1") if isinstance(text, bytes) else str(text)
+
+
+def _first(said: dict[str, str], names: tuple[str, ...]) -> str | None:
+    return next((said[name] for name in names if name in said), None)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _date(text: str | None) -> float | None:
+    """Unix seconds of an HTTP date."""
+    if not text:
+        return None
+    from email.utils import mktime_tz, parsedate_tz  # 10 ms to load, and rarely needed
+
+    try:
+        parts = parsedate_tz(text)
+        # Without a zone it is UTC, not this machine's.
+        return None if parts is None else float(mktime_tz((*parts[:9], parts[9] or 0)))
+    except (TypeError, ValueError, OverflowError):
+        return None

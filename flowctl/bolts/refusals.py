@@ -1,0 +1,330 @@
+"""Is an error of ``process`` a refusal: the target has no room now, or is away?
+
+A refusal says nothing about the records: they are sent again without an attempt being counted, and
+less is sent meanwhile.  So what is taken for one must pass by waiting.  An answer that is none (a
+404, a unique violation) ends the search: what led to it does not matter any more.  Timeouts count
+as refusals, because a target with too much to do looks just so.
+
+Errors are known by their attributes and by the names of their classes and modules; no client
+library is imported, and a worker without them pays nothing.  Pure but for the wall clock, which is
+asked only where an answer names a date and not its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from flowctl.bolts.callables import check_plain, check_process
+from flowctl.bolts.refusal_headers import wait_of
+from flowctl.errors import RetryLater, UnrunnableError
+
+# An hour in a header may be an hour, or milliseconds read as seconds, or a clock that is wrong.
+# Asking every five minutes costs a target nothing, and a run does not stand still for longer than
+# it must.  Also for RetryLater: a longer wait is then several, none of which counts.
+AFTER_MAX_S: Final = 300.0
+# Two transactions met and one had to go: the other is over in moments.
+_CONFLICT_AFTER_S: Final = 0.05
+_ERRORS_LOOKED_AT_MAX: Final = 16  # of a chain of causes, which may even be a circle
+_BULK_ERRORS_LOOKED_AT_MAX: Final = 10_000
+
+
+class Refusal(NamedTuple):
+    """``after_s``: how long to leave the target alone, 0 … 300 s; None: it did not say."""
+
+    after_s: float | None
+    reason: str
+
+
+# A user's own: True or seconds: refused; False: a fault; None: flowctl's rules decide.
+RefusalRule: TypeAlias = Callable[[BaseException], "bool | float | None"]
+# "fault": an answer, and not a refusal.  None: this error alone does not tell.
+_Verdict: TypeAlias = Refusal | Literal["fault"] | None
+
+# 502 and 504 come from a proxy before a target that is away.
+_STATUSES: Final = frozenset({429, 502, 503, 504})
+_STATUS_MIN, _STATUS_MAX = 400, 599
+# AWS, after botocore's own list of what it throttles on, and its "try again" answers.
+_AWS_CODES: Final = frozenset({
+    "BandwidthLimitExceeded", "EC2ThrottledException", "LimitExceededException",
+    "PriorRequestNotComplete", "ProvisionedThroughputExceededException", "RequestLimitExceeded",
+    "RequestThrottled", "RequestThrottledException", "RequestTimeout", "RequestTimeoutException",
+    "ServiceUnavailable", "ServiceUnavailableException", "SlowDown", "ThrottledException",
+    "Throttling", "ThrottlingException", "TooManyRequestsException",
+    "TransactionInProgressException",
+})  # fmt: skip
+_GRPC_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+# 53: no resources; 08: the connection broke; 57P01 to 57P03: shut down, crashed, starting.
+_SQLSTATES: Final = ("53", "08", "57P01", "57P02", "57P03")
+_SQL_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialisation failure, deadlock
+_SQLSTATE_CHARS: Final = 5
+# What libpq and drivers say when there is no SQLSTATE, as before a connection stands.  A wrong
+# password comes the same way, so the text must tell.
+_SQL_MODULES: Final = frozenset({
+    "asyncpg", "pg8000", "psycopg", "psycopg2", "psycopg_pool", "sqlalchemy",
+})  # fmt: skip
+_SQL_WORDS: Final = (
+    "connection refused", "could not connect", "connection timed out", "timeout expired",
+    "connection timeout", "connection reset", "server closed the connection",
+    "connection has been closed", "connection is closed", "connection already closed",
+    "the connection is lost", "terminating connection", "connection is bad", "eof detected",
+    "no route to host", "network is unreachable", "starting up", "shutting down",
+    "recovery mode", "too many clients", "too many connections", "connection slots",
+    "couldn't get a connection", "queuepool limit", "database is locked",
+    "temporary failure in name resolution", "not yet accepting connections",
+)  # fmt: skip
+_SQLITE_WORDS: Final = ("is locked", "database is busy")
+_SEARCH_REJECTED: Final = "es_rejected_execution_exception"
+# By the module's first name: base classes of errors that mean "away, or out of time".
+_AWAY: Final[dict[str, frozenset[str]]] = {
+    "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
+    "botocore": frozenset({"HTTPClientError", "ConnectionError"}),
+    "elastic_transport": frozenset({"ConnectionError", "ConnectionTimeout"}),
+    "elasticsearch": frozenset({"ConnectionError", "ConnectionTimeout"}),
+    "http": frozenset({"IncompleteRead", "RemoteDisconnected"}),
+    "httpcore": frozenset({"NetworkError", "TimeoutException", "RemoteProtocolError"}),
+    "httpx": frozenset({"NetworkError", "TimeoutException", "RemoteProtocolError"}),
+    "opensearchpy": frozenset({"ConnectionError", "ConnectionTimeout"}),
+    "psycopg_pool": frozenset({"PoolTimeout", "TooManyRequests"}),
+    "pymongo": frozenset({"AutoReconnect"}),
+    "redis": frozenset({
+        "ClusterDownError", "ConnectionError", "MasterDownError", "OutOfMemoryError",
+        "TimeoutError", "TryAgainError",
+    }),
+    "requests": frozenset({"ConnectionError", "Timeout", "ChunkedEncodingError"}),
+    "sqlalchemy": frozenset({"TimeoutError"}),
+    "urllib3": frozenset({
+        "IncompleteRead", "NewConnectionError", "ProtocolError", "TimeoutError",
+    }),
+}  # fmt: skip
+# Below those, but waiting does not help.
+_NOT_AWAY: Final = frozenset({
+    "AuthenticationError", "AuthorizationError", "ClientConnectorCertificateError",
+    "ClientConnectorSSLError", "InvalidURL", "ProxyConnectionError", "SSLCertVerificationError",
+    "SSLError", "UnsupportedProtocol",
+})  # fmt: skip
+_NET_ERRNOS: Final = frozenset({
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ETIMEDOUT,
+})  # fmt: skip
+
+
+def refusal_of(
+    error: BaseException,
+    rule: RefusalRule | None = None,
+    *,
+    wall_clock: Callable[[], float] = time.time,
+) -> Refusal | None:
+    """Return what ``error`` asks for, or None where it is a fault.
+
+    ``rule`` is asked first; what it raises passes through, and an answer it can't give is an
+    :class:`UnrunnableError`.  ``wall_clock``: Unix seconds.
+    """
+    if isinstance(error, RetryLater):  # said by the author of process: nothing to judge
+        return Refusal(_bounded(error.after_s), "RetryLater")
+    if rule is not None:
+        ruled = rule(error)
+        if ruled is not None:
+            return _as_ruled(ruled)
+    verdict = _verdict_of_chain(error, wall_clock)
+    return verdict if isinstance(verdict, Refusal) else None
+
+
+def _as_ruled(ruled: object) -> Refusal | None:
+    if isinstance(ruled, bool):
+        return Refusal(None, "refusal=") if ruled else None
+    if isinstance(ruled, int | float) and not math.isnan(ruled):
+        return Refusal(_bounded(float(ruled)), "refusal=")
+    close = getattr(ruled, "close", None)
+    if callable(close):  # a coroutine, perhaps
+        close()
+    raise UnrunnableError(
+        "refusal",
+        f"returned {ruled if isinstance(ruled, float) else type(ruled).__name__}.",
+        remedy="Return True or seconds for a refusal, False for a fault, None if it can't tell.",
+    )
+
+
+def check_rule(rule: RefusalRule | None) -> None:
+    """Raise :class:`flowctl.errors.ConfigError` for a rule that could never give an answer."""
+    if rule is not None:
+        check_process(rule, "refusal", given="the exception")
+        check_plain(rule, "refusal")
+
+
+def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
+    """From the outside in: the first that tells decides; a certificate that is wrong always."""
+    chain = list(_chain(error))
+    if any(type(each).__name__ == "SSLCertVerificationError" for each in chain):
+        return "fault"
+    for each in chain:
+        if isinstance(each, BaseExceptionGroup):
+            return _verdict_of_group(each, wall_clock)
+        verdict = _verdict(each, wall_clock)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def _verdict_of_group(
+    group: BaseExceptionGroup[BaseException], wall_clock: Callable[[], float]
+) -> _Verdict:
+    """A fault among refusals is a fault: it would come again for ever, and never be counted."""
+    verdicts = [_verdict_of_chain(each, wall_clock) for each in group.exceptions[:1000]]
+    refusals = [verdict for verdict in verdicts if isinstance(verdict, Refusal)]
+    if len(refusals) < len(verdicts):
+        return "fault"
+    return max(refusals, key=lambda refusal: refusal.after_s or 0.0)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """``error``, what it wraps, then what it came from; each once, not too many."""
+    waiting, seen = deque([error]), {id(error)}
+    looked_at = 0
+    while waiting and looked_at < _ERRORS_LOOKED_AT_MAX:
+        each = waiting.popleft()
+        looked_at += 1
+        yield each
+        context = None if each.__suppress_context__ else each.__context__
+        # urllib and urllib3 keep what happened in reason, SQLAlchemy in orig.
+        inner = (_get(each, "reason"), _get(each, "orig"), each.__cause__, context)
+        for found in inner:
+            if isinstance(found, BaseException) and id(found) not in seen:
+                seen.add(id(found))
+                waiting.append(found)
+
+
+def _verdict(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
+    """What one error tells by itself."""
+    if isinstance(error, RetryLater):
+        return Refusal(_bounded(error.after_s), "RetryLater")
+    for judge in (_aws, _search, _grpc, _sql):
+        verdict = judge(error)
+        if verdict is not None:
+            return verdict
+    return _http(error, wall_clock) or _away(error)
+
+
+def _http(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
+    response = _get(error, "response")
+    status = _status_of(error, response)
+    if status is None:
+        return None
+    headers = _get(response, "headers") or _get(error, "headers") or {}
+    said = wait_of(headers, wall_clock, is_limit=status in (403, 429))
+    # GitHub and others answer 403 where the standard says 429; the headers tell them apart.
+    if status in _STATUSES or (status == 403 and said.is_limit):
+        return Refusal(_bounded(said.after_s), f"HTTP {status}")
+    return "fault"
+
+
+def _status_of(error: BaseException, response: Any) -> int | None:
+    """The HTTP status, where there is one, whatever it is called."""
+    candidates = [_get(response, "status_code"), _get(response, "status")]
+    candidates += [_get(error, "status_code"), _get(error, "status")]
+    # Many errors have a code of their own; an HTTP error's comes with headers, or from Google.
+    if _get(error, "headers") is not None or _module(type(error)) == "google":
+        candidates.append(_get(error, "code"))
+    for status in candidates:
+        if isinstance(status, int) and _STATUS_MIN <= status <= _STATUS_MAX:
+            return int(status)
+    return None
+
+
+def _aws(error: BaseException) -> _Verdict:
+    response = _get(error, "response")
+    if not isinstance(response, dict) or not isinstance(response.get("Error"), dict):
+        return None
+    code = str(response["Error"].get("Code"))
+    meta = response.get("ResponseMetadata")
+    meta = meta if isinstance(meta, dict) else {}
+    if code not in _AWS_CODES and meta.get("HTTPStatusCode") not in _STATUSES:
+        return "fault"
+    return Refusal(None, code)
+
+
+def _search(error: BaseException) -> _Verdict:
+    """OpenSearch and Elasticsearch; a bulk is refused if every item that failed was."""
+    if _module(type(error)) not in ("opensearchpy", "elasticsearch"):
+        return None
+    items = _get(error, "errors")
+    if type(error).__name__ == "BulkIndexError" and isinstance(items, list) and items:
+        results = [r for item in items[:_BULK_ERRORS_LOOKED_AT_MAX] for r in item.values()]
+        if all(r.get("status") in _STATUSES for r in results):
+            return Refusal(None, "bulk items refused")
+        return "fault"
+    if _SEARCH_REJECTED in _text(error):
+        return Refusal(None, _SEARCH_REJECTED)
+    return None
+
+
+def _grpc(error: BaseException) -> _Verdict:
+    code = _get(error, "code")
+    if not callable(code) or _module(type(error)) != "grpc":
+        return None
+    try:
+        name = getattr(code(), "name", None)
+    except Exception:  # an error of its own kind
+        return None
+    if not isinstance(name, str):
+        return None
+    return Refusal(None, f"gRPC {name}") if name in _GRPC_CODES else "fault"
+
+
+def _sql(error: BaseException) -> _Verdict:
+    state = _get(error, "sqlstate") or _get(error, "pgcode")
+    if isinstance(state, str) and len(state) == _SQLSTATE_CHARS:
+        if state in _SQL_CONFLICTS:
+            return Refusal(_CONFLICT_AFTER_S, f"SQLSTATE {state}")
+        return Refusal(None, f"SQLSTATE {state}") if state.startswith(_SQLSTATES) else "fault"
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if not names & {"OperationalError", "InterfaceError"}:
+        return None
+    module, text = _module(type(error)), _text(error).lower()
+    words = _SQLITE_WORDS if module == "sqlite3" else _SQL_WORDS
+    is_known = module == "sqlite3" or module in _SQL_MODULES
+    if is_known and any(word in text for word in words):
+        return Refusal(None, type(error).__name__)
+    return None
+
+
+def _away(error: BaseException) -> _Verdict:
+    """Connections that broke or never stood, and time that ran out."""
+    kinds = type(error).__mro__
+    if any(cls.__name__ in _NOT_AWAY for cls in kinds):
+        return "fault"
+    is_away = isinstance(error, ConnectionError | TimeoutError) or any(
+        cls.__name__ in _AWAY.get(_module(cls), ()) for cls in kinds
+    )
+    if isinstance(error, socket.gaierror):  # no such name is for good; no answer is not
+        is_away = error.errno == socket.EAI_AGAIN
+    elif isinstance(error, OSError) and error.errno in _NET_ERRNOS:
+        is_away = True
+    return Refusal(None, type(error).__name__) if is_away else None
+
+
+def _bounded(after_s: float | None) -> float | None:
+    return None if after_s is None else min(max(after_s, 0.0), AFTER_MAX_S)
+
+
+def _module(cls: type) -> str:
+    return str(cls.__module__).partition(".")[0]
+
+
+def _get(owner: Any, name: str) -> Any:
+    """An attribute of what others wrote: reading one may raise anything."""
+    try:
+        return getattr(owner, name, None)
+    except Exception:
+        return None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
