@@ -255,3 +255,16 @@ class Bolts(Protocol):
 
     def stop(self, *, timeout_s: float) -> None:
         """End all bolts: those that heard END leave by themselves, the rest are cancelled."""
+
+
+@runtime_checkable
+class EndingBolts(Protocol):
+    """Bolts of which one can be ended by force, in whatever state it is: processes, not threads."""
+
+    def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
+        """End ``bolt``, which is frozen or cut off, and start it anew as after any death.
+
+        ``host`` and ``pid`` are what it said of itself when it came ("" and 0: nothing).  When
+        this returns, or soon after, its process is gone, and with it all that it has locked.
+        Called in a thread of its own; a bolt that is not there is ignored.
+        """

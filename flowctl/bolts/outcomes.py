@@ -76,6 +76,7 @@ def fail_of(
         refused=is_refused,
         after_s=after_s,
         fatal=is_fatal,
+        newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
     )
 
 

@@ -26,6 +26,7 @@ from flowctl.ports import (
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
+from flowctl.runtime.endings import Endings
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.meter import Meter, Phase
@@ -101,6 +102,7 @@ class Run:
             unsaved_max=settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
         )
+        self._endings = Endings(self.control, bolts, settings.timeout)
         self._dead_letters = _dead_letters(self.control, dead_letter, job)
         self._listening = Listening(listener) if listener is not None else None
         self._server: SpoutServer | None = None
@@ -193,6 +195,8 @@ class Run:
         while not control.finished.wait(VIEW_EVERY_S):
             self._show(meter)
             self._take_notices()
+            for ending in self._endings.look():
+                self._view.message(ending.text)
             now_s = control.clock()
             if control.stopping.is_set():
                 stop_by_s = stop_by_s or now_s + STOP_GRACE_S

@@ -88,6 +88,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     records); ``after_s`` is how long it asked to be left alone [s], None: it did not say.
     ``fatal`` says that no tuple can be processed so (``process`` hands back a coroutine): the run
     must stop; ``error`` is then what is wrong and, after a newline, what to do.
+    ``newest_epoch`` is the newer driver's, where a sink that fenced us knows it.
     """
 
     tuple_id: int
@@ -99,6 +100,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     refused: bool = False
     after_s: float | None = None
     fatal: bool = False
+    newest_epoch: int | None = None
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):

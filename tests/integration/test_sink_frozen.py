@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
@@ -23,18 +24,26 @@ sink_parts = pytest.importorskip("sink_parts", reason="psycopg is the driver for
 
 pytestmark = pytest.mark.slow
 
-RECORDS = 30_000
+RECORDS = 12_000
 WITHIN_S = 10.0  # from the moment the lock is held by one that is gone
 
 
 class Running:
     """A run in a thread, while the test does harm."""
 
-    def __init__(self, place: Path, sink: SqlSink, count_rows: Callable[[], int], **bolts: Any):
+    def __init__(
+        self,
+        place: Path,
+        sink: SqlSink,
+        count_rows: Callable[[], int],
+        *,
+        make_bolts: Callable[..., Any] = sink_parts.ProcessBolts,
+        **options: Any,
+    ) -> None:
         self.place = place
         self.count_rows = count_rows
         self.witness = Witness()
-        self.bolts = sink_parts.ProcessBolts(sink_parts.Load(sink, place), count=4, **bolts)
+        self.bolts = make_bolts(sink_parts.Load(sink, place), count=4, **options)
         self.result: Report | BaseException | None = None
         self._spout = FlowControlSpout(
             name="numbers",
@@ -121,7 +130,33 @@ def test_sqlite_a_writer_that_is_stopped(
         run.finish()
     assert sqlite(_EXACT) == _WANTED
     assert [ended for ended, _ in run.bolts.ended] == [bolt]
-    assert f"{bolt} has been silent since" in run.said
+    assert re.search(rf"{bolt} \(process \d+\) has been silent since .*, at work on p", run.said)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by", ["its number", "Spark"])
+def test_sqlite_a_spark_worker_that_is_stopped(
+    spark: Any,
+    tmp_path: Path,
+    sqlite: Callable[[str], list[Any]],
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed by its number, as workers are on this machine; and as if they were not."""
+    from pyspark_flowctl.bolts import SparkBolts
+
+    if by == "Spark":
+        monkeypatch.setattr("pyspark_flowctl.bolts.kill_worker", lambda pid: None)
+    sink = SqlSink(f"sqlite:///{tmp_path}/out.db", table="lines", schema=sink_parts.SCHEMA)
+    count = lambda: sqlite("SELECT count(*) FROM lines")[0][0]  # noqa: E731
+    with Running(tmp_path, sink, count, make_bolts=SparkBolts, spark=spark) as run:
+        bolt = run.freeze()
+        pid = int((tmp_path / f"{bolt}.pid").read_text())
+        run.await_work()
+        until(lambda: int((tmp_path / f"{bolt}.pid").read_text()) != pid, "its return")
+        run.finish()
+    assert sqlite(_EXACT) == _WANTED
+    assert f"{bolt} restarts: it was ended (silent since" in run.said
 
 
 # -- Postgres --------------------------------------------------------------------------------
