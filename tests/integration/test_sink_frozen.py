@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import sqlite3
 import threading
 import time
@@ -38,6 +41,7 @@ class Running:
         count_rows: Callable[[], int],
         *,
         make_bolts: Callable[..., Any] = sink_parts.ProcessBolts,
+        settings: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.place = place
@@ -50,7 +54,7 @@ class Running:
             producer=ListProducer(RECORDS),
             bolts=self.bolts,
             checkpoint=FailingStore(),
-            settings=Settings().with_overrides({"tuple.records_max": 10}),
+            settings=Settings().with_overrides({"tuple.records_max": 10, **(settings or {})}),
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -67,6 +71,10 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         (self.place / "hurry").touch()
+        if (self.place / "frozen").exists():  # the test failed: nothing stays behind
+            pid = int((self.place / "frozen.pid").read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._thread.join(60)
 
     def freeze(self) -> str:
@@ -80,7 +88,11 @@ class Running:
         """Work goes on elsewhere, in time."""
         time.sleep(0.5)  # what committed just before is there
         before = self.count_rows()
-        until(lambda: self.count_rows() > before + 100, "work elsewhere", patience_s=45)
+        until(
+            lambda: self.count_rows() > before + 100,
+            f"work elsewhere than on {(self.place / 'frozen').read_text()}; said: {self.said}",
+            patience_s=25,
+        )
         took_s = time.monotonic() - self.frozen_at_s
         assert took_s <= WITHIN_S, f"{took_s:.1f} s"
 
@@ -166,7 +178,7 @@ def test_sqlite_a_spark_worker_that_is_stopped(
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with sink_parts.socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    server = sink_parts.Postgres(tmp_path_factory.mktemp("pg"), port)
+    server = sink_parts.Postgres(tmp_path_factory.mktemp("pg"), port, host="0.0.0.0")
     server.start()
     yield server
     server.kill()
@@ -186,14 +198,71 @@ def _rows(database: Any) -> int:
         return 0
 
 
-def _sink(uri: str) -> SqlSink:
-    return SqlSink(connect=sink_parts.Connect(uri), table="lines", schema=sink_parts.SCHEMA)
+def _sink(database: Any) -> SqlSink:
+    connect = sink_parts.Connect(database.port)
+    return SqlSink(connect=connect, table="lines", schema=sink_parts.SCHEMA)
 
 
 def test_postgres_a_writer_that_is_stopped(tmp_path: Path, database: Any) -> None:
-    with Running(tmp_path, _sink(database.uri), lambda: _rows(database)) as run:
+    with Running(tmp_path, _sink(database), lambda: _rows(database)) as run:
         bolt = run.freeze()
         run.await_work()
         run.finish()
     assert database.execute(_EXACT) == _WANTED
     assert [ended for ended, _ in run.bolts.ended] == [bolt]
+
+
+def test_postgres_is_killed_and_back_after_6_s(tmp_path: Path, database: Any) -> None:
+    """Exact, no attempt used up, nothing given up: nothing was wrong with the records."""
+    with Running(tmp_path, _sink(database), lambda: _rows(database)) as run:
+        database.kill()
+        time.sleep(6)
+        database.start()
+        run.finish()
+    assert database.execute(_EXACT) == _WANTED
+    assert run.bolts.ended == []
+
+
+# -- links that are cut ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def links() -> Iterator[Any]:
+    if not sink_parts.can_cut():
+        pytest.skip("network namespaces need root and ip(8)")
+    with sink_parts.Links(4) as links:
+        yield links
+
+
+# All of this machine's addresses; each bolt knows its own of the driver.
+_LISTEN = {"listen.host": "0.0.0.0", "listen.advertise": "127.0.0.1", "listen.tls": "off"}
+
+
+def test_sqlite_a_writer_whose_link_is_cut(
+    tmp_path: Path, sqlite: Callable[[str], list[Any]], links: Any
+) -> None:
+    (tmp_path / "cut").touch()
+    sink = SqlSink(f"sqlite:///{tmp_path}/out.db", table="lines", schema=sink_parts.SCHEMA)
+    count = lambda: sqlite("SELECT count(*) FROM lines")[0][0]  # noqa: E731
+    with Running(tmp_path, sink, count, links=links, settings=_LISTEN) as run:
+        bolt = run.freeze()
+        links.cut(bolt)
+        run.await_work()
+        run.finish()
+    assert sqlite(_EXACT) == _WANTED
+
+
+def test_postgres_a_writer_whose_link_is_cut_or_whose_node_has_no_power(
+    tmp_path: Path, database: Any, links: Any
+) -> None:
+    """Nobody can end it: the server has to see by itself that it is gone."""
+    (tmp_path / "cut").touch()
+    with Running(
+        tmp_path, _sink(database), lambda: _rows(database), links=links, settings=_LISTEN
+    ) as run:
+        bolt = run.freeze()
+        run.bolts.out_of_reach.add(bolt)
+        links.cut(bolt)
+        run.await_work()
+        run.finish()
+    assert database.execute(_EXACT) == _WANTED
