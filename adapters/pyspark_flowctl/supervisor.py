@@ -14,8 +14,8 @@ from pyspark_flowctl.jobs import SparkJobs
 from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy, from_spark
 from pyspark_flowctl.task import BoltTask
 
-# A cancelled job returns within 0.1 s (classic) and 1 s (Connect); one that was being submitted just
-# then is caught by the next try.
+# A cancelled job returns within 0.1 s (classic) and 1 s (Connect); one that was just being
+# submitted is caught by the next try.
 _END_TRIES = 5
 _END_EVERY_S = 2.0
 

@@ -11,7 +11,7 @@ from typing import Literal
 from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.errors import BoltsUnavailableError, FencedError
+from flowctl.errors import BoltsUnavailableError, FencedError, FlowctlError
 from flowctl.instrumentation.numbers import count
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import (
@@ -320,6 +320,7 @@ class Run:
         if not self.control.core.guarantee.commits_on_interval:
             return  # all that was sent was saved before (S88)
         if isinstance(self.control.error, FencedError):
+            self._rise_above(self.control.error)
             return  # the newer driver's checkpoint stands
         if self.control.store_away_since_s is not None:
             self._view.message(
@@ -332,6 +333,23 @@ class Run:
         except BaseException as error:
             self.save_error = error
             raise
+
+    def _rise_above(self, error: FencedError) -> None:
+        """The sink knows a newer driver.  If the store doesn't, let the next run begin above it."""
+        newest = error.newest_epoch
+        if newest is None or newest <= self._epoch:
+            return
+        try:
+            self.checkpointer.rise_above(newest)
+        except FlowctlError:  # there is a newer driver, or the store is away: what was said stands
+            return
+        self.control.error = FencedError(
+            f"{error.problem} No driver of epoch {newest} is known to the checkpoint store, where"
+            f" {self._epoch} is the newest: it was emptied, or a driver's clock was wrong once.",
+            remedy=f"Start the job again: its epoch will be above {newest}, and the sink takes it."
+            " Only if another driver of this job writes there, with a store of its own, stop one.",
+            newest_epoch=newest,
+        )
 
     def _stop_parts(self) -> None:
         """END to the bolts first: they leave by themselves; then cancel what is left."""
