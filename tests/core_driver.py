@@ -81,7 +81,7 @@ class Driver:
         """Set the bolt's window, as an ack might have."""
         consumer = self.core.bolts[bolt]
         consumer.policy.window = window
-        self.core._note_room(consumer)
+        self.core.book.changed(consumer)
 
     def remove(self, bolt: str, **how: Any) -> None:
         self.core.remove_bolt(bolt, now_s=self.clock(), **how)
@@ -124,9 +124,16 @@ class Driver:
         self._settle()
         return outcome
 
-    def fail(self, emission: Emission, *, epoch: int = 1) -> AckOutcome:
+    def fail(
+        self, emission: Emission, *, epoch: int = 1, record_index: int | None = None
+    ) -> AckOutcome:
         outcome = self.core.on_fail(
-            emission.bolt, epoch, emission.tuple_id, reason="boom", now_s=self.clock()
+            emission.bolt,
+            epoch,
+            emission.tuple_id,
+            reason="boom",
+            now_s=self.clock(),
+            record_index=record_index,
         )
         self._settle()
         return outcome

@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from flowctl.config import Settings
 from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
+from flowctl.errors import RetryLater
+from flowctl.runtime.spout import _report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
+from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.job import random_ids
 from flowctl.topology.stages import LocalStages
@@ -67,7 +72,9 @@ class Hub:
         has_dead_letter: bool = False,
         listener: Any = None,
         in_order: bool = False,
+        chance: Callable[[], float] | None = lambda: 0.0,
     ) -> None:
+        """``chance`` is of the jitter of back-offs, none by default; None: as in a real run."""
         job = self.job = made.job(
             LocalStages(),
             checkpoint=MemoryCheckpointStore(),
@@ -76,6 +83,8 @@ class Hub:
             listener=listener,
             next_id=next_id or random_ids(),
         )
+        if chance is not None:
+            job.chance = chance
         self.ends: list[Any] = []
         job._teller.ended = self.ends.append  # type: ignore[method-assign]
         core = job._make_core(checkpoint or Checkpoint())
@@ -96,6 +105,12 @@ class Hub:
     @property
     def figures(self) -> Any:
         return self.core.tree_figures()
+
+    def report(self, outcome: Any = "finished") -> TopologyReport:
+        """What a run that ends now would report of the topology."""
+        self.job._teller.start()
+        made = _report_of_no_run("test", KeyboardInterrupt())
+        return self.job._extended(msgspec.structs.replace(made, outcome=outcome))
 
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""
@@ -153,6 +168,17 @@ class Hub:
             now_s=self.now_s,
         )
 
+    def refuse(self, emission: Emission, refusal: RetryLater) -> Any:
+        """The worker says that a whole tuple was refused."""
+        return self.core.on_refused(
+            emission.bolt,
+            self.epoch[emission.bolt],
+            emission.tuple_id,
+            reason=str(refusal),
+            after_s=refusal.after_s,
+            now_s=self.now_s,
+        )
+
     def step(self) -> bool:
         """Emit, then process the oldest tuple; False if there was none."""
         self.emit()
@@ -163,7 +189,10 @@ class Hub:
             return False
         emission = self.in_flight.popleft()
         self.now_s += RECORD_S * len(emission.records)
-        self.ack(emission, self.process_one(emission))
+        try:
+            self.ack(emission, self.process_one(emission))
+        except RetryLater as refusal:
+            self.refuse(emission, refusal)
         return True
 
     def run(self, *, until_s: float = 60.0) -> None:

@@ -47,8 +47,8 @@ class SparkBolts:
 
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
     travel by value, everything else must be installed on the workers, flowctl too.  ``count`` and
-    ``master`` may be changed until then.  With fewer Spark slots than bolts, those run that find one.
-    Methods are to be called from one thread.
+    ``master`` may be changed until then.  With fewer Spark slots than bolts, those run that find
+    one.  Methods are to be called from one thread.
     """
 
     def __init__(

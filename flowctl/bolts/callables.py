@@ -67,10 +67,12 @@ def refuse_async(part: object, methods: Iterable[str], field: str) -> None:
 
 
 def is_async(process: Any) -> bool:
-    """Whether ``process`` was written as ``async def``, also below a decorator's wrapper."""
-    return _is_coroutine_function(process) or any(
-        _is_coroutine_function(inner) for inner in _wrapped_by(process)
-    )
+    """Whether ``process`` is an ``async def``: a function, method, partial, or ``__call__``.
+
+    A plain decorator around one is not: it may well be what runs it (``asyncio.run``).  If it
+    hands the coroutine back, :func:`check_returned` refuses that.
+    """
+    return _is_coroutine_function(process)
 
 
 def check_returned(made: Any) -> None:
@@ -94,7 +96,8 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
         name = getattr(made, "__qualname__", "?")
         return (
             f"a coroutine ({name})",
-            f"Give the `async def` itself as process, or await {name} in one.",
+            f"Give the `async def` itself as process, or await {name} in one; a decorator around"
+            " it has to be async too.",
         )
     if inspect.isasyncgen(made) or inspect.isgenerator(made):
         kind = "a generator" if inspect.isgenerator(made) else "an async generator"
@@ -142,19 +145,6 @@ def _without_partial(call: Any) -> Any:
         else:
             break
     return call
-
-
-def _wrapped_by(process: Any) -> Iterable[Any]:
-    """What decorators that keep ``__wrapped__`` were put around, from the outside in."""
-    inner = _without_partial(process)
-    for _ in range(_WRAPPERS_MAX):
-        if not inspect.isroutine(inner) and not hasattr(inner, "__wrapped__"):
-            inner = inspect.getattr_static(type(inner), "__call__", None)
-        inner = getattr(inner, "__wrapped__", None)
-        if inner is None:
-            return
-        inner = _without_partial(inner)
-        yield inner
 
 
 def _check_arguments(process: Any, field: str, given: str) -> None:

@@ -24,16 +24,25 @@ class Idleness:
     @contextmanager
     def one(self) -> Iterator[None]:
         """One slot is idle while inside."""
-        since_s = time.monotonic()
-        self.idle_slots += 1
-        self._since_sum_s += since_s
+        since_s = self.begin()
         try:
             yield
         finally:
-            self.idle_slots -= 1
-            # Exactly 0 when nobody is idle, or rounding would pile up.
-            self._since_sum_s = self._since_sum_s - since_s if self.idle_slots else 0.0
-            self._total_s += time.monotonic() - since_s
+            self.end(since_s)
+
+    def begin(self) -> float:
+        """One slot is idle from now on; return what :meth:`end` needs."""
+        since_s = time.monotonic()
+        self.idle_slots += 1
+        self._since_sum_s += since_s
+        return since_s
+
+    def end(self, since_s: float) -> None:
+        """A slot that was idle is not any more."""
+        self.idle_slots -= 1
+        # Exactly 0 when nobody is idle, or rounding would pile up.
+        self._since_sum_s = self._since_sum_s - since_s if self.idle_slots else 0.0
+        self._total_s += time.monotonic() - since_s
 
     def total_s(self) -> float:
         """Idle time until now [s], 0 or more."""

@@ -18,12 +18,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.sending import Sending
 from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
@@ -74,7 +75,10 @@ class Link:
     :meth:`prolong` for any.  Process threads wait by ``endpoint.wait``: for tuples, and where the
     connection takes no more.
     ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
-    ``on_end`` is called when it has; set it before :meth:`start`.  From any thread, perhaps twice.
+    An event loop does not wait: it takes by :meth:`take_now`, and reports by :meth:`report` and
+    :meth:`flush`.  ``on_end`` is called when the link has ended, perhaps twice, and ``on_tuples``
+    when there are tuples for slots that found none; both from any thread, to be set before
+    :meth:`start`.
     """
 
     def __init__(self, stream: Stream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
@@ -104,15 +108,12 @@ class Link:
         self._prolonged: dict[int, None] = {}  # to be told with the next heartbeat, each once
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_tuples: Callable[[], None] = lambda: None
+        self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
         self.revoked = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
         self._sending = threading.Lock()
-        self._backpressure = Idling(
-            make_wait_strategy(
-                self._wait, WaitSituation.BACK_PRESSURE_WAIT, park=self._await_writable
-            ),
-            Stretch("backpressure_began", "backpressure_ended", bolt=bolt),
-        )
+        self._out = Sending(stream, endpoint.wait, bolt=bolt)
         self._thread = threading.Thread(target=self._run, name=f"flowctl-link-{bolt}", daemon=True)
 
     def start(self) -> None:
@@ -147,8 +148,49 @@ class Link:
             queued = len(self._queue) > 0
             if queued and self._promised and self._waiting_acks < _ACKS_PER_SEND:
                 return self._take(idling)
-        self._flush()
+        self.flush()
         return self.take(idling)
+
+    def report(self, outcome: Outcome, slot: Hashable) -> bool:
+        """Report on a tuple with the next :meth:`flush`; whether that changes who may take one."""
+        with self._changed:
+            was_shut = self._pauses.is_shut
+            self._note(outcome, slot)
+            self._writer.append(outcome)
+            self._waiting_acks += 1
+            self._reported = True
+            return was_shut or self._pauses.is_shut
+
+    def take_now(self, slot: Hashable) -> Work | float | None:
+        """Return a tuple for ``slot``, or how long it has to wait for one to be allowed [s].
+
+        None: there is none, or the link has ended; the slot is idle until it asks again.
+        """
+        with self._changed:
+            since_s = self._idle_since_s.pop(slot, None)
+            if since_s is not None:
+                self._idleness.end(since_s)
+            if self.ended is not None:
+                return None
+            if not self._pauses.is_free and (pause_s := self._pause_s(slot)) > 0:
+                return pause_s
+            if not self._queue:
+                self._idle_since_s[slot] = self._idleness.begin()
+                return None
+            return self._next(slot)
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether some slot may have to wait though there are tuples."""
+        return not self._pauses.is_free
+
+    def flush(self) -> None:
+        """Send what was reported.  Nothing is taken from the queue by a thread that waits here."""
+        with self._sending:
+            with self._changed:
+                data = self._writer.take()
+                self._waiting_acks = 0
+            self._out.send(data)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Tell, with the next heartbeat, that an input takes longer, and so all of ``batch``.
@@ -172,7 +214,7 @@ class Link:
             self._thread.join()
         self._stream.close()
 
-    def _note(self, outcome: Outcome, slot: Idling) -> None:
+    def _note(self, outcome: Outcome, slot: Hashable) -> None:
         """Learn from an outcome whether the target takes more.  Holding _changed."""
         pauses = self._pauses
         if isinstance(outcome, FailFrame):
@@ -194,16 +236,18 @@ class Link:
                 break
             else:
                 self._idle(idling)
-        if self.ended is not None:
-            return None
+        return None if self.ended is not None else self._next(idling)
+
+    def _next(self, slot: Hashable) -> Work:
+        """Holding _changed, with something queued."""
         if not self._pauses.is_free:
-            self._pauses.begun(idling, time.monotonic())
-            self._changed.notify_all()
+            self._pauses.begun(slot, time.monotonic())
+            self._changed.notify_all()  # who is idle may have to wait now
         frame, received_at_s = self._queue.popleft()
         self._last_tuple_id = frame.tuple_id
         return Work(frame, received_at_s, self._idleness.total_s())
 
-    def _pause_s(self, slot: Idling) -> float:
+    def _pause_s(self, slot: Hashable) -> float:
         return self._pauses.wait_s(slot, time.monotonic())
 
     def _idle(self, idling: Idling) -> None:
@@ -225,33 +269,6 @@ class Link:
             self._changed.acquire()
         if self.ended is not None:
             raise WaitInterrupted
-
-    def _flush(self) -> None:
-        with self._sending:
-            with self._changed:
-                data = self._writer.take()
-                self._waiting_acks = 0
-            self._send(data)
-
-    def _send(self, data: bytearray) -> None:
-        """Send all, in order; a connection that is gone is the link thread's to notice.
-
-        Nothing is taken from the queue meanwhile by whoever waits here.  Holding _sending.
-        """
-        try:
-            while data:
-                del data[: self._stream.send(data)]
-                if data:
-                    self._backpressure.wait()
-        except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
-            pass
-        self._backpressure.over()
-
-    def _await_writable(self, timeout_s: float) -> None:
-        """A :data:`Parking`: a stop ends it by shutting down the connection."""
-        writable = select.poll()
-        writable.register(self._stream.fileno(), select.POLLOUT)
-        writable.poll(timeout_s * 1000)
 
     # -- the link thread -------------------------------------------------------------------
 
@@ -319,6 +336,9 @@ class Link:
                 self._queue.extend(tuples)
                 self._promise(now_s)
                 self._changed.notify(min(len(tuples), self._slots))
+                waited_for = len(self._idle_since_s) > 0
+            if waited_for:
+                self.on_tuples()
 
     def _promise(self, now_s: float) -> None:
         """Holding _changed: acks may wait for each other, the link will look."""
@@ -340,7 +360,7 @@ class Link:
             waiting = self._waiting_acks > 0
         self._look_at_s = now_s + _ACK_DELAY_S
         if waiting:
-            self._flush()
+            self.flush()
 
     def _give_back(self, tuple_ids: set[int]) -> None:
         with self._changed:
@@ -351,7 +371,7 @@ class Link:
                 self._queue.extend(kept)
             self._writer.append(Revoked(given))
             self.revoked += len(given)
-        self._flush()
+        self.flush()
 
     def _beat(self) -> None:
         with self._changed:
@@ -366,7 +386,7 @@ class Link:
             self._writer.append(beat)
             if self._queue:
                 self._promise(time.monotonic())
-        self._flush()
+        self.flush()
 
     def _end(self, why: str) -> None:
         with self._changed:

@@ -16,27 +16,14 @@ _ERROR_CHARS_MAX: Final = 1_000
 _TRACEBACK_CHARS_MAX: Final = 4_000
 
 
-class Times:
-    """Durations of one tuple [s], as in :class:`flowctl.core.records.Ack`."""
+def ack_of(
+    frame: TupleFrame, batch: Batch, times_s: tuple[float, float, float], made: object
+) -> AckFrame:
+    """Return the ack of a tuple for which ``process`` returned ``made``.
 
-    __slots__ = ("idle_total_s", "service_s", "wait_s")
-
-    def __init__(self, wait_s: float, service_s: float, idle_total_s: float) -> None:
-        self.wait_s = wait_s
-        self.service_s = service_s
-        self.idle_total_s = idle_total_s
-
-
-def ack_of(frame: TupleFrame, batch: Batch, times: Times, made: object) -> AckFrame:
-    """Return the ack of a tuple for which ``process`` returned ``made``."""
-    said = (
-        frame.tuple_id,
-        frame.attempt,
-        times.wait_s,
-        times.service_s,
-        times.idle_total_s,
-        batch.sink_s,
-    )
+    ``times_s``: ``wait_s``, ``service_s`` and ``idle_total_s`` of :class:`AckFrame`.
+    """
+    said = (frame.tuple_id, frame.attempt, *times_s, batch.sink_s)
     if isinstance(made, Settlement):  # a topology's bolt settles each input by itself
         return SettledFrame(*said, made)
     if batch.rejected or batch.left_out:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link, Outcome, Work
-from flowctl.bolts.outcomes import Times, ack_of, fail_of
 from flowctl.bolts.refusals import RefusalRule
-from flowctl.core.records import Batch, Span
+from flowctl.bolts.turns import Turns
 from flowctl.errors import EnvironmentFault
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import TupleFrame, Welcome
+from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
-
-if TYPE_CHECKING:
-    from flowctl.bolts.coroutines import BoltLoop
 
 # The spout listens before it starts bolts, so what fails is a full door or a short break of the
 # net: eight tries over some 6 s.
@@ -86,10 +80,9 @@ class FlowControlBolt:
         self._process = process
         self._slots = slots
         self._refusal = refusal
-        self._loop: BoltLoop | None = None  # only if process is async
         self._cancelled = threading.Event()
         self._link: Link | None = None
-        self._tallies: list[_Tally] = []
+        self._tallies: list[Turns] = []  # of each thread
         self._interrupt: BaseException | None = None
 
     def run(self) -> BoltSummary:
@@ -98,21 +91,17 @@ class FlowControlBolt:
         self._link = link
         if isinstance(self._process, PerConnection):
             self._process = self._process.for_connection(self._bolt)
-        if is_async(self._process):
-            from flowctl.bolts.coroutines import BoltLoop
-
-            self._loop = BoltLoop(self._bolt)
-            link.on_end = self._loop.cancel
-        link.start()
         try:
             if self._cancelled.is_set():
                 link.close("cancelled")
-            self._work_in_all_slots(link, welcome)
+            if is_async(self._process):
+                self._work_in_loop(link, welcome)
+            else:
+                link.start()
+                self._work_in_all_slots(link, welcome)
         finally:
             link.close("cancelled")
             link.join()
-            if self._loop is not None:
-                self._loop.close()
         if self._interrupt is not None:
             raise self._interrupt
         return self._summary(link, welcome)
@@ -172,75 +161,33 @@ class FlowControlBolt:
             self._interrupt = error
             link.close("cancelled")
 
+    def _work_in_loop(self, link: Link, welcome: Welcome) -> None:
+        from flowctl.bolts.coroutines import AsyncProcess, work_in_loop
+
+        process = cast("AsyncProcess", self._process)
+        work_in_loop(link, process, self._turns(link, welcome), self._slots)
+
     def _work(self, link: Link, welcome: Welcome) -> None:
-        tally = _Tally()
-        self._tallies.append(tally)
+        turns = self._turns(link, welcome)
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            outcome = self._outcome(work, welcome, tally)
-            if outcome is None:
-                return
-            work = link.report_and_take(outcome, idling)
+            work = link.report_and_take(self._outcome(work, turns), idling)
 
-    def _outcome(self, work: Work, welcome: Welcome, tally: _Tally) -> Outcome | None:
-        """Call ``process`` on one tuple; None if the bolt ended before that did."""
-        frame = work.frame
-        batch = self._batch(frame, welcome)
-        started_at_s = time.monotonic()
-        called = self._call(batch)
-        if called is None:
-            return None
-        made, error = called
-        if error is not None:
-            tally.failed += 1
-            return fail_of(frame, error, batch.reading_index, self._refusal)
-        service_s = time.monotonic() - started_at_s
-        tally.acked += 1
-        tally.records += len(frame.records)
-        tally.service_s += service_s
-        times = Times(started_at_s - work.received_at_s, service_s, work.idle_total_s)
-        return ack_of(frame, batch, times, made)
-
-    def _call(self, batch: Batch) -> tuple[Any, BaseException | None] | None:
-        """What ``process`` returned and raised."""
+    def _outcome(self, work: Work, turns: Turns) -> Outcome:
+        """Call ``process`` on one tuple."""
+        turn = turns.begin(work)
         try:
-            made = self._process(batch)
-            if self._loop is not None and inspect.isawaitable(made):
-                awaited = self._await(self._loop, made)
-                if awaited is None or awaited[1] is not None:
-                    return awaited
-                made = awaited[0]
+            made: Any = self._process(turn.batch)
             check_returned(made)
         except (Exception, SystemExit) as error:
-            return None, error
-        return made, None
+            return turn.raised(error)
+        return turn.returned(made)
 
-    def _await(self, loop: BoltLoop, made: Any) -> tuple[Any, BaseException | None] | None:
-        from flowctl.bolts.coroutines import Cancelled, is_interrupt
-
-        try:
-            made, error = loop.outcome_of(made)
-        except Cancelled:
-            return None
-        if error is not None and is_interrupt(error):
-            raise error
-        return made, error
-
-    def _batch(self, frame: TupleFrame, welcome: Welcome) -> Batch:
-        records = frame.records
-        span = Span(
-            self._endpoint.job,
-            frame.partition,
-            records[0].position,
-            records[-1].position,
-            welcome.job_epoch,
-            frame.acked_through,
-        )
-        batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
-        if self._link is not None:
-            batch.tell_prolonged = self._link.prolong
-        return batch
+    def _turns(self, link: Link, welcome: Welcome) -> Turns:
+        turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal)
+        self._tallies.append(turns)
+        return turns
 
     def _summary(self, link: Link, welcome: Welcome) -> BoltSummary:
         return BoltSummary(
@@ -253,15 +200,3 @@ class FlowControlBolt:
             records=sum(tally.records for tally in self._tallies),
             service_s=sum(tally.service_s for tally in self._tallies),
         )
-
-
-class _Tally:
-    """Counts of one process thread: no lock needed."""
-
-    __slots__ = ("acked", "failed", "records", "service_s")
-
-    def __init__(self) -> None:
-        self.acked = 0
-        self.failed = 0
-        self.records = 0
-        self.service_s = 0.0

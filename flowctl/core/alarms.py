@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.state import Liveness
 
 
 class Alarms:
@@ -54,4 +55,4 @@ class Alarms:
     @staticmethod
     def _is_stale(entry: tuple[float, int, AdaptiveFlowConsumer]) -> bool:
         at_s, _, consumer = entry
-        return consumer.is_gone or consumer.alarm_s != at_s
+        return consumer.liveness is Liveness.GONE or consumer.alarm_s != at_s

@@ -59,6 +59,12 @@ class Cut(msgspec.Struct, gc=False, eq=False):
     records: Sequence[Record]
     size_bytes: int
 
+    def part(self, start: int, stop: int) -> Cut:
+        """Return its records ``start`` to ``stop``; their bytes are a share, not counted."""
+        records = self.records[start:stop]
+        size_bytes = self.size_bytes * len(records) // len(self.records)
+        return Cut(self.partition, self.seq + start, records, size_bytes)
+
 
 class SendBuffer:
     """First in, first out.  ``records`` and ``size_bytes`` say how full it is.  Not thread-safe."""

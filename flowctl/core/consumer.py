@@ -6,34 +6,37 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from flowctl.core.events import BoltState, FlowEvent, StateChanged, WindowChanged
+from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.records import Ack
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
-from flowctl.core.state import TRANSITIONS, Signal
+from flowctl.core.state import LIVENESS, Liveness, Sign, Signal
+from flowctl.core.strays import Strays
+from flowctl.core.telling import StateTeller
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample, make_policy
 
 NEVER: Final = float("inf")
 NOT_QUEUED: Final = NEVER
+_SILENT: Final = (Liveness.SUSPECT, Liveness.DOWN)
 # For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
 _RTTS_KEPT = 32
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
-# A window's move is told when it is at least a sixteenth of it: of one of 200, single steps are
-# noise, and an event costs as much as an ack.
-_TELL_WINDOW = 16
+# A bolt that was refused rests as long as its worker does (bolts/refusals.py): half a second, then
+# twice as long each time, up to 2 s: at most two calls a second while the target refuses.
+_REST_FIRST_S = 0.5
+_REST_MAX_S = 2.0
 
 
 class AdaptiveFlowConsumer:
     """What the spout knows of one bolt.  Not thread-safe; owned by ``SpoutCore``.
 
     ``flight`` holds the tuples it was sent and is waited for, oldest first.  ``strays`` are
-    those it may still hold though nobody waits for it any more (expired, or done elsewhere):
-    they take room in the window until it is known that they are gone, so that a bolt never
-    holds more than its window.  ``is_fifo``: one slot, and acks come in the order of sending, so
+    those it may still hold though nobody waits for it any more (expired, or done elsewhere).
+    ``is_fifo``: one slot, and acks come in the order of sending, so
     that the ack of a later tuple proves an earlier one lost.
 
     ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window
@@ -44,11 +47,11 @@ class AdaptiveFlowConsumer:
 
     __slots__ = (
         "_by_signs",
-        "_events",
         "_full_at_s",
+        "_is_full",
         "_settings",
+        "_teller",
         "_window_max",
-        "_window_told",
         "acked",
         "alarm_s",
         "armed_at_s",
@@ -59,26 +62,23 @@ class AdaptiveFlowConsumer:
         "has_room",
         "heard_at_s",
         "idle_said_at_s",
-        "is_down",
         "is_fifo",
-        "is_full",
-        "is_gone",
-        "is_stalled",
-        "is_suspect",
         "last_rtts_s",
         "last_services_s",
+        "liveness",
         "moved_away",
         "place",
         "policy",
         "queued_s",
         "records_acked",
         "records_held",
+        "refused_in_a_row",
+        "rests_until_s",
         "rtt",
         "sends_heartbeats",
         "sent",
         "service",
         "slots",
-        "state",
         "strays",
         "suspect_since_s",
     )
@@ -103,20 +103,19 @@ class AdaptiveFlowConsumer:
         self.policy = make_policy(settings.window, learned=learned)
         self.rtt = RttEstimator(settings.timeout)
         self.service = ServiceModel(pool)
-        self.state = BoltState.NORMAL
+        self._teller = StateTeller(bolt, self.policy, events)
         self.flight: dict[int, FlowTuple] = {}
         self.records_held = 0  # of the tuples in flight
-        self.strays: dict[int, float] = {}  # tuple id → when we stopped waiting for it
+        self.strays = Strays()
         self.heard_at_s = now_s
         self.sends_heartbeats = False
         self.idle_said_at_s = -NEVER  # when its last heartbeat came, if that said: nothing to do
         self.armed_at_s = now_s  # since when the oldest tuple in flight is waited for
-        self.is_full = False  # by its last heartbeat: all slots at work
-        self.is_stalled = False  # full, alive, and its oldest tuple is overdue
-        self.is_suspect = False
+        self._is_full = False  # by its last heartbeat: all slots at work
+        self.liveness = Liveness.ALIVE
+        self.rests_until_s = -NEVER  # where it rests
+        self.refused_in_a_row = 0
         self.suspect_since_s = now_s
-        self.is_down = False
-        self.is_gone = False
         self.alarm_s = NEVER  # when the spout will look at it next; the alarms' to set
         self.queued_s = NOT_QUEUED  # the dispatcher's to set, and its place there
         self.place = -1
@@ -130,11 +129,14 @@ class AdaptiveFlowConsumer:
         self._by_signs = settings.timeout.rule == "signs"
         self._settings = settings
         self._window_max = settings.window.max
-        self._window_told = int(self.policy.window)
-        self._events = events
         self.refresh()
 
     # -- how much it may hold ------------------------------------------------------------
+
+    @property
+    def state(self) -> BoltState:
+        """NORMAL, SLOW or BUSY, for people: nothing is decided by it."""
+        return self._teller.state
 
     @property
     def window(self) -> int:
@@ -147,9 +149,16 @@ class AdaptiveFlowConsumer:
         return len(self.flight) + len(self.strays)
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether it is silent: suspect or down."""
+        return self.liveness in _SILENT
+
+    @property
     def is_out(self) -> bool:
         """Whether no tuple should wait for it: suspect, or nothing but strays in its window."""
-        return self.is_suspect or not (self.flight or self.has_room)
+        if self.is_suspect:
+            return True
+        return not (self.flight or self.has_room or self.liveness is Liveness.RESTING)
 
     @property
     def watches_signs(self) -> bool:
@@ -175,7 +184,7 @@ class AdaptiveFlowConsumer:
             held += len(strays)
             work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
-        if self.is_suspect or self.is_stalled or self.is_gone:
+        if self.liveness is not Liveness.ALIVE:
             self.has_room = False
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
@@ -212,12 +221,26 @@ class AdaptiveFlowConsumer:
             self.records_held -= len(flow_tuple.cut.records)
         return flow_tuple
 
+    def let_stray(self, tuple_id: int, now_s: float) -> FlowTuple | None:
+        """A tuple is not waited for any more, but the bolt may have it still; None: it had not."""
+        flow_tuple = self.take_out(tuple_id)
+        if flow_tuple is not None:
+            self.strays[tuple_id] = now_s
+        return flow_tuple
+
     def take_all(self) -> list[FlowTuple]:
         """Nothing is waited for any more; return what was, oldest first."""
         held = list(self.flight.values())
         self.flight.clear()
         self.records_held = 0
         return held
+
+    def leave(self) -> None:
+        """The bolt went: it gets nothing more, and what it knew of strays is void."""
+        self._see(Sign.LEFT)
+        self.has_room = False
+        self.strays.clear()
+        self.service.leave()
 
     def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
         """These strays are waited for again, before all else that it holds."""
@@ -235,11 +258,12 @@ class AdaptiveFlowConsumer:
         self.records_held -= records
         self.acked += 1
         self.records_acked += records
+        self.refused_in_a_row = 0
         rtt_s = now_s - flow_tuple.sent_at_s
         self._learn(ack, now_s, rtt_s, records)
         self.armed_at_s = now_s
         if self.strays:
-            self._forget_strays(flow_tuple.sent_at_s)
+            self.strays.forget_before(flow_tuple.sent_at_s)
         limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
         signal = self.policy.on_ack(
             AckSample(
@@ -256,9 +280,29 @@ class AdaptiveFlowConsumer:
             )
         )
         if signal is not None:
-            self._signal(signal, now_s, rtt_s)
-        elif self.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
-            self._signal(Signal.IN_RANGE, now_s, rtt_s)
+            self._teller.signal(signal, now_s, rtt_s)
+        elif self._teller.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
+            self._teller.signal(Signal.IN_RANGE, now_s, rtt_s)
+
+    def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """It processed a tuple that was not waited for any more."""
+        self.refused_in_a_row = 0
+        self.acked += 1
+        self.records_acked += len(flow_tuple.cut.records)
+        self.strays.pop(flow_tuple.tuple_id, None)
+        if not flow_tuple.is_hedged:
+            self.rtt.on_spurious(now_s)
+
+    def on_refused(self, sent_at_s: float, now_s: float) -> None:
+        """The target refused it: SLOW, its window shrinks; it rests unless other slots work."""
+        self.policy.on_expired(now_s, sent_at_s)
+        self._teller.signal(Signal.REFUSED, now_s, None)
+        self.armed_at_s = now_s
+        if not self.flight or self.slots == 1:
+            rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2**self.refused_in_a_row)
+            self.refused_in_a_row += 1
+            self._see(Sign.REFUSED)
+            self.rests_until_s = now_s + rest_s
 
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
@@ -281,27 +325,12 @@ class AdaptiveFlowConsumer:
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
-    def _forget_strays(self, acked_sent_at_s: float) -> None:
-        """Drop the strays that the bolt must be rid of.
-
-        It takes tuples in order, so when it acks one that was sent after we gave a stray up,
-        that stray was lost or is in a slot of its own.
-        """
-        for tuple_id, since_s in list(self.strays.items()):
-            if since_s < acked_sent_at_s:
-                del self.strays[tuple_id]
-
     def strays_due_s(self) -> float:
-        """When to give up the oldest stray of a bolt that does not tell what it holds.
-
-        Without that, one lost tuple would take its place in the window for ever (S48).
-        """
-        if not self.strays or self.sends_heartbeats:
-            return float("inf")
-        return next(iter(self.strays.values())) + self.rtt.rto_s
+        """When to give up the oldest stray; never, if its heartbeats tell what it holds."""
+        return NEVER if self.sends_heartbeats else self.strays.due_s(self.rtt.rto_s)
 
     def drop_old_strays(self, now_s: float) -> None:
-        """Give up the strays whose time has come by :meth:`strays_due_s`."""
+        """Give up the strays whose time has come."""
         while self.strays_due_s() <= now_s:
             del self.strays[next(iter(self.strays))]
 
@@ -310,25 +339,48 @@ class AdaptiveFlowConsumer:
         for flow_tuple in overdue:
             self.policy.on_expired(now_s, flow_tuple.sent_at_s)
         self.rtt.back_off(now_s)
-        self._signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
+        self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
     def on_heartbeat(self, holds: int, now_s: float) -> None:
         """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
         self.sends_heartbeats = True
         self.idle_said_at_s = -NEVER if holds else now_s
-        self.is_full = holds >= self.slots
-        if not self.is_full:
-            self.is_stalled = False
-        gone = len(self.strays) - holds
-        for tuple_id, since_s in list(self.strays.items())[: max(0, gone)]:
-            # One given up just now may have been on its way when the heartbeat left.
-            if now_s - since_s >= self._settings.timeout.silence_s:
-                del self.strays[tuple_id]
+        self._is_full = holds >= self.slots
+        if not self._is_full and self.liveness is not Liveness.ALIVE:
+            self._see(Sign.HAS_SLOT)
+        if self.strays:
+            self.strays.keep_at_most(holds, before_s=now_s - self._settings.timeout.silence_s)
 
-    def suspect(self, now_s: float) -> None:
-        """Nothing was heard for too long: it gets no more until it speaks."""
-        self.is_suspect = True
-        self.suspect_since_s = now_s
+    def on_heard(self, now_s: float) -> bool:
+        """It said something; return whether it was suspect until now."""
+        self.heard_at_s = now_s
+        if self.liveness is Liveness.ALIVE:  # nearly always, and asked for each message
+            return False
+        was_suspect = self.is_suspect
+        self._see(Sign.HEARD)
+        if was_suspect:
+            self.armed_at_s = now_s
+        return was_suspect
+
+    def on_answered(self) -> None:
+        """It is rid of a tuple: acked, failed, or gave back all that it held."""
+        if self.liveness is not Liveness.ALIVE:
+            self._see(Sign.ANSWERED)
+
+    def on_silent(self, now_s: float) -> None:
+        """Nothing was heard for too long: suspect, it gets no more until it speaks; then down."""
+        if self.is_suspect:
+            self._see(Sign.STILL_SILENT)
+        else:
+            self._see(Sign.SILENT)
+            self.suspect_since_s = now_s
+
+    def on_rested(self) -> None:
+        """Its rest is over."""
+        self._see(Sign.RESTED)
+
+    def _see(self, sign: Sign) -> None:
+        self.liveness = LIVENESS[self.liveness, sign]
 
     def has_lost(self, flow_tuple: FlowTuple) -> bool:
         """Whether it said that it has nothing to do when this tuple must have been there.
@@ -342,32 +394,5 @@ class AdaptiveFlowConsumer:
 
     def on_overdue(self, now_s: float) -> None:
         """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""
-        self.is_stalled = self.is_full
-        self._enter(BoltState.SLOW, "overdue", now_s, None)
-
-    def _signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
-        before, after = self._window_told, int(self.policy.window)
-        if after != before and abs(after - before) * _TELL_WINDOW >= before:
-            self._window_told = after
-            self._events.append(
-                WindowChanged(
-                    at_s=now_s, bolt=self.bolt, before=before, after=after, reason=signal.value
-                )
-            )
-        self._enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s)
-
-    def _enter(self, state: BoltState, reason: str, now_s: float, rtt_s: float | None) -> None:
-        if state is self.state:
-            return
-        self._events.append(
-            StateChanged(
-                at_s=now_s,
-                bolt=self.bolt,
-                before=self.state,
-                after=state,
-                reason=reason,
-                ack_rtt_s=rtt_s,
-                threshold_s=self.policy.threshold_s,
-            )
-        )
-        self.state = state
+        self._see(Sign.OVERDUE if self._is_full else Sign.HAS_SLOT)
+        self._teller.enter(BoltState.SLOW, "overdue", now_s, None)

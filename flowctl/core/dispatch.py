@@ -9,6 +9,7 @@ from typing import Protocol
 
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.settings import CoreSettings
+from flowctl.core.state import Liveness
 
 _NOBODY: frozenset[str] = frozenset()
 # A bolt is worth asking again if its completion time fell or rose by more than rounding.
@@ -76,7 +77,7 @@ class RoundRobin:
         for _ in range(len(ring)):
             consumer = ring[0]
             if not consumer.has_room:
-                if not (self._skips or consumer.is_gone):
+                if not (self._skips or consumer.liveness is Liveness.GONE):
                     return None
                 consumer.queued_s = NOT_QUEUED
                 ring.popleft()

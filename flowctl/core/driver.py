@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.events import FlowEvent, TargetWentDown, TupleGaveUp
+from flowctl.core.failures import DeadTuple
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.intake import Intake
 from flowctl.core.records import (
@@ -22,7 +23,6 @@ from flowctl.core.records import (
     Record,
     RevokeOrder,
 )
-from flowctl.core.recovery import DeadTuple
 from flowctl.core.settings import CoreSettings
 
 
@@ -52,6 +52,10 @@ class DriverCore(Protocol):
     @property
     def gave_up(self) -> TupleGaveUp | None: ...
     @property
+    def target_down(self) -> TargetWentDown | None: ...
+    @property
+    def is_target_lost(self) -> bool: ...
+    @property
     def is_at_limit(self) -> bool: ...
     @property
     def is_drained(self) -> bool: ...
@@ -72,7 +76,14 @@ class DriverCore(Protocol):
     def poll_event(self) -> FlowEvent | None: ...
     def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome: ...
     def on_fail(
-        self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome: ...
     def on_refused(
         self,

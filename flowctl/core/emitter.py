@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Set
 
+from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.counters import Counters
-from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, dispatcher_for, make_dispatcher
 from flowctl.core.ending import Ending
-from flowctl.core.events import FlowEvent, TupleHedged, TupleMoved
+from flowctl.core.events import TupleHedged, TupleMoved
+from flowctl.core.failures import Failures
 from flowctl.core.guard import SinkGuard
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, Emission
 from flowctl.core.recovery import Recovery
-from flowctl.core.service import ServicePool
-from flowctl.core.settings import CoreSettings
 from flowctl.core.sizing import records_for
 from flowctl.core.tuples import FlowTuple
 
@@ -26,66 +23,44 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Emitter:
-    """Chooses the tuple, its size and its bolt.  Part of ``SpoutCore``, not thread-safe.
-
-    ``bolts`` and ``pending`` are the core's own.  ``out`` holds the bolts that nobody should wait
-    for: suspect, or full of tuples given up on.  ``note_changed`` is told of each bolt that
-    something changed about other than by being sent to.
-    """
+    """Chooses the tuple, its size and its bolt.  Part of ``SpoutCore``, not thread-safe."""
 
     def __init__(
         self,
-        settings: CoreSettings,
-        counters: Counters,
-        events: deque[FlowEvent],
-        *,
+        book: Book,
         intake: Intake,
+        failures: Failures,
+        *,
         recovery: Recovery,
         ending: Ending,
         guard: SinkGuard | None,
-        bolts: Mapping[str, AdaptiveFlowConsumer],
-        pending: dict[int, FlowTuple],
-        out: Set[str],
-        note_changed: Callable[[AdaptiveFlowConsumer], None],
     ) -> None:
-        self.dispatcher = make_dispatcher(settings)
-        self.pool = ServicePool()
-        self.last_id = 0
-        self.input_ended = False
-        self._settings = settings.tuple
-        self._in_flight_max = settings.dispatch.in_flight_max
-        self._counters = counters
-        self._events = events
+        self._book = book
+        self._settings = book.settings.tuple
+        self._in_flight_max = book.settings.dispatch.in_flight_max
         self._intake = intake
+        self._failures = failures
+        self._target = failures.target
         self._recovery = recovery
         self._ending = ending
         self._guard = guard
-        self._bolts = bolts
-        self._pending = pending
-        self._out = out
-        self._note_changed = note_changed
+        self._pool = book.pool
         # The last time that nothing could be sent, there was something to send: windows were the
         # limit, not the producer (RFC 7661: a window that is not used must not grow).  At the
         # start nobody knows.
         self._is_limited = True
 
-    def note_added(self) -> None:
-        """One more bolt is there: among very many the best is not looked for."""
-        if len(self._bolts) > EXACT_MAX and isinstance(self.dispatcher, LeastCompletion):
-            self.dispatcher = dispatcher_for(self._bolts.values())
-
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        guard = self._guard
-        is_held = guard is not None and guard.in_use and not guard.has_room(self.in_flight)
+        is_held = self._is_held(now_s)
         # Not by len() and bool() of our own classes: calls, and this is asked for each tuple.
-        if self._recovery.retries.scheduled and not is_held:
+        if self._failures.retries.scheduled and not is_held and not self._asks_with_new():
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
         if not self._intake.buffer.records:
             self._is_limited = False
-            return self._emit_copy(now_s) if self.input_ended else None
+            return self._emit_copy(now_s) if self._book.input_ended else None
         if self._intake.is_held:
             self._is_limited = False  # its position is not saved yet
             return None
@@ -93,11 +68,22 @@ class Emitter:
             self._is_limited = False  # by no bolt's window: none of them must grow from it
             return None
         is_at_limit = self._in_flight_max is not None and self.is_at_limit
-        consumer = None if is_at_limit else self.dispatcher.pick()
+        consumer = None if is_at_limit else self._book.dispatcher.pick()
         if consumer is None:
             self._is_limited = True
             return None
         return self._emit_new(consumer, now_s)
+
+    def _is_held(self, now_s: float) -> bool:
+        """Whether the target, not a window, takes no more now."""
+        guard, target = self._guard, self._target
+        if guard is not None and guard.in_use and not guard.has_room(self.in_flight):
+            return True
+        return target.is_troubled and not target.has_room(self.in_flight, now_s)
+
+    def _asks_with_new(self) -> bool:
+        """A target that is down is asked with tuples that never failed: the others may be bad."""
+        return self._target.is_down and self._intake.buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """A tuple that is still in flight was acked, and sink times are told."""
@@ -116,25 +102,26 @@ class Emitter:
     def is_at_limit(self) -> bool:
         """Whether as many tuples are pending as ``dispatch.in_flight_max`` allows."""
         most = self._in_flight_max
-        return most is not None and len(self._pending) >= most
+        return most is not None and len(self._book.pending) >= most
 
     @property
     def in_flight(self) -> int:
         """Tuples at bolts, as far as they are waited for."""
-        return len(self._pending) - len(self._recovery.retries)
+        failures = self._failures
+        return len(self._book.pending) - len(failures.retries.scheduled) - failures.dying
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
-        settings, buffer, counters = self._settings, self._intake.buffer, self._counters
-        records_max = records_for(consumer, settings, len(self._bolts), self.pool)
-        if self.input_ended:
+        book, settings, buffer = self._book, self._settings, self._intake.buffer
+        counters = book.counters
+        records_max = records_for(consumer, settings, len(book.bolts), self._pool)
+        if book.input_ended:
             records_max = self._ending.size_of_next(consumer, records_max, buffer.records)
             if not records_max:
                 self._is_limited = False  # its window is not what holds it back
                 return None
         cut = buffer.cut(records_max, settings.bytes_max)
-        self.last_id += 1
-        flow_tuple = FlowTuple(self.last_id, cut)
-        self._pending[flow_tuple.tuple_id] = flow_tuple
+        flow_tuple = FlowTuple(book.ids.next(), cut)
+        book.pending[flow_tuple.tuple_id] = flow_tuple
         counters.records_pending_now += len(cut.records)
         if counters.records_pending_now > counters.records_pending_max:
             counters.records_pending_max = counters.records_pending_now
@@ -142,17 +129,18 @@ class Emitter:
 
     def _emit_copy(self, now_s: float) -> Emission | None:
         """An idle bolt gets what another has begun and is late with (hedging)."""
-        picked = self._ending.pick_copy(self.pool, now_s)
+        if self._target.is_down:
+            return None
+        picked = self._ending.pick_copy(self._pool, now_s)
         if picked is None:
             return None
         flow_tuple, consumer = picked
-        holder = self._bolts[flow_tuple.held_by or ""]
-        holder.take_out(flow_tuple.tuple_id)
-        holder.strays[flow_tuple.tuple_id] = now_s
-        self._note_changed(holder)
-        self._counters.hedged += 1
+        holder = self._book.bolts[flow_tuple.held_by or ""]
+        holder.let_stray(flow_tuple.tuple_id, now_s)
+        self._book.changed(holder)
+        self._book.counters.hedged += 1
         emission = self._send(flow_tuple, consumer, now_s)
-        self._events.append(
+        self._book.events.append(
             TupleHedged(
                 at_s=now_s,
                 tuple_id=flow_tuple.tuple_id,
@@ -166,14 +154,14 @@ class Emitter:
     def _emit_retry(self, now_s: float) -> Emission | None:
         blocked: list[FlowTuple] = []
         emission = None
-        for flow_tuple in self._recovery.retries.take_ready():
+        for flow_tuple in self._failures.retries.take_ready():
             avoid = self._avoided(flow_tuple)
-            consumer = self._ending.pick_idle(avoid) or self.dispatcher.pick(avoid)
+            consumer = self._ending.pick_idle(avoid) or self._book.dispatcher.pick(avoid)
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)
-                self._counters.moved += 1
-                self._events.append(
+                self._book.counters.moved += 1
+                self._book.events.append(
                     TupleMoved(
                         at_s=now_s,
                         tuple_id=flow_tuple.tuple_id,
@@ -187,7 +175,7 @@ class Emitter:
             if len(blocked) >= _RETRIES_LOOKED_AT:
                 break
         for flow_tuple in blocked:
-            self._recovery.retries.put_back(flow_tuple)
+            self._failures.retries.put_back(flow_tuple)
         return emission
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
@@ -195,18 +183,21 @@ class Emitter:
         avoid = flow_tuple.avoid
         if not avoid:
             return _NOBODY
-        usable = len(self._bolts) - len(self._out)
-        avoided = sum(1 for bolt in avoid if bolt in self._bolts and bolt not in self._out)
+        bolts, out = self._book.bolts, self._book.out
+        usable = len(self._book.bolts) - len(self._book.out)
+        avoided = sum(1 for bolt in avoid if bolt in bolts and bolt not in out)
         return avoid if usable > avoided else _NOBODY
 
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
-        self._counters.emitted += 1
+        self._book.counters.emitted += 1
         flow_tuple.is_limited = self._is_limited
         consumer.on_sent(flow_tuple, now_s)
-        if self.input_ended:
+        if self._book.input_ended:
             self._ending.note_sent(flow_tuple, consumer)
+        if self._target.is_troubled:
+            self._target.note_sent(now_s)
         self._recovery.watch(consumer)
         cut = flow_tuple.cut
         return Emission(

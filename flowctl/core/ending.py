@@ -5,48 +5,39 @@ One face for :mod:`flowctl.core.finish`, :mod:`flowctl.core.drain` and :mod:`flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Set
 
+from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.counters import Counters
-from flowctl.core.dispatch import EXACT_MAX
+from flowctl.core.dispatch import EXACT_MAX, is_by_completion
 from flowctl.core.drain import Thief
 from flowctl.core.finish import Finish
 from flowctl.core.hedge import Hedger
 from flowctl.core.service import ServicePool
-from flowctl.core.settings import CoreSettings, HedgeSettings
+from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
 
 class Ending:
-    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe.
+    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe."""
 
-    ``holds_back``: bolts are asked in the order of their completion, so that if one would be too
-    late, so would all others that have room.
-    """
-
-    def __init__(
-        self,
-        settings: CoreSettings,
-        bolts: Mapping[str, AdaptiveFlowConsumer],
-        pending: Mapping[int, FlowTuple],
-        counters: Counters,
-        revoke: Callable[[AdaptiveFlowConsumer, list[int]], None],
-        *,
-        holds_back: bool,
-    ) -> None:
-        self._bolts = bolts
+    def __init__(self, book: Book) -> None:
+        settings = book.settings
+        self._bolts = book.bolts
         # Blindly in turn is a baseline: what is dealt out stays there, however late.
         self._is_blind = settings.dispatch.choice == "in_turn"
-        self._holds_back = holds_back
-        self._counters = counters
+        # Bolts are asked in the order of their completion, so that if one would be too late, so
+        # would all others that have room.
+        self._holds_back = is_by_completion(settings)
+        self._counters = book.counters
         self._is_last_out = False  # nothing is left that was never sent
-        self._finish = Finish(bolts)
-        self._thief = Thief(bolts, revoke)
+        self._finish = Finish(book.bolts)
+        self._thief = Thief(book.bolts, book.revoke)
         hedge = settings.hedge
-        if not settings.guarantee.processing.sends_again:  # a copy is a second time
+        if not book.guarantee.sends_again:  # a copy is a second time
             hedge = HedgeSettings(enabled=False)
-        self._hedger = Hedger(hedge, bolts, pending)
+        self._hedger = Hedger(hedge, book.bolts, book.pending)
+        book.idle_listener = self
 
     def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
         """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.

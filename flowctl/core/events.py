@@ -141,6 +141,53 @@ class TupleDeadLettered(FlowEvent, frozen=True, gc=False, kw_only=True):
     records: int
 
 
+class TupleRefused(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """The target had no room, or is away: the tuple goes again, and no attempt is counted."""
+
+    bolt: str
+    tuple_id: int
+    attempt: int
+    reason: str
+    retry_at_s: float
+
+
+class TupleCut(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """A tuple that failed as a whole goes on as ``pieces``, to find the record that fails."""
+
+    tuple_id: int
+    partition: str
+    first: Position
+    last: Position
+    pieces: tuple[int, ...]
+
+
+class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``process`` could not use these records of a tuple; the rest of it is acked."""
+
+    tuple_id: int
+    bolt: str
+    partition: str
+    positions: tuple[Position, ...]
+    reasons: tuple[str, ...]
+
+
+class TargetWentDown(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """(Nearly) nothing succeeds: one tuple at a time is sent, to see whether it is back."""
+
+    reason: str
+
+
+class TargetCameBack(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """The first success after ``down_s``; ``asked`` tuples were sent meanwhile.
+
+    ``reason``, where nothing has succeeded: why it does not count as down any more.
+    """
+
+    down_s: float
+    asked: int
+    reason: str = ""
+
+
 class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
     """Failed, expired or lost where nothing is sent again (S88): perhaps done, perhaps not."""
 
@@ -151,6 +198,26 @@ class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
     last: Position
     records: int
     reason: str
+
+
+class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``emits`` values that a topology's bolt emitted reached nobody, since this was last told.
+
+    ``source`` is the stage, or ``stage/stream``; ``bolt`` is the last one that emitted one.
+    """
+
+    bolt: str
+    source: str
+    emits: int
+    reason: str
+
+
+class TreesHeldUp(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """No root of a topology was done for ``quiet_s``; ``held`` says who holds what, since when."""
+
+    quiet_s: float
+    roots: int
+    held: tuple[str, ...]
 
 
 class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):

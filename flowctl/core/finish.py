@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.sizing import fixed_s
+from flowctl.core.state import Liveness
 
 # Guided self-scheduling (Polychronopoulos & Kuck 1987): half of a bolt's share at a time, so that
 # the last tuples are small.
@@ -13,6 +14,8 @@ _SHARE_PART = 0.5
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
+# Bolts that count: one that rests works on when its rest is over.
+_WORKING = (Liveness.ALIVE, Liveness.RESTING)
 
 
 class Finish:
@@ -67,7 +70,7 @@ class Finish:
         self._questions_left -= 1
         if self._questions_left > 0:
             return
-        there = [c for c in self._bolts.values() if not (c.is_suspect or c.is_stalled)]
+        there = [c for c in self._bolts.values() if c.liveness in _WORKING]
         known = [c for c in there if c.service.samples]
         self._questions_left = len(there)
         self._records_per_s = sum(map(speed, known))

@@ -84,7 +84,8 @@ class OffsetManager:
 
         Raises :class:`InternalError` beyond the first hole.
         """
-        if offset > (self._ledger.cumulative or offset) or self._ledger.cumulative is None:  # type: ignore[operator]
+        done = self._ledger.cumulative
+        if done is None or offset > done:  # type: ignore[operator]
             raise InternalError(f"{self.partition}: {offset!r} is committed and not all acked.")
         dropped = 0
         while self._order and self._order[0] <= offset:  # type: ignore[operator]

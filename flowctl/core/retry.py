@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from math import inf
 
 from flowctl.core.records import Position
 from flowctl.core.settings import RetrySettings
@@ -67,6 +68,11 @@ class RetryQueue:
         else:
             self._due_s.pop(tuple_id, None)
             heappush(self._ready, (flow_tuple.deadline_s, tuple_id))
+
+    def park(self, flow_tuple: FlowTuple) -> None:
+        """Keep ``flow_tuple`` until it is added again or discarded; nothing makes it ready."""
+        self.scheduled[flow_tuple.tuple_id] = flow_tuple
+        self._due_s[flow_tuple.tuple_id] = inf
 
     def discard(self, tuple_id: int) -> bool:
         """Take a tuple out, as it is done after all; True if it was scheduled."""

@@ -26,10 +26,16 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An input that was failed, and why."""
+    """An input that was failed, and why.
+
+    ``refused``: nothing is wrong with it, its target has no room or is away; ``after_s`` is how
+    long the target asked to be left alone [s], None: it did not say.
+    """
 
     input_id: int
     reason: str
+    refused: bool = False  # last, so that peers without it understand each other
+    after_s: float | None = None
 
 
 class ReportedError(msgspec.Struct, frozen=True, array_like=True, gc=False):

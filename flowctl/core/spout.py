@@ -6,22 +6,24 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from flowctl.core.book import Book
+from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.dispatch import is_by_completion
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
-from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.events import FlowEvent, TargetWentDown, TupleGaveUp
+from flowctl.core.failures import DeadTuple, Failures
 from flowctl.core.guard import SinkGuard
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.recovery import DeadTuple, Recovery
+from flowctl.core.recovery import Recovery
 from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
+from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
 
 
@@ -40,64 +42,23 @@ class SpoutCore:
         self.settings = settings or CoreSettings()
         self.guarantee = self.settings.guarantee.processing
         checkpoint = checkpoint or Checkpoint()
-        self.counters = Counters()
-        self._events: deque[FlowEvent] = deque()
-        self._orders: deque[RevokeOrder] = deque()
-        self._roster = Roster(self.settings, checkpoint, self.counters, self._events)
-        self.bolts = self._roster.bolts
-        self.intake = Intake(self.settings.buffer, checkpoint, self._events, self.guarantee)
-        self._pending: dict[int, FlowTuple] = {}  # sent at least once, not acked
-        # Bolts that nobody should wait for: suspect, or full of tuples given up on.
-        self._out: set[str] = set()
-        self._recovery = Recovery(
-            self.settings,
-            self.counters,
-            self._events,
-            revoke=self._revoke,
-            note_changed=self._note_room,
-            let_go=self._let_go,
-            has_dead_letter=has_dead_letter,
-            chance=chance,
-        )
-        self._ending = Ending(
-            self.settings,
-            self.bolts,
-            self._pending,
-            self.counters,
-            self._revoke,
-            holds_back=is_by_completion(self.settings),
-        )
-        self._guard = SinkGuard(self._events) if self.settings.dispatch.sink_guard else None
-        self.handover = self._make_handover()
-        self._emitter = self._make_emitter()
-
-    def _make_handover(self) -> Handover:
-        return Handover(
+        book = self.book = Book(self.settings)
+        self.bolts = book.bolts
+        self.intake = Intake(self.settings.buffer, checkpoint, book.events, self.guarantee)
+        self._failures = Failures(book, self.intake, has_dead_letter=has_dead_letter, chance=chance)
+        self._completion = Completion(book, self.intake, self._failures)
+        self._recovery = Recovery(book, self._failures)
+        self._roster = Roster(book, checkpoint, self._failures)
+        self._ending = Ending(book)
+        self._guard = SinkGuard(book.events) if self.settings.dispatch.sink_guard else None
+        self.handover = Handover(book, self.intake, self._failures)
+        self._emitter = Emitter(
+            book,
             self.intake,
-            self._recovery,
-            pending=self._pending,
-            bolts=self.bolts,
-            counters=self.counters,
-            events=self._events,
-            guarantee=self.guarantee,
-            revoke=self._revoke,
-            note_changed=self._note_room,
-            let_go=self._let_go,
-        )
-
-    def _make_emitter(self) -> Emitter:
-        return Emitter(
-            self.settings,
-            self.counters,
-            self._events,
-            intake=self.intake,
+            self._failures,
             recovery=self._recovery,
             ending=self._ending,
             guard=self._guard,
-            bolts=self.bolts,
-            pending=self._pending,
-            out=self._out,
-            note_changed=self._note_room,
         )
 
     # -- bolts come and go ---------------------------------------------------------------
@@ -112,11 +73,8 @@ class SpoutCore:
         """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
-        consumer = self._roster.add(
-            bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order, pool=self._emitter.pool
-        )
-        self._emitter.note_added()
-        self._note_room(consumer)
+        consumer = self._roster.add(bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order)
+        self.book.changed(consumer)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
         """A bolt went.  What it held goes to others; a bolt that is not there is ignored.
@@ -124,19 +82,9 @@ class SpoutCore:
         ``lost``: it died rather than left, so the tuples that it was working on (the oldest, one
         a slot) may be the cause, and count a fault.
         """
-        if bolt not in self.bolts:
-            return
-        self._out.discard(bolt)
-        self._ending.forget(bolt)
-        self._roster.remove(
-            bolt,
-            now_s=now_s,
-            reason=reason,
-            lost=lost,
-            dispatcher=self._emitter.dispatcher,
-            recovery=self._recovery,
-            guarantee=self.guarantee,
-        )
+        if bolt in self.bolts:
+            self._ending.forget(bolt)
+            self._roster.remove(bolt, now_s=now_s, reason=reason, lost=lost)
 
     # -- records come in -----------------------------------------------------------------
 
@@ -154,7 +102,7 @@ class SpoutCore:
         so a reader that merely stops must not call this, or the records between are lost.
         """
         del now_s
-        self._emitter.input_ended = True
+        self.book.input_ended = True
         self.intake.end()
 
     def on_committed(self) -> None:
@@ -169,10 +117,7 @@ class SpoutCore:
 
     def poll_order(self) -> RevokeOrder | None:
         """Return the next thing to ask of a bolt, or None."""
-        return self._orders.popleft() if self._orders else None
-
-    def _revoke(self, consumer: AdaptiveFlowConsumer, tuple_ids: list[int]) -> None:
-        self._orders.append(RevokeOrder(consumer.bolt, tuple_ids))
+        return self.book.orders.popleft() if self.book.orders else None
 
     # -- bolts answer --------------------------------------------------------------------
 
@@ -181,15 +126,18 @@ class SpoutCore:
         consumer = self._speaker(ack.bolt, ack.epoch, now_s)
         if consumer is None:
             return self._count_unknown()
-        consumer.is_stalled = False
-        flow_tuple = self._pending.get(ack.tuple_id)
+        consumer.on_answered()
+        flow_tuple = self.book.pending.get(ack.tuple_id)
         if flow_tuple is None:
             known = consumer.strays.pop(ack.tuple_id, None) is not None
-            self._note_room(consumer)
-            if not known and ack.tuple_id > self._emitter.last_id:
+            self.book.changed(consumer)
+            if not known and ack.tuple_id > self.book.ids.last:
                 return self._count_unknown()
             self.counters.duplicate += 1
             return AckOutcome.DUPLICATE
+        target = self._failures.target
+        if target.is_troubled:
+            target.on_success(now_s - flow_tuple.sent_at_s, now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
@@ -202,8 +150,8 @@ class SpoutCore:
         else:
             self._take_late(flow_tuple, consumer, now_s)
             outcome = AckOutcome.LATE
-        self._complete(flow_tuple)
-        self._note_room(consumer)
+        self._completion.settle(flow_tuple, ack, now_s)
+        self.book.changed(consumer)
         return outcome
 
     def _take_late(
@@ -211,49 +159,32 @@ class SpoutCore:
     ) -> None:
         """An expired sending was processed after all: drop the replay, wherever it is."""
         self.counters.late += 1
-        consumer.acked += 1
-        consumer.records_acked += len(flow_tuple.cut.records)
-        consumer.strays.pop(flow_tuple.tuple_id, None)
-        if not flow_tuple.is_hedged:
-            consumer.rtt.on_spurious(now_s)
-        if self._recovery.retries.discard(flow_tuple.tuple_id):
-            return
-        holder = self.bolts.get(flow_tuple.held_by or "")
-        if holder is not None and holder.take_out(flow_tuple.tuple_id) is not None:
-            holder.strays[flow_tuple.tuple_id] = now_s
-            self._note_room(holder)
-            self._revoke(holder, [flow_tuple.tuple_id])
-
-    def _complete(self, flow_tuple: FlowTuple) -> None:
-        del self._pending[flow_tuple.tuple_id]
-        self.intake.ack(flow_tuple.cut)
-        records, counters = len(flow_tuple.cut.records), self.counters
-        counters.acked += 1
-        counters.records_acked += records
-        counters.records_pending_now -= records
-
-    def _let_go(self, flow_tuple: FlowTuple) -> None:
-        del self._pending[flow_tuple.tuple_id]
-        self.counters.records_pending_now -= len(flow_tuple.cut.records)
+        consumer.on_late_ack(flow_tuple, now_s)
+        if not self._failures.retries.discard(flow_tuple.tuple_id):
+            self.book.take_back(flow_tuple, now_s)
 
     def on_fail(
-        self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome:
-        """``process`` raised: the tuple goes again after a back-off, or is given up (S109, S110).
+        """``process`` raised: the tuple goes again, perhaps in pieces, or is given up (S109, S110).
 
-        A fail of a tuple that this bolt does not hold any more is ignored.
+        ``record_index``: the record that was being read, if that is known.  A fail of a tuple
+        that this bolt does not hold any more is ignored.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
-        consumer.is_stalled = False
-        flow_tuple = consumer.take_out(tuple_id)
-        if flow_tuple is None:
-            consumer.strays.pop(tuple_id, None)
-        self._note_room(consumer)
+        flow_tuple = self._hand_back(consumer, tuple_id)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
-        return self._recovery.fault(flow_tuple, bolt, reason, now_s)
+        return self._failures.fault(flow_tuple, bolt, reason, now_s, record_index=record_index)
 
     def on_refused(
         self,
@@ -272,29 +203,39 @@ class SpoutCore:
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
-        consumer.is_stalled = False
+        in_flight = self._emitter.in_flight
+        flow_tuple = self._hand_back(consumer, tuple_id)
+        if flow_tuple is None:
+            return AckOutcome.DUPLICATE
+        outcome = self._failures.refuse(
+            flow_tuple, consumer, reason, after_s, now_s, in_flight=in_flight
+        )
+        self.book.changed(consumer)
+        return outcome
+
+    def _hand_back(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> FlowTuple | None:
+        """``consumer`` is rid of a tuple that it did not process; None: nobody waits for it."""
+        consumer.on_answered()
         flow_tuple = consumer.take_out(tuple_id)
         if flow_tuple is None:
             consumer.strays.pop(tuple_id, None)
-        self._note_room(consumer)
-        if flow_tuple is None:
-            return AckOutcome.DUPLICATE
-        return self._recovery.refuse(flow_tuple, bolt, reason, after_s, now_s)
+        self.book.changed(consumer)
+        return flow_tuple
 
     def poll_dead(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
 
         It counts as acked only after :meth:`on_dead_lettered` (S109).
         """
-        return self._recovery.poll_dead(self._pending)
+        return self._failures.poll_dead()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
         """What :meth:`poll_dead` gave is safe; one that was acked meanwhile is ignored."""
-        flow_tuple = self._pending.get(tuple_id)
+        flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return
-        self._complete(flow_tuple)
-        self._recovery.note_dead_lettered(flow_tuple, now_s)
+        self._completion.complete(flow_tuple, now_s)
+        self._failures.note_dead_lettered(flow_tuple, now_s)
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
@@ -308,10 +249,10 @@ class SpoutCore:
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
                 self.counters.revoked += 1
-                self._recovery.send_elsewhere(flow_tuple, consumer, now_s)
+                self._failures.send_elsewhere(flow_tuple, consumer, now_s)
         if not consumer.held:
-            consumer.is_stalled = False  # it had begun nothing
-        self._note_room(consumer)
+            consumer.on_answered()  # it had begun nothing
+        self.book.changed(consumer)
         self._ending.on_answer(consumer, given=given)
 
     def on_heartbeat(
@@ -321,41 +262,24 @@ class SpoutCore:
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
             is_first = not consumer.sends_heartbeats
-            may_change = bool(consumer.strays or consumer.is_stalled or self._out)
+            may_change = (
+                bool(consumer.strays or self.book.out) or consumer.liveness is Liveness.STALLED
+            )
             consumer.on_heartbeat(busy_slots + queued, now_s)
             if is_first:
-                self._recovery.watch(consumer)  # by its signs from now on: its timer is another
+                self._recovery.watch(consumer)  # from now on its signs drive its timer
             if may_change:
-                self._note_room(consumer)
+                self.book.changed(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
         """The bolt that said something, now known to be alive; None if its epoch is over."""
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return None
-        consumer.heard_at_s = now_s
-        if consumer.is_suspect:
-            consumer.is_suspect = consumer.is_down = False
-            consumer.armed_at_s = now_s
-            self._recovery.on_spoke(consumer, self._pending, now_s)
-            self._note_room(consumer)
+        if consumer.on_heard(now_s):  # it was suspect
+            self._recovery.on_spoke(consumer, now_s)
+            self.book.changed(consumer)
         return consumer
-
-    def _note_room(self, consumer: AdaptiveFlowConsumer) -> None:
-        """Something about ``consumer`` changed: it may have room now, be idle, or be out."""
-        consumer.refresh()
-        if consumer.has_room:
-            self._emitter.dispatcher.note_room(consumer)
-        # One with strays may be at work on those.
-        if self._emitter.input_ended and not (consumer.flight or consumer.strays):
-            self._ending.note_idle(consumer)
-        if consumer.strays or self._out:
-            if not consumer.flight:
-                self._recovery.watch(consumer)  # strays, and nothing else that would be watched
-            if consumer.is_out:
-                self._out.add(consumer.bolt)
-            else:
-                self._out.discard(consumer.bolt)
 
     def _count_unknown(self) -> AckOutcome:
         self.counters.unknown += 1
@@ -365,21 +289,24 @@ class SpoutCore:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        due_s = self._recovery.next_s()
-        hedge_s = self._ending.next_s()
-        if due_s is None or hedge_s is None:
-            return hedge_s if due_s is None else due_s
-        return min(due_s, hedge_s)
+        due = (self._recovery.next_s(), self._failures.next_s(), self._ending.next_s())
+        return min((at_s for at_s in due if at_s is not None), default=None)
 
     def on_deadline(self, *, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent, make retries ready."""
+        self._failures.on_deadline(now_s)
         self._recovery.on_deadline(now_s)
 
     # -- what others read ----------------------------------------------------------------
 
+    @property
+    def counters(self) -> Counters:
+        """What happened so far, in numbers."""
+        return self.book.counters
+
     def poll_event(self) -> FlowEvent | None:
         """Return the next thing that happened and why, or None."""
-        return self._events.popleft() if self._events else None
+        return self.book.events.popleft() if self.book.events else None
 
     def checkpoint(self) -> Checkpoint:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
@@ -388,7 +315,20 @@ class SpoutCore:
     @property
     def gave_up(self) -> TupleGaveUp | None:
         """The first tuple whose attempts ran out, if there is one: the run has to fail."""
-        return self._recovery.gave_up
+        return self._failures.gave_up
+
+    @property
+    def target_down(self) -> TargetWentDown | None:
+        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        breaker = self._failures.target.breaker
+        if not breaker.is_down:
+            return None
+        return TargetWentDown(at_s=breaker.down_since_s, reason=breaker.reason)
+
+    @property
+    def is_target_lost(self) -> bool:
+        """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
+        return self._failures.target.breaker.is_lost
 
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
         """The records of a tuple that is not acked yet; empty if there is no such tuple.
@@ -396,15 +336,15 @@ class SpoutCore:
         ``bolt``, which spoke of it, is for cores that number tuples per bolt.
         """
         del bolt
-        flow_tuple = self._pending.get(tuple_id)
+        flow_tuple = self.book.pending.get(tuple_id)
         return flow_tuple.cut.records if flow_tuple is not None else ()
 
-    def abandon(self, tuple_id: int) -> Sequence[Record]:
+    def abandon(self, tuple_id: int, *, now_s: float) -> Sequence[Record]:
         """Count a tuple that was given up as done; return its records, now the caller's."""
-        flow_tuple = self._pending.get(tuple_id)
+        flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return ()
-        self._complete(flow_tuple)
+        self._completion.complete(flow_tuple, now_s)
         return flow_tuple.cut.records
 
     @property
@@ -420,4 +360,4 @@ class SpoutCore:
     @property
     def is_drained(self) -> bool:
         """Nothing buffered, nothing in flight, nothing to send again."""
-        return not self._pending and not self.intake.buffer
+        return not self.book.pending and not self.intake.buffer

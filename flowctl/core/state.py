@@ -1,4 +1,8 @@
-"""NORMAL, SLOW, BUSY: the transition table (S4–S6, ruling 1.9-I).  Read this first."""
+"""How a bolt is doing: NORMAL, SLOW, BUSY for people; alive or not for the core.  Read this first.
+
+Everything that changes either is in the two tables of this file (S4–S6; after BUSY the next ack in
+range means NORMAL again).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ class Signal(enum.Enum):
     IN_RANGE = "ack in range"  # an ack whose RTT is at or below the threshold
     OVER = "ack over threshold"
     EXPIRED = "tuple expired"  # no ack within the RTO
+    REFUSED = "refused"  # the target had no room for what it sent
     SILENT = "no heartbeat"  # expired, and nothing heard: suspect
 
 
@@ -22,6 +27,7 @@ _AFTER = {
     Signal.IN_RANGE: BoltState.NORMAL,  # also from BUSY: the next in-range ack ends it
     Signal.OVER: BoltState.SLOW,
     Signal.EXPIRED: BoltState.BUSY,
+    Signal.REFUSED: BoltState.SLOW,
     Signal.SILENT: BoltState.BUSY,
 }
 
@@ -29,4 +35,52 @@ _AFTER = {
 # it is.  The table is written out so that an exception to that has a place to stand.
 TRANSITIONS: Final = MappingProxyType(
     {(state, signal): _AFTER[signal] for state in BoltState for signal in Signal}
+)
+
+
+class Liveness(enum.Enum):
+    """Whether a bolt may be sent anything, and if not, why."""
+
+    ALIVE = "alive"
+    STALLED = "stalled"  # speaks, but all its slots are busy and its oldest tuple is overdue
+    RESTING = "resting"  # the target refused it: nothing more for a moment
+    SUSPECT = "suspect"  # silent, with a tuple overdue: it gets nothing until it speaks
+    DOWN = "down"  # silent for longer: what it held is with others
+    GONE = "gone"  # its connection ended
+
+
+class Sign(enum.Enum):
+    """What was seen of a bolt that bears on its liveness."""
+
+    HEARD = "said something"
+    ANSWERED = "acked, failed or was refused a tuple"
+    HAS_SLOT = "has a free slot"
+    OVERDUE = "all slots busy, the oldest tuple overdue"
+    REFUSED = "the target refused it"
+    RESTED = "its rest is over"
+    SILENT = "silent with a tuple overdue"
+    STILL_SILENT = "silent a heartbeat later"
+    LEFT = "its connection ended"
+
+
+_A, _T, _R = Liveness.ALIVE, Liveness.STALLED, Liveness.RESTING
+_S, _D, _G = Liveness.SUSPECT, Liveness.DOWN, Liveness.GONE
+_ROWS: Final = {
+    #                   alive stalled resting suspect down gone
+    Sign.HEARD:        (_A,   _T,     _R,     _A,     _A,  _G),
+    Sign.ANSWERED:     (_A,   _A,     _R,     _A,     _A,  _G),
+    Sign.HAS_SLOT:     (_A,   _A,     _R,     _A,     _A,  _G),
+    Sign.OVERDUE:      (_T,   _T,     _R,     _S,     _D,  _G),
+    Sign.REFUSED:      (_R,   _R,     _R,     _R,     _R,  _G),
+    Sign.RESTED:       (_A,   _T,     _A,     _S,     _D,  _G),
+    Sign.SILENT:       (_S,   _S,     _S,     _S,     _D,  _G),
+    Sign.STILL_SILENT: (_D,   _D,     _D,     _D,     _D,  _G),
+    Sign.LEFT:         (_G,   _G,     _G,     _G,     _G,  _G),
+}  # fmt: skip
+LIVENESS: Final = MappingProxyType(
+    {
+        (before, sign): after
+        for sign, row in _ROWS.items()
+        for before, after in zip(Liveness, row, strict=True)
+    }
 )

@@ -8,11 +8,36 @@ from flowctl.core.buffer import Cut
 from flowctl.core.records import Position
 
 
+class TupleIds:
+    """Numbers for tuples, from 1; ``last`` is the newest.  Not thread-safe."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Return a number that no tuple has."""
+        self.last += 1
+        return self.last
+
+
+class Search(msgspec.Struct, gc=False, eq=False):
+    """What the outcome of one piece of a failed tuple says of the others, which wait for it.
+
+    ``suspect`` holds the record that fails, should this piece succeed; ``aside`` is what follows.
+    """
+
+    suspect: FlowTuple | None
+    aside: FlowTuple | None
+
+
 class FlowTuple(msgspec.Struct, gc=False, eq=False):
     """A contiguous run of records of one partition, sent until one sending is acked.
 
     Mutable, owned by the core.  ``attempt`` counts sendings; ``faults`` those that ended because
-    ``process`` raised or its worker died, which alone lead to giving up; ``avoid`` names the
+    ``process`` raised or its worker died, which alone lead to giving up; ``refusals`` those that
+    the target refused while it took others; ``avoid`` names the
     bolts that it should not go to again while another is left; ``held_by`` is the bolt that it was
     sent to last.  Not tracked by the collector: it is in no cycle, and there are many.
     """
@@ -21,10 +46,13 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     cut: Cut
     attempt: int = 0
     faults: int = 0
+    refusals: int = 0
     avoid: set[str] | None = None
     held_by: str | None = None
     is_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
+    is_given_up: bool = False  # its attempts ran out, or process rejected it
+    search: Search | None = None  # it is a piece by which a record is looked for
     sent_at_s: float = 0.0
     deadline_s: float = 0.0
     due_s: float = 0.0  # when its ack is expected; kept only at the end of the input

@@ -29,6 +29,13 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleGaveUp: "tuple_gave_up",
     ev.TupleDeadLettered: "tuple_dead_lettered",
     ev.TupleDropped: "tuple_dropped",
+    ev.TupleRefused: "tuple_refused",
+    ev.TupleCut: "tuple_cut",
+    ev.RecordsRejected: "records_rejected",
+    ev.TargetWentDown: "target_down",
+    ev.TargetCameBack: "target_back",
+    ev.EmitUndelivered: "emit_undelivered",
+    ev.TreesHeldUp: "trees_held_up",
     ev.PartitionTakenAway: "partition_taken_away",
     ev.PartitionGiven: "partition_given",
     ev.IntakePaused: "intake_paused",
@@ -42,6 +49,13 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleGaveUp: logging.ERROR,
     ev.TupleDeadLettered: logging.ERROR,
     ev.TupleDropped: logging.WARNING,
+    ev.TargetWentDown: logging.ERROR,
+    ev.TargetCameBack: logging.WARNING,
+    ev.TupleRefused: logging.DEBUG,  # one a call while a target is full: counted, not told
+    ev.TupleCut: logging.DEBUG,
+    ev.RecordsRejected: logging.DEBUG,
+    ev.EmitUndelivered: logging.WARNING,
+    ev.TreesHeldUp: logging.WARNING,
     ev.WindowChanged: logging.DEBUG,
     ev.IntakePaused: logging.DEBUG,
     ev.IntakeResumed: logging.DEBUG,
@@ -114,22 +128,44 @@ def _cap(cap: int | None) -> str:
 def _failure(event: ev.FlowEvent) -> str:
     match event:
         case ev.TupleFailed():
-            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
-            return f"{event.bolt}  tuple {event.tuple_id} failed ({where}): {event.reason}"
+            return f"{event.bolt}  tuple {event.tuple_id} failed ({_where(event)}): {event.reason}"
         case ev.TupleGaveUp():
-            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
             tries = numbers.counted(event.attempts, "attempt")
+            where = _where(event)
             return f"tuple {event.tuple_id} given up after {tries} ({where}): {event.reason}"
         case ev.TupleDeadLettered():
-            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
-            return f"tuple {event.tuple_id} is in the dead letter ({where})"
+            return f"tuple {event.tuple_id} is in the dead letter ({_where(event)})"
         case ev.TupleDropped():
-            where = f"{event.partition} {show(event.first)} to {show(event.last)}"
-            return f"{event.bolt}  tuple {event.tuple_id} dropped ({where}): {event.reason}"
+            return f"{event.bolt}  tuple {event.tuple_id} dropped ({_where(event)}): {event.reason}"
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():
             return f"{event.partition} given, read on from {show(event.position)}"
+        case _:
+            return _standstill(event)
+
+
+def _where(event: ev.TupleFailed | ev.TupleGaveUp | ev.TupleDeadLettered | ev.TupleDropped) -> str:
+    return f"{event.partition} {show(event.first)} to {show(event.last)}"
+
+
+def _standstill(event: ev.FlowEvent) -> str:
+    """Return what to say when a target or a topology does not go on, or does again."""
+    match event:
+        case ev.TargetWentDown():
+            return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
+        case ev.TargetCameBack():
+            down = numbers.duration(event.down_s)
+            asked = numbers.counted(event.asked, "time")
+            if event.reason:
+                return f"not the target, after all ({down}, asked {asked}): {event.reason}"
+            return f"the target is back after {down}, asked {asked}"
+        case ev.EmitUndelivered():
+            return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
+        case ev.TreesHeldUp():
+            quiet = numbers.duration(event.quiet_s)
+            held = "; ".join(event.held)
+            return f"no root was done for {quiet}, {event.roots} are pending: {held}"
         case _:
             return ""
 

@@ -16,7 +16,7 @@ from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
-from flowctl.instrumentation.plain import store_away
+from flowctl.instrumentation.plain import store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
 
 EVENTS_SHOWN = 5
@@ -82,6 +82,8 @@ class LiveView(BaseView):
         ]
         if snapshot.note:
             parts.append(_line(snapshot.note, "yellow"))
+        if snapshot.target_down_s is not None:
+            parts.append(_line(target_down(snapshot), "bold red"))
         if snapshot.store_away_s is not None:
             parts.append(_line(store_away(snapshot), "bold red"))
         parts += [_line(text, "dim") for text in self._events]

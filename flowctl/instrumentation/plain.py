@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TextIO
 
 from flowctl.core import events as ev
@@ -28,7 +29,14 @@ _WAITS: dict[HeldUpBy, str] = {
 }
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
-_ALWAYS = (ev.BoltRemoved, ev.BoltAdded, ev.TupleFailed, ev.TupleGaveUp)
+_ALWAYS = (
+    ev.BoltRemoved,
+    ev.BoltAdded,
+    ev.TupleFailed,
+    ev.TupleGaveUp,
+    ev.TargetWentDown,
+    ev.TargetCameBack,
+)
 
 
 class PlainView(BaseView):
@@ -63,6 +71,8 @@ class PlainView(BaseView):
             self._next_line_s = now_s + LINE_EVERY_S
             self._show_left_out()
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
+            if snapshot.target_down_s is not None:
+                self._write(f"{self.now()}  {target_down(snapshot)}")
 
     def show_event(self, event: ev.FlowEvent) -> None:
         text = sentence(event)
@@ -138,6 +148,16 @@ def kill_cost(snapshot: Snapshot) -> str:
     again = counted(snapshot.kill_reruns, "record")
     alone = count(snapshot.kill_reruns_cumulative_only)
     return f"a kill now would run {again} again (cumulative only: {alone})"
+
+
+def target_down(snapshot: Snapshot, now: datetime | None = None) -> str:
+    """Return what to say while (nearly) nothing succeeds; ``now`` is the wall clock's, if given."""
+    down_s = snapshot.target_down_s or 0.0
+    since = (now or datetime.now()) - timedelta(seconds=down_s)
+    return (
+        f"the target is down since {since:%H:%M:%S} ({as_clock(down_s)}): no attempt is counted, "
+        f"one tuple at a time asks whether it is back ({snapshot.target_down_reason})"
+    )
 
 
 def store_away(snapshot: Snapshot) -> str:

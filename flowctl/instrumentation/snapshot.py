@@ -80,7 +80,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same, were there no selective acks
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
-    target_down_s: float | None = None  # since when (nearly) nothing succeeds
+    target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
+    target_down_reason: str = ""  # the newest failure meanwhile
     records_rejected: int = 0
     records_dead_lettered: int = 0
     records_left_out: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from flowctl.core.recovery import DeadTuple
+from flowctl.core.failures import DeadTuple
 from flowctl.errors import FlowctlError, ProcessError
 from flowctl.ports import DeadLetter
 from flowctl.runtime.control import RunControl

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from flowctl.core.buffer import size_of
-from flowctl.core.events import TupleGaveUp
+from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.positions import show
 from flowctl.core.records import Record
-from flowctl.errors import ProcessError, SourceError
+from flowctl.errors import ProcessError, SourceError, TargetDownError
 from flowctl.wire.frames import FailFrame
 
 # What msgspec raises for a value that msgpack can't hold.
@@ -20,7 +20,7 @@ NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
 
 def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
     """Return the error and, where it is known, the record that was being worked on."""
-    if frame.record_index is None or frame.record_index >= len(records):
+    if frame.record_index is None or not 0 <= frame.record_index < len(records):
         return frame.error
     return f"{frame.error}, at record {show(records[frame.record_index].position)}"
 
@@ -66,4 +66,13 @@ def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError
             "Mend process or the record and run again: the checkpoint stands before this record,"
             " and nothing that was done is redone."
         ),
+    )
+
+
+def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
+    """Return the error that ends a run whose target was down for too long."""
+    return TargetDownError(
+        f"nothing has succeeded for {now_s - down.at_s:.0f} s. The last failure: {down.reason}.",
+        remedy="Run again when the target is back: the checkpoint stands, nothing was given up."
+        " To wait longer, raise retry.give_up_after_s.",
     )

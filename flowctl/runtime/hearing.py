@@ -6,7 +6,7 @@ from flowctl.core.driver import ProlongingCore
 from flowctl.core.records import Ack, AckOutcome
 from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import describe_fail, gave_up_error
+from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
 from flowctl.runtime.listening import Listening
 from flowctl.wire.frames import (
     AckFrame,
@@ -97,9 +97,23 @@ class Hearing:
                 bolt, epoch, frame.tuple_id, reason=reason, after_s=frame.after_s, now_s=now_s
             )
             return
-        outcome = control.core.on_fail(bolt, epoch, frame.tuple_id, reason=reason, now_s=now_s)
+        outcome = control.core.on_fail(
+            bolt,
+            epoch,
+            frame.tuple_id,
+            reason=reason,
+            now_s=now_s,
+            record_index=frame.record_index,
+        )
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(frame)
+
+    def check_target(self, now_s: float) -> None:
+        """The run ends if the target was down for ``retry.give_up_after_s``."""
+        core, control = self._control.core, self._control
+        down = core.target_down
+        if core.is_target_lost and down is not None and control.error is None:
+            control.fail_soon(target_down_error(down, now_s))
 
     def _take_fatal(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
         """The run ends, and what a bolt could not do is left undone for the next."""

@@ -63,6 +63,7 @@ class Meter:
             buffered = core.intake.buffer.records
             skipped = core.intake.skipped
             partitions = core.checkpoint().partitions
+            down = core.target_down
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
@@ -97,6 +98,8 @@ class Meter:
             held_up_by=held_up_by,
             held_up_share=held_up_share,
             store_away_s=None if away_s is None else now_s - away_s,
+            target_down_s=None if down is None else now_s - down.at_s,
+            target_down_reason="" if down is None else down.reason,
             note=note,
         )
 
@@ -187,6 +190,7 @@ class Meter:
             tuples_dead_lettered=counters.dead_lettered,
             max_in_flight_records=counters.records_pending_max,
             waits=last.waits,
+            target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
 
 

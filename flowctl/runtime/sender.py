@@ -141,6 +141,8 @@ class Sender(threading.Thread):
             core.on_deadline(now_s=now_s)
             if core.gave_up is not None:  # a topology's trees also fail by acks and by time
                 self._hearing.check_gave_up(None)
+            if core.is_target_lost:
+                self._hearing.check_target(now_s)
             if not self.is_active:  # or next_tuple does it
                 orders = self._conclude()
         self._send((), orders)

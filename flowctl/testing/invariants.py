@@ -11,6 +11,7 @@ from itertools import pairwise
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.spout import SpoutCore
+from flowctl.core.state import Liveness
 from flowctl.errors import InternalError
 
 
@@ -37,30 +38,31 @@ def _check_places(core: SpoutCore) -> None:
             _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
             _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
             seen[tuple_id] = name
-    for tuple_id in core._recovery.retries.scheduled:
+    for tuple_id in core._failures.retries.scheduled:
         _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
         seen[tuple_id] = "retry"
     attempts_max = core.settings.retry.attempts_max
-    for tuple_id, flow_tuple in core._pending.items():
-        gave_up = flow_tuple.faults >= attempts_max
+    for tuple_id, flow_tuple in core.book.pending.items():
+        gave_up = flow_tuple.is_given_up
+        _require(gave_up or flow_tuple.faults < attempts_max, f"tuple {tuple_id} had its chances")
         _require((tuple_id in seen) is not gave_up, f"tuple {tuple_id} is nowhere")
-        is_told = core.gave_up is not None or core._recovery._has_dead_letter
+        is_told = core.gave_up is not None or core._failures.has_dead_letter
         _require(not gave_up or is_told, f"tuple {tuple_id} vanished silently")
-    _require(seen.keys() <= core._pending.keys(), "a tuple that is done is still waited for")
+    _require(seen.keys() <= core.book.pending.keys(), "a tuple that is done is still waited for")
 
 
 def _check_counters(core: SpoutCore) -> None:
-    counters, pending = core.counters, core._pending.values()
+    counters, pending = core.counters, core.book.pending.values()
     records = sum(len(flow_tuple.cut.records) for flow_tuple in pending)
     _require(counters.records_pending_now == records, "records_pending_now is off")
     _require(counters.records_pending_max >= records, "records_pending_max is off")
     _require(
-        counters.acked + counters.dropped + counters.handed_over + len(pending)
-        == core._emitter.last_id,
+        counters.acked + counters.dropped + counters.handed_over + counters.cut + len(pending)
+        == core.book.ids.last,
         "a tuple is neither acked nor pending",
     )
     _require(
-        counters.emitted == core._emitter.last_id + counters.moved + counters.hedged,
+        counters.emitted == core.book.ids.last - counters.pieces + counters.moved + counters.hedged,
         "emitted is off",
     )
     _require(counters.late <= counters.acked, "more late acks than acks")
@@ -96,7 +98,7 @@ def _check_ledger(ledger: PartitionLedger) -> None:
 def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     name = consumer.bolt
     _require(1 <= consumer.window <= core.settings.window.max, f"{name}: window out of bounds")
-    _require(not consumer.is_gone, f"{name} is gone and still listed")
+    _require(consumer.liveness is not Liveness.GONE, f"{name} is gone and still listed")
     _require(
         not consumer.has_room or consumer.queued_s != NOT_QUEUED,
         f"{name} has room and is never asked (S20)",
@@ -106,8 +108,7 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     _require(had_room is consumer.has_room, f"{name}: a change was not taken into account")
     records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
     _require(consumer.records_held == records, f"{name}: records_held is off")
-    _require((name in core._out) is consumer.is_out, f"{name}: out or not?")
-    _require(not consumer.is_down or consumer.is_suspect, f"{name} is down and trusted")
+    _require((name in core.book.out) is consumer.is_out, f"{name}: out or not?")
 
 
 def _check_deadline(core: SpoutCore) -> None:
@@ -122,8 +123,8 @@ def _check_deadline(core: SpoutCore) -> None:
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),
             f"{consumer.bolt} holds tuples and there is no deadline",
         )
-    if core._recovery.retries._waiting:
+    if core._failures.retries._waiting:
         _require(
-            deadline_s is not None and deadline_s <= core._recovery.retries._waiting[0][0],
+            deadline_s is not None and deadline_s <= core._failures.retries._waiting[0][0],
             "a tuple that backs off has no deadline",
         )

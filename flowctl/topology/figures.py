@@ -31,7 +31,8 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The trees of a run.
 
     ``ledger_now``: accounts in the XOR ledgers.  ``orphans``: what was said of trees that were
-    done.  ``dropped_emits``: of inputs that another copy had settled.
+    done.  ``dropped_emits``: of inputs that another copy had settled.  ``undelivered_emits``:
+    nobody gets their stream, or nobody could be chosen.
     """
 
     complete: int
@@ -42,6 +43,7 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     ledger_now: int
     orphans: int
     dropped_emits: int
+    undelivered_emits: int = 0
 
 
 class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class TopologyReport(Report, frozen=True, kw_only=True):
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
     errors: tuple[TaskErrors, ...] = ()
+    # Who held what, if it was interrupted when nothing had been done for long.
+    held_up: tuple[str, ...] = ()
 
     def more(self) -> list[str]:
         """How the trees ended, and which tasks reported errors."""
@@ -68,6 +72,10 @@ class TopologyReport(Report, frozen=True, kw_only=True):
                 f"trees {count(trees.complete)} complete · {count(trees.expired)} expired"
                 f" · {count(trees.failed)} failed · {count(trees.replayed)} sent again"
             )
+            if trees.undelivered_emits:
+                found.append(f"{counted(trees.undelivered_emits, 'emit')} that nobody got")
+        if self.held_up:
+            found.append(f"it waited for: {'; '.join(self.held_up)}")
         for task in self.errors[:_TASKS_TOLD]:
             latest = f", the last {task.latest[-1]}" if task.latest else ""
             found.append(f"{task.task} reported {counted(task.count, 'error')}{latest}")

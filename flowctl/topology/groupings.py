@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
 
 from flowctl.errors import JobError
-from flowctl.topology.plan import Subscription
+from flowctl.topology.plan import Subscription, did_you_mean
 
 # Of a value, and the task that it was emitted to (None: to nobody in particular): task numbers.
 Choose: TypeAlias = Callable[[Any, int | None], Sequence[int]]
 
 _NOBODY: tuple[int, ...] = ()
+_FIELDS_TOLD: Final = 10  # of a value that lacks one: enough to see what it is
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -28,17 +29,19 @@ def task_of_key(key: Sequence[Any], tasks: int) -> int:
     return crc32(_encode(key)) % tasks
 
 
-def make_choice(subscription: Subscription, loads: Callable[[], Sequence[int]]) -> Choose:
-    """Return how ``subscription`` chooses; ``loads()`` gives what each task has to do."""
+def make_choice(
+    subscription: Subscription, loads: Callable[[], Sequence[int]], stage: str = ""
+) -> Choose:
+    """Return how ``subscription`` of ``stage`` chooses.
+
+    ``loads()`` gives what each task has to do.
+    """
     tasks = len(loads())
     kind = subscription.kind
     if kind == "direct":
         return lambda _value, task: _direct(task, tasks)
     if kind == "fields":
-        fields = subscription.fields
-        return lambda value, task: (
-            (task_of_key(_key(value, fields), tasks),) if task is None else _NOBODY
-        )
+        return _by_fields(subscription, tasks, stage)
     if kind == "all":
         everyone = tuple(range(tasks))
         return lambda _value, task: everyone if task is None else _NOBODY
@@ -71,12 +74,44 @@ def _direct(task: int | None, tasks: int) -> Sequence[int]:
     return (task,)
 
 
-def _key(value: Any, fields: Sequence[str | int]) -> list[Any]:
+def _by_fields(subscription: Subscription, tasks: int, stage: str) -> Choose:
+    fields = subscription.fields
+
+    def choose(value: Any, task: int | None) -> Sequence[int]:
+        if task is not None:
+            return _NOBODY
+        try:
+            key = [value[field] for field in fields]
+        except (KeyError, IndexError, TypeError):
+            raise _without_field(value, subscription, stage) from None
+        return (task_of_key(key, tasks),)
+
+    return choose
+
+
+def _without_field(value: Any, subscription: Subscription, stage: str) -> JobError:
+    """Return the error for a value that lacks a field it is grouped by."""
+    missing = next(field for field in subscription.fields if not _has(value, field))
+    if isinstance(value, dict):
+        names = sorted(map(str, value))
+        told = ", ".join(map(repr, names[:_FIELDS_TOLD]))
+        more = f" and {len(names) - _FIELDS_TOLD} more" if len(names) > _FIELDS_TOLD else ""
+        has = f"it has {told}{more}." if names else "it is empty."
+        has += did_you_mean(str(missing), names)
+    elif isinstance(value, list):
+        has = f"it is a list of {len(value)}."
+    else:
+        has = f"it is a {type(value).__name__}."
+    return JobError(
+        f"stage {stage!r} groups what {subscription.source!r} emits by {missing!r}, and a value"
+        f" has none: {has}",
+        remedy="Emit dicts with these keys, or lists with these places.",
+    )
+
+
+def _has(value: Any, field: str | int) -> bool:
     try:
-        return [value[field] for field in fields]
-    except (KeyError, IndexError, TypeError) as error:
-        raise JobError(
-            f"grouping by {', '.join(map(str, fields))}: a {type(value).__name__} without it"
-            f" ({type(error).__name__}: {error}).",
-            remedy="Emit dicts with these keys, or lists with these places.",
-        ) from None
+        value[field]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True

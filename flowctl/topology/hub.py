@@ -15,18 +15,21 @@ from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent, TargetWentDown, TupleDropped, TupleGaveUp
+from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.recovery import DeadTuple
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
+from flowctl.topology.held_up import HeldUp
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.roots import Roots, RootWatch
+from flowctl.topology.refused import Refused
+from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage, StageCore
+from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
 
 _DONE: Final = Settlement()
 _UNWATCHED: Final = RootWatch()
@@ -38,8 +41,10 @@ _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    ``next_id`` gives random 64-bit ids.  ``max_pending`` bounds the roots whose trees are not
-    complete (None: only the stages' windows do).  Bolts are named ``stage.number``.
+    ``next_id`` gives random 64-bit ids, ``chance`` numbers from 0 to 1 for the jitter of back-offs
+    (None: none).  ``max_pending`` bounds the roots that were planted and are not done, also those
+    that wait for their back-off (None: only the stages' windows do); it holds back none that goes
+    again.  Bolts are named ``stage.number``.
     ``has_dead_letter``: the driver keeps what ``poll_dead`` gives.
     """
 
@@ -57,6 +62,7 @@ class TopologyCore:
         watch: RootWatch = _UNWATCHED,
         on_watched: OnWatched | None = None,
         has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
@@ -73,15 +79,25 @@ class TopologyCore:
             tree_timeout_s=tree_timeout_s,
             watch=watch,
             has_dead_letter=has_dead_letter,
+            chance=chance,
         )
         self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
         self._input_ended = False
-        self._stages = {p.name: Stage(p, settings, restored.windows, next_id) for p in stages}
-        self._router = Router(self._stages, self._roots, translate or {}, self._events)
+        self._stages = {
+            plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
+        }
+        self._router = Router(
+            self._stages,
+            self._roots,
+            translate or {},
+            self._events,
+            Refused(settings.retry, chance),
+        )
         self._in_order = list(self._stages.values())
+        self._held_up = HeldUp(self._in_order, self._roots, self._events)
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
         self._first = [stage for stage in self._in_order if stage.is_first]
 
@@ -153,17 +169,22 @@ class TopologyCore:
 
     def _plant(self, now_s: float) -> None:
         """Begin trees, while the first stages have room."""
-        if not all(stage.was_served for stage in self._in_order):
+        if not self._was_served():
             return  # a tree's time would run while Spark starts
         roots = self._roots
-        while not any(stage.is_full for stage in self._first) and not self.is_at_limit:
-            batch = roots.take()
+        while not any(stage.is_full for stage in self._first):
+            batch = roots.take(self._room())
             if not batch:
                 break
             for root in batch:
                 self._router.plant(root, now_s)
             for stage in self._first:
                 stage.flush(now_s)
+
+    def _room(self) -> int:
+        """How many more new roots may be planted at once."""
+        most = self._max_pending
+        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
 
     def _pass_end_on(self, now_s: float) -> None:
         for stage in self._in_order:
@@ -208,11 +229,20 @@ class TopologyCore:
         return outcome
 
     def on_fail(
-        self, bolt: str, epoch: int, tuple_id: int, *, reason: str, now_s: float
+        self,
+        bolt: str,
+        epoch: int,
+        tuple_id: int,
+        *,
+        reason: str,
+        now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome:
         """As in ``SpoutCore``; a tuple that is given up fails the roots of its inputs."""
         stage, core = self._place(bolt)
-        outcome = core.on_fail(bolt, epoch, tuple_id, reason=reason, now_s=now_s)
+        outcome = core.on_fail(
+            bolt, epoch, tuple_id, reason=reason, now_s=now_s, record_index=record_index
+        )
         self._collect(stage, core, now_s)
         return outcome
 
@@ -231,6 +261,9 @@ class TopologyCore:
         outcome = core.on_refused(
             bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
         )
+        if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
+            for record in core.tuple_records(tuple_id):
+                self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._collect(stage, core, now_s)
         return outcome
 
@@ -259,7 +292,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s()]
+        due = [self._roots.next_s(), self._router.refused.next_s(), self._held_up.next_s()]
         due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
@@ -271,9 +304,20 @@ class TopologyCore:
                 if core.dropped:
                     self._collect(stage, core, now_s)
             stage.refresh_rate()
+        self._router.on_time(now_s)
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
+            self._router.renew_refused(now_s)
+        is_idle = not self.is_active or self.is_drained or not self._was_served()
+        self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
+
+    def _was_served(self) -> bool:
+        return all(stage.was_served for stage in self._in_order)
+
+    def held_up(self) -> tuple[str, ...]:
+        """Who holds what, since when, if no root was done for long (else nothing)."""
+        return self._held_up.held() if self._held_up.is_stuck else ()
 
     # -- what others read ----------------------------------------------------------------
 
@@ -297,7 +341,7 @@ class TopologyCore:
         """
         while (event := core.poll_event()) is not None:
             if isinstance(event, TupleGaveUp):
-                inputs, bolt = core.abandon(event.tuple_id), ", ".join(event.bolts)
+                inputs, bolt = core.abandon(event.tuple_id, now_s=now_s), ", ".join(event.bolts)
             elif isinstance(event, TupleDropped):
                 inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
             else:
@@ -318,6 +362,17 @@ class TopologyCore:
         """The first root whose attempts ran out, if there is one: the run has to fail."""
         return self._roots.gave_up
 
+    @property
+    def target_down(self) -> TargetWentDown | None:
+        """As in ``SpoutCore``, of the stage that met it first."""
+        down = [core.target_down for stage in self._in_order for core in stage.cores]
+        return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
+
+    @property
+    def is_target_lost(self) -> bool:
+        """As in ``SpoutCore``, of any stage."""
+        return any(core.is_target_lost for stage in self._in_order for core in stage.cores)
+
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""
         return self._place(bolt)[1].tuple_records(tuple_id)
@@ -325,8 +380,7 @@ class TopologyCore:
     @property
     def is_at_limit(self) -> bool:
         """As in ``SpoutCore``: so many roots are pending, or the spouts are not active."""
-        most = self._max_pending
-        return not self.is_active or (most is not None and len(self._roots.trees) >= most)
+        return not self.is_active or self._room() <= 0
 
     @property
     def is_served(self) -> bool:
@@ -341,43 +395,12 @@ class TopologyCore:
     @property
     def counters(self) -> Counters:
         """Tuples of all stages; records are roots."""
-        total, roots = Counters(), self._roots
-        for stage in self._in_order:
-            for core in stage.cores:
-                for name in Counters.__struct_fields__:
-                    setattr(total, name, getattr(total, name) + getattr(core.counters, name))
-        total.records_acked = roots.acked
-        total.dead_lettered = roots.dead_lettered
-        total.handed_over = roots.handed_over
-        total.records_dropped = roots.dropped + self._router.untracked_failed
-        total.records_pending_now = roots.pending
-        total.records_pending_max = roots.pending_max
-        return total
+        return counters_of(self._in_order, self._roots, self._router)
 
     def stage_figures(self) -> list[StageFigures]:
         """How each stage stands, in the order of the flow."""
-        return [
-            StageFigures(
-                stage=stage.name,
-                records=sum(core.counters.records_acked for core in stage.cores),
-                waiting_now=stage.waiting,
-                waiting_max=stage.waiting_max,
-                at_bolts_max=sum(core.counters.records_pending_max for core in stage.cores),
-                held_now=sum(map(len, stage.held.values())),
-            )
-            for stage in self._in_order
-        ]
+        return [stage_figures_of(stage) for stage in self._in_order]
 
     def tree_figures(self) -> TreeFigures:
         """How the trees stand."""
-        roots = self._roots
-        return TreeFigures(
-            complete=roots.acked,
-            failed=roots.failed,
-            expired=roots.expired,
-            replayed=roots.replayed,
-            pending_now=roots.pending,
-            ledger_now=sum(map(len, roots.ledgers)),
-            orphans=sum(ledger.orphans for ledger in roots.ledgers),
-            dropped_emits=self._router.dropped,
-        )
+        return tree_figures_of(self._roots, self._router)

@@ -149,7 +149,7 @@ class ManualCollector(Collector):
     def __init__(self) -> None:
         super().__init__()
         self._acked: list[Input] = []
-        self._failed: list[tuple[Input, str]] = []
+        self._failed: list[FailedInput] = []
         self._prolonged: dict[int, None] = {}  # each once, however often it is said
         # Since the last mark, and whether it was an ack.
         self._settled: list[tuple[Input, bool]] = []
@@ -157,8 +157,8 @@ class ManualCollector(Collector):
     def emit(
         self,
         value: Any,
-        *,
         anchors: Input | Iterable[Input] = (),
+        *,
         stream: str | None = None,
         task: int | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class ManualCollector(Collector):
     def fail(self, given: Input, reason: str = "failed by the bolt") -> None:
         """``given`` could not be done: its roots go again."""
         if self._settle(given, is_ack=False):
-            self._failed.append((given, reason))
+            self._failed.append(FailedInput(given.input_id, reason))
 
     def prolong(self, given: Input) -> None:
         """As of an auto-ack bolt; and anew when this tuple is acked, for what is held on."""
@@ -202,6 +202,11 @@ class ManualCollector(Collector):
         """What was settled since the mark, in its order, and whether it was acked."""
         return self._settled
 
+    def refuse(self, given: Input, reason: str, after_s: float | None) -> None:
+        """The target of ``given`` had no room: it goes again without a fault."""
+        if self._settle(given, is_ack=False):
+            self._failed.append(FailedInput(given.input_id, reason, True, after_s))
+
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
         """``execute`` raised: it has said nothing."""
         lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed)
@@ -217,7 +222,7 @@ class ManualCollector(Collector):
         ours = {given.input_id for given in inputs}
         made = Settlement(
             emits=self._emits,
-            failed=[FailedInput(given.input_id, reason) for given, reason in self._failed],
+            failed=self._failed,
             held=[given.input_id for given in inputs if not given._is_settled],
             acked=[given.input_id for given in self._acked if given.input_id not in ours],
             prolonged=list(self._prolonged),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,7 +19,7 @@ from flowctl.errors import JobError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.spout import FlowControlSpout, Interrupted
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
@@ -82,6 +83,7 @@ class TopologyJob(FlowControlSpout):
         self.core: TopologyCore | None = None
         self._activated = threading.Event()
         self._next_id = next_id or random_ids()
+        self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
         self._teller = CallbackThread(
             topology.callbacks,
             settings.metrics,
@@ -114,6 +116,11 @@ class TopologyJob(FlowControlSpout):
             teller.start()
         try:
             report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
+        except Interrupted as interrupted:
+            told = interrupted.report
+            if isinstance(told, TopologyReport) and told.held_up:
+                interrupted.add_note(f"It waited for: {'; '.join(told.held_up)}.")
+            raise
         finally:
             for teller in tellers:
                 teller.close()
@@ -147,12 +154,14 @@ class TopologyJob(FlowControlSpout):
 
     def _extended(self, report: Report) -> TopologyReport:
         core = self.core
+        is_interrupted = report.outcome == "interrupted"
         self._teller.close()  # what tasks reported is told
         return TopologyReport(
             **msgspec.structs.asdict(report),
             stages=tuple(core.stage_figures()) if core is not None else (),
             trees=core.tree_figures() if core is not None else None,
             errors=tuple(self._teller.errors()),
+            held_up=core.held_up() if core is not None and is_interrupted else (),
         )
 
     def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
@@ -174,6 +183,7 @@ class TopologyJob(FlowControlSpout):
             watch=self._root_watch(),
             on_watched=self._teller.watched,
             has_dead_letter=self.dead_letter is not None,
+            chance=self.chance,
         )
         self.core.is_active = self.is_active
         return self.core

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from flowctl.core.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
 
+# Streams that a bolt declares, each with the fields of its values; None: they are not declared.
+Emits: TypeAlias = Mapping[str, Sequence[str | int] | None]
 GroupingKind: TypeAlias = Literal["shuffle", "least_loaded", "fields", "direct", "all"]
 # Any bolt of the stage will do, so that one of them may also take over what another can't do.
 _SHARED: frozenset[str] = frozenset({"shuffle", "least_loaded"})
@@ -72,7 +74,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One bolt's stage: ``count`` tasks of ``slots`` threads each.
 
-    ``is_manual``: its inputs may be held over several tuples.
+    ``is_manual``: its inputs may be held over several tuples.  ``emits``: the streams that it
+    declares, each with the fields of its values (None: not declared); None: it declares nothing.
     """
 
     name: str
@@ -81,6 +84,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     is_manual: bool
     code: Any
     subscriptions: tuple[Subscription, ...]
+    emits: Emits | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -99,6 +103,14 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{self.name}.{number}" for number in range(1, self.count + 1)]
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean …?" if one of ``known`` is like ``name``, else ""."""
+    from difflib import get_close_matches  # for an error only: workers need not load it
+
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
 def check_name(field: str, name: str, taken: Sequence[str]) -> None:
     """Raise :class:`ConfigError` for a name that can't be used, or is used already."""
     is_readable = bool(name) and name.isprintable() and len(name) <= _NAME_MAX
@@ -110,6 +122,25 @@ def check_name(field: str, name: str, taken: Sequence[str]) -> None:
         raise ConfigError(field, f"{name!r} is there already.", remedy="Give another name.")
 
 
+def declared_emits(stage: str, given: Any) -> Emits | None:
+    """Return what a bolt declares to emit, checked."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            stage,
+            f"emits: a {type(given).__name__} names no streams with their fields.",
+            remedy='Give a dict, as {"default": ("client", "path"), "bad": None}.',
+        )
+    for stream, fields in given.items():
+        check_name(stage, stream, [])
+        if isinstance(fields, str):
+            raise ConfigError(
+                stage, f"emits: {fields!r} is no list of fields.", remedy=f"Give [{fields!r}]."
+            )
+    return {stream: None if of is None else tuple(of) for stream, of in given.items()}
+
+
 def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePlan]:
     """Return the stages so that each comes after all that it gets from.
 
@@ -117,6 +148,7 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
     and for a circle: full stages of a circle would wait for each other for ever.
     """
     known = {*spouts, *(stage.name for stage in stages)}
+    emits = {stage.name: stage.emits for stage in stages}
     for stage in stages:
         if not stage.subscriptions:
             raise ConfigError(
@@ -130,10 +162,61 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
             if subscription.component not in known:
                 raise ConfigError(
                     stage.name,
-                    f"there is no {subscription.component!r} to get from.",
+                    f"there is no {subscription.component!r} to get from."
+                    + did_you_mean(subscription.component, known),
                     remedy="Known: " + ", ".join(sorted(known)) + ".",
                 )
+            if subscription.component in spouts:
+                _check_spout(stage.name, subscription)
+            else:
+                _check_emitted(stage.name, subscription, emits[subscription.component])
     return _sorted(set(spouts), list(stages))
+
+
+def _check_spout(stage: str, wanted: Subscription) -> None:
+    """A spout emits on the default stream, to nobody in particular."""
+    if wanted.stream != DEFAULT_STREAM:
+        raise ConfigError(
+            stage,
+            f"{wanted.component!r} is a spout, and emits on no stream but the default one"
+            f" (stream {wanted.stream!r} is wanted).",
+            remedy="Leave out stream=, or put a bolt between.",
+        )
+    if wanted.kind == "direct":
+        raise ConfigError(
+            stage,
+            f"{wanted.component!r} is a spout, and emits to no task: nobody would get it.",
+            remedy="Use another grouping, or put a bolt between that emits to tasks.",
+        )
+
+
+def _check_emitted(
+    stage: str,
+    wanted: Subscription,
+    emits: Emits | None,
+) -> None:
+    """What a bolt declares must be what others want of it; one that declares nothing may do all."""
+    if emits is None:
+        return
+    if wanted.stream not in emits:
+        raise ConfigError(
+            stage,
+            f"{wanted.component!r} emits on no stream {wanted.stream!r}."
+            + did_you_mean(wanted.stream, emits),
+            remedy="It declares " + ", ".join(map(repr, emits)) + ".",
+        )
+    fields = emits[wanted.stream]
+    if fields is None:
+        return
+    for field in wanted.fields:
+        if field not in fields:
+            on = "" if wanted.stream == DEFAULT_STREAM else f" on {wanted.stream!r}"
+            raise ConfigError(
+                stage,
+                f"grouped by {field!r}, which {wanted.component!r} does not emit{on}."
+                + did_you_mean(str(field), map(str, fields)),
+                remedy="It has " + ", ".join(map(repr, fields)) + ".",
+            )
 
 
 def _sorted(done: set[str], left: list[StagePlan]) -> list[StagePlan]:

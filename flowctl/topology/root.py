@@ -29,10 +29,11 @@ class Root:
     """One source record that is not done.
 
     ``faults``: how often its tree has failed; ``replays``: how often it went again.  ``number``
-    is by which it is told of, from 1; 0: nobody was told yet.
+    is by which it is told of, from 1; 0: nobody was told yet.  ``failed_at``: the bolts that failed
+    it, the last one last.
     """
 
-    __slots__ = ("faults", "number", "part", "record", "replays", "seq")
+    __slots__ = ("failed_at", "faults", "number", "part", "record", "replays", "seq")
 
     def __init__(self, part: Part, seq: int, record: Record) -> None:
         self.part = part
@@ -41,6 +42,7 @@ class Root:
         self.faults = 0
         self.replays = 0
         self.number = 0
+        self.failed_at: tuple[str, ...] = ()
 
     @property
     def partition(self) -> str:
@@ -52,13 +54,18 @@ class Root:
         """Name of its spout."""
         return self.part.spout
 
+    def note_failed_at(self, bolt: str) -> None:
+        """It failed at ``bolt``; "": at none, as it expired or could not be planted."""
+        if bolt:
+            self.failed_at = (*(each for each in self.failed_at if each != bolt), bolt)
 
-def failed(root: Root, reason: str, *, retry_at_s: float, at_s: float) -> TupleFailed:
-    """Its tree failed or expired, and goes again."""
+
+def failed(root: Root, reason: str, *, bolt: str, retry_at_s: float, at_s: float) -> TupleFailed:
+    """Its tree failed at ``bolt``, or expired (""), and goes again."""
     position = root.record.position
     return TupleFailed(
         at_s=at_s,
-        bolt=root.spout,
+        bolt=bolt or root.spout,
         tuple_id=root.number,
         attempt=root.replays,
         partition=root.partition,
@@ -79,7 +86,7 @@ def gave_up(root: Root, reason: str, *, at_s: float) -> TupleGaveUp:
         first=position,
         last=position,
         attempts=root.faults,
-        bolts=(root.spout,),
+        bolts=root.failed_at or (root.spout,),
         reason=reason,
     )
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
 from flowctl.core.anchors import NextId
+from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Checkpoint, Position
-from flowctl.core.recovery import DeadTuple
-from flowctl.core.retry import backoff_s
 from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees import SpoutTrees
@@ -25,7 +24,7 @@ from flowctl.topology.listening import RootListening
 from flowctl.topology.root import Drops, Part, Root
 
 # Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
-_PLANT_RECORDS: Final = 256
+PLANT_RECORDS: Final = 256
 
 
 class RootEnd(msgspec.Struct, frozen=True):
@@ -80,6 +79,7 @@ class Roots:
         tree_timeout_s: float,
         watch: RootWatch,
         has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         guarantee = settings.guarantee.processing
         self.intake = Intake(settings.buffer, restored, events, guarantee)
@@ -87,37 +87,41 @@ class Roots:
         self.ledgers = [AckerLedger() for _ in range(ackers)]
         self._owners = range(ackers)
         self.listening = watch.listening
-        self.gave_up: TupleGaveUp | None = None  # the first that nothing keeps
         self.acked = self.failed = self.expired = self.replayed = 0
         self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # also those that wait to go again
         self.drops = Drops()
+        self.sends_again = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked
-        self._sends_again = guarantee.sends_again
         self._parts: dict[str, Part] = {}
-        self._has_dead_letter = has_dead_letter
-        self._dying: deque[tuple[Root, TupleGaveUp]] = deque()  # on their way to the dead letter
+        self._attempts: Attempts[Root] = Attempts(
+            settings.retry,
+            sends_again=guarantee.sends_again,
+            has_dead_letter=has_dead_letter,
+            chance=chance,
+        )
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
-        self._settings = settings.retry
         self._events = events
         self.watch = watch
         self._tree_timeout_s = tree_timeout_s
         self._timer: TickTimer | None = None  # from the first time that a clock is seen
-        self._waiting: list[tuple[float, int, Root]] = []
-        self._ready: deque[Root] = deque()
-        self._scheduled = 0  # makes two with the same time differ
 
     # -- what goes out -------------------------------------------------------------------
 
-    def take(self) -> Sequence[Root]:
-        """Return what is to be planted next: what goes again first, then new records."""
-        if self._ready:
-            return (self._ready.popleft(),)
+    def take(self, new_max: int = PLANT_RECORDS) -> Sequence[Root]:
+        """Return what is to be planted next: one that goes again first, then new records.
+
+        Of new ones at most ``new_max``; what goes again is not held back by that (S59).
+        """
+        again = self._attempts.take()
+        if again is not None:
+            return (again,)
         intake = self.intake
-        if not intake.buffer or intake.is_held:  # held: its position is not saved yet (S88)
+        # Held: its position is not saved yet (S88).
+        if new_max <= 0 or not intake.buffer or intake.is_held:
             return ()
-        cut: Cut = intake.buffer.cut(_PLANT_RECORDS, 1 << 62)
+        cut: Cut = intake.buffer.cut(min(new_max, PLANT_RECORDS), 1 << 62)
         part = self._parts.get(cut.partition) or self._open(cut.partition)
         part.pending += len(cut.records)
         self.pending += len(cut.records)
@@ -132,7 +136,13 @@ class Roots:
     @property
     def has_next(self) -> bool:
         """Whether :meth:`take` gives something."""
-        return bool(self._ready) or bool(self.intake.buffer)
+        return self._attempts.has_ready or bool(self.intake.buffer)
+
+    @property
+    def gave_up(self) -> TupleGaveUp | None:
+        """The first root whose attempts ran out and that nothing keeps."""
+        first = self._attempts.gave_up
+        return None if first is None else told.gave_up(first.item, first.reason, at_s=first.at_s)
 
     def ledger_of(self, root_id: int) -> AckerLedger:
         """Return the ledger that keeps account of ``root_id``, always the same one (S125)."""
@@ -175,8 +185,8 @@ class Roots:
             ledger.ack(root.seq, root.seq + 1, position, position)
             self.intake.uncommitted -= ledger.cumulative_seq - before
 
-    def on_verdict(self, verdict: Verdict, reason: str, now_s: float) -> None:
-        """An acker has judged a tree; ``reason`` is why, if it failed."""
+    def on_verdict(self, verdict: Verdict, reason: str, now_s: float, bolt: str = "") -> None:
+        """An acker has judged a tree; ``reason`` is why, if it failed, and ``bolt`` where."""
         if verdict.outcome is TreeOutcome.PROLONGED:
             self.trees.on_reset_timeout(verdict.root)
         elif verdict.outcome is TreeOutcome.COMPLETE:
@@ -186,7 +196,9 @@ class Roots:
         else:
             end = self.trees.on_fail(verdict.root, task=verdict.spout, now_s=now_s)
             if end is not None:
-                self._fail(end.tree.message_id, verdict.outcome, reason, now_s, end.age_s)
+                root: Root = end.tree.message_id
+                root.note_failed_at(bolt)
+                self._fail(root, verdict.outcome, reason, now_s, age_s=end.age_s, bolt=bolt)
 
     def refuse(self, root: Root, reason: str, now_s: float) -> None:
         """``root`` could not even be planted: it fails as its tree would."""
@@ -198,25 +210,26 @@ class Roots:
         outcome: TreeOutcome,
         reason: str,
         now_s: float,
+        *,
         age_s: float | None = None,
+        bolt: str = "",
     ) -> None:
         if root.part.is_gone:
             return
         self._number(root)
+        attempts = self._attempts
         if outcome is TreeOutcome.EXPIRED:
             self.expired += 1
+            fate = attempts.again(root, now_s, now_s)
         else:
             self.failed += 1
-            root.faults += 1
-        if not self._sends_again:
-            self._drop(root, reason, now_s)
-        elif outcome is TreeOutcome.EXPIRED:
-            self._go_again(root, now_s, reason, now_s)
-        elif root.faults >= self._settings.attempts_max:
+            fate = attempts.fault(root, reason, now_s)
+        if fate is Fate.AGAIN:
+            self._go_again(root, reason, now_s, bolt)
+        elif fate is Fate.GAVE_UP:
             self._give_up(root, reason, now_s)
         else:
-            due_s = now_s + backoff_s(root.faults, self._settings)
-            self._go_again(root, due_s, reason, now_s)
+            self._drop(root, reason, now_s)
         self._tell(root, reason, age_s)
 
     def _number(self, root: Root) -> None:
@@ -225,27 +238,19 @@ class Roots:
             self._numbers += 1
             root.number = self._numbers
 
-    def _go_again(self, root: Root, due_s: float, reason: str, now_s: float) -> None:
+    def _go_again(self, root: Root, reason: str, now_s: float, bolt: str) -> None:
         if self.listening is not None:
             self.listening.retried(root, reason)
         root.replays += 1
         self.replayed += 1
-        if due_s > now_s:
-            self._scheduled += 1
-            heappush(self._waiting, (due_s, self._scheduled, root))
-        else:
-            self._ready.append(root)
-        self._events.append(told.failed(root, reason, retry_at_s=due_s, at_s=now_s))
+        due_s = self._attempts.due_s(root)
+        assert due_s is not None
+        self._events.append(told.failed(root, reason, bolt=bolt, retry_at_s=due_s, at_s=now_s))
 
     def _give_up(self, root: Root, reason: str, now_s: float) -> None:
         if self.listening is not None:
             self.listening.gave_up(root, reason)
-        event = told.gave_up(root, reason, at_s=now_s)
-        self._events.append(event)
-        if self._has_dead_letter:
-            self._dying.append((root, event))
-        else:
-            self.gave_up = self.gave_up or event
+        self._events.append(told.gave_up(root, reason, at_s=now_s))
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
         """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
@@ -256,11 +261,11 @@ class Roots:
 
     def poll_dead(self) -> DeadTuple | None:
         """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
-        while self._dying:
-            root, event = self._dying.popleft()
+        while (dead := self._attempts.poll_dead()) is not None:
+            root, reason, at_s = dead
             if not root.part.is_gone:
                 self._dead[root.number] = root
-                return DeadTuple(event, (root.record,))
+                return DeadTuple(told.gave_up(root, reason, at_s=at_s), (root.record,))
         return None
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
@@ -289,13 +294,8 @@ class Roots:
         part = self._parts.get(partition)
         if part is None:
             return 0
-        waiting = [item for item in self._waiting if item[2].part is not part]
-        ready = deque(root for root in self._ready if root.part is not part)
-        left = len(self._waiting) - len(waiting) + len(self._ready) - len(ready)
-        if left:
-            heapify(waiting)
-            self._waiting, self._ready = waiting, ready
-            self._hand_over(part, left)
+        left = self._attempts.discard_where(lambda root: root.part is part)
+        self._hand_over(part, len(left))
         return part.pending
 
     def forget(self, partition: str) -> int:
@@ -319,7 +319,7 @@ class Roots:
 
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
-        due_s = self._waiting[0][0] if self._waiting else None
+        due_s = self._attempts.next_due_s()
         if self._timer is None or not (self.trees or any(self.ledgers)):
             return due_s
         # A tick is due *after* this.
@@ -328,19 +328,28 @@ class Roots:
 
     def on_time(self, now_s: float) -> bool:
         """Make due retries ready; True if a tick has passed and trees were judged by it."""
-        while self._waiting and self._waiting[0][0] <= now_s:
-            self._ready.append(heappop(self._waiting)[2])
+        self._attempts.ripen(now_s)
         if self._timer is None:
             self._timer = TickTimer(self._tree_timeout_s, now_s=now_s)
         if not self._timer.take(now_s=now_s):
             return False
         reason = f"its tree was not complete after {self._tree_timeout_s:g} s"
         for end in self.trees.on_tick(now_s=now_s):
-            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, end.age_s)
+            self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, age_s=end.age_s)
         for ledger in self.ledgers:
             for verdict in ledger.on_tick():
                 self.on_verdict(verdict, reason, now_s)
         return True
+
+    @property
+    def ended(self) -> int:
+        """Roots that are done with, in whatever way."""
+        return self.acked + self.dropped + self.handed_over
+
+    @property
+    def to_go_again(self) -> int:
+        """Roots that wait for their back-off, or to be planted again."""
+        return len(self._attempts)
 
     @property
     def is_drained(self) -> bool:

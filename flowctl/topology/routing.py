@@ -11,13 +11,21 @@ from flowctl.core.acker import Verdict
 from flowctl.core.buffer import size_of
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
-from flowctl.core.settlement import Emitted, Settlement
+from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
-from flowctl.topology.plan import source_key
+from flowctl.topology.plan import (
+    StagePlan,
+    component_of,
+    did_you_mean,
+    source_key,
+    stream_of,
+)
+from flowctl.topology.refused import Refused
 from flowctl.topology.root import Root
 from flowctl.topology.roots import Roots
 from flowctl.topology.stage import Parcel, Stage
+from flowctl.topology.undelivered import Undelivered
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
 Translate = Callable[[str, Record], Any]
@@ -44,9 +52,12 @@ class Router:
         roots: Roots,
         translate: Mapping[str, Translate],
         events: deque[FlowEvent],
+        refused: Refused,
     ) -> None:
+        self.refused = refused
         self.dropped = 0
         self.untracked_failed = 0
+        self.undelivered = Undelivered(events)
         self._events = events
         self._roots = roots
         self._translate = translate
@@ -58,7 +69,7 @@ class Router:
     def _wire_up(self, stage: Stage, stages: Mapping[str, Stage]) -> None:
         plan = stage.plan
         for subscription in plan.subscriptions:
-            choice = make_choice(subscription, stage.loads)
+            choice = make_choice(subscription, stage.loads, stage.name)
             route = Route(stage, plan.sources.index(subscription.source), choice)
             self._routes.setdefault(subscription.source, []).append(route)
             feeder = stages.get(subscription.component)
@@ -111,7 +122,7 @@ class Router:
         ]
 
     def put_again(self, stage: Stage, parcels: Sequence[Parcel], now_s: float) -> None:
-        """A bolt went that held these."""
+        """A bolt went that held these, or refused them."""
         for parcel in parcels:
             stage.put(next(self._numbers), parcel)
         stage.flush(now_s)
@@ -122,10 +133,14 @@ class Router:
         """Emits first, as their edges ride on the acks of their anchors (S65)."""
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
+        self.undelivered.flush(now_s)
         for failed in said.failed:
-            self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
+            if failed.refused:
+                self._refuse(stage, bolt, failed, now_s)
+            else:
+                self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
         if said.held:
-            stage.hold(bolt, said.held)
+            stage.hold(bolt, said.held, now_s)
         held = said.held and set(said.held)
         for record in records:
             if not held or record.position not in held:
@@ -145,13 +160,36 @@ class Router:
             return
         source = source_key(stage.name, emit.stream)
         try:
+            _check_declared(stage.plan, emit.stream)
             targets = self._targets(source, emit.value, emit.task)
         except JobError as error:
-            self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
+            if emit.anchors:
+                self.fail_inputs(stage, bolt, emit.anchors, error.problem, now_s)
+            else:
+                self.undelivered.add(source, bolt, error.problem)
+            return
+        if not targets:
+            self.undelivered.add(source, bolt, self._why_nobody(stage.name, emit))
             return
         edges_of = stage.acks.emit(anchors, len(targets))
         for (fed, index, task), edges in zip(targets, edges_of, strict=True):
             fed.put(next(self._numbers), Parcel(edges, emit.value, index, task))
+
+    def _why_nobody(self, stage: str, emit: Emitted) -> str:
+        """Return why ``emit`` of ``stage`` has no receiver."""
+        stream = emit.stream or DEFAULT_STREAM
+        if self._routes.get(source_key(stage, stream)):
+            if emit.task is None:
+                return f"emitted to no task, and all get from {stage!r} by direct groupings"
+            return (
+                f"emitted to task {emit.task}, and nobody gets from {stage!r} by a direct grouping"
+            )
+        if stream == DEFAULT_STREAM:
+            return f"nobody gets what {stage!r} emits"
+        streams = [stream_of(source) for source in self._routes if component_of(source) == stage]
+        return f"nobody gets stream {stream!r} of {stage!r}" + (
+            f".{meant}" if (meant := did_you_mean(stream, streams)) else ""
+        )
 
     def _ack_input(self, stage: Stage, bolt: str, input_id: int, now_s: float) -> None:
         parcel = stage.take(bolt, input_id)
@@ -171,21 +209,43 @@ class Router:
             if not parcel.edges:
                 untracked.append(input_id)
             for root in stage.acks.fail(parcel):
-                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
+                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s, bolt)
         if untracked:
             self.untracked_failed += len(untracked)
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
+
+    def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> None:
+        """It goes again here, later; where nothing does, or it was refused for too long, it fails.
+
+        Its trees wait for it: their time begins anew now, at each tick, and when it goes again.
+        """
+        parcel = stage.parcels.get(failed.input_id)
+        if parcel is None:
+            return
+        reason = failed.reason
+        too_long_s = self.refused.refused_for_s(parcel, now_s)
+        if too_long_s is not None:
+            reason = f"refused for {too_long_s:.0f} s: {reason}"
+        if too_long_s is not None or not self._roots.sends_again:
+            self.fail_inputs(stage, bolt, [failed.input_id], reason, now_s)
+            return
+        stage.take(bolt, failed.input_id)
+        self.refused.add(stage, parcel, failed.after_s, now_s)
+        self._renew(stage, parcel, now_s)
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
         """The time of its trees begins anew; one that is settled is let be."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
-            for root in stage.acks.reset_timeout(parcel):
-                self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
+            self._renew(stage, parcel, now_s)
 
-    def _judge(self, verdict: Verdict | None, reason: str, now_s: float) -> None:
+    def _renew(self, stage: Stage, parcel: Parcel, now_s: float) -> None:
+        for root in stage.acks.reset_timeout(parcel):
+            self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
+
+    def _judge(self, verdict: Verdict | None, reason: str, now_s: float, bolt: str = "") -> None:
         if verdict is not None:
-            self._roots.on_verdict(verdict, reason, now_s)
+            self._roots.on_verdict(verdict, reason, now_s, bolt)
 
     def on_tick(self, stage: Stage, now_s: float) -> None:
         """Inputs of ``stage`` that have emitted and are held for too long fail their trees."""
@@ -194,6 +254,27 @@ class Router:
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
         if self._roots.ledgers:  # else nothing is tracked, and what is held has no time
             stage.forget_held(self._roots.trees)
+
+    def on_time(self, now_s: float) -> None:
+        """Put again what was refused and has waited; tell what is due to be told."""
+        self.undelivered.flush(now_s)
+        while (waiting := self.refused.take(now_s)) is not None:
+            self._renew(waiting.stage, waiting.parcel, now_s)
+            self.put_again(waiting.stage, [waiting.parcel], now_s)
+
+    def renew_refused(self, now_s: float) -> None:
+        """Trees were judged by a tick: those of what waits, as it was refused, live on."""
+        for waiting in self.refused:
+            self._renew(waiting.stage, waiting.parcel, now_s)
+
+
+def _check_declared(plan: StagePlan, stream: str | None) -> None:
+    if plan.emits is not None and (stream or DEFAULT_STREAM) not in plan.emits:
+        raise JobError(
+            f"{plan.name!r} emitted on stream {stream or DEFAULT_STREAM!r}, which it does not"
+            f" declare.{did_you_mean(stream or DEFAULT_STREAM, plan.emits)}",
+            remedy="Name it in emits= of the bolt.",
+        )
 
 
 def _dropped(

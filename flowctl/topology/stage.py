@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,6 @@ from flowctl.core.finish import speed
 from flowctl.core.records import Checkpoint, Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
 from flowctl.core.spout import SpoutCore
-from flowctl.core.tuples import FlowTuple
 from flowctl.errors import InternalError
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
@@ -29,10 +28,13 @@ _NO_BOUND: Final = 1 << 62
 class Parcel(Anchored):
     """A value on its way to a task, or there.  ``source`` is the index of whom it is from."""
 
-    __slots__ = ("core", "source", "value")
+    __slots__ = ("core", "is_tracked", "refusals", "refused_since_s", "source", "value")
 
     def __init__(self, edges: Edges, value: Any, source: int, core: int) -> None:
         super().__init__(edges)
+        self.is_tracked = bool(edges)  # it is in a tree, or was until it was held for too long
+        self.refusals = 0
+        self.refused_since_s: float | None = None
         self.value = value
         self.source = source
         self.core = core
@@ -45,13 +47,16 @@ class StageCore(SpoutCore):
     reads the :class:`TupleDropped` of each: their roots fail.
     """
 
-    def __init__(self, settings: CoreSettings, *, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        *,
+        checkpoint: Checkpoint,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(settings, checkpoint=checkpoint, chance=chance)
         self.dropped: dict[int, Sequence[Record]] = {}
-        super().__init__(settings, checkpoint=checkpoint)
-
-    def _let_go(self, flow_tuple: FlowTuple) -> None:
-        self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
-        super()._let_go(flow_tuple)
+        self.book.dropped = self.dropped
 
 
 class Stage:
@@ -65,7 +70,12 @@ class Stage:
     """
 
     def __init__(
-        self, plan: StagePlan, settings: Settings, windows: Mapping[str, float], next_id: NextId
+        self,
+        plan: StagePlan,
+        settings: Settings,
+        windows: Mapping[str, float],
+        next_id: NextId,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
         self.name = plan.name
@@ -74,13 +84,17 @@ class Stage:
         self.is_first = False  # a spout feeds it
         self.is_ended = False
         self.parcels: dict[int, Parcel] = {}
-        self.held: dict[str, dict[int, None]] = {}  # bolt → inputs it has not settled
+        # Bolt → inputs that it has not settled, and since when it holds them.
+        self.held: dict[str, dict[int, float]] = {}
         self.acks = PendingAcks(next_id)
+        self.refused_now = 0  # inputs that wait as their target refused them
         self.waiting_max = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
         learned = Checkpoint(windows=dict(windows))
         count = plan.count if plan.is_keyed else 1
-        self.cores = [StageCore(core_settings, checkpoint=learned) for _ in range(count)]
+        self.cores = [
+            StageCore(core_settings, checkpoint=learned, chance=chance) for _ in range(count)
+        ]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
@@ -208,7 +222,7 @@ class Stage:
     @property
     def is_drained(self) -> bool:
         """Nothing waits, nothing is at bolts."""
-        return all(core.is_drained for core in self.cores)
+        return not self.refused_now and all(core.is_drained for core in self.cores)
 
     def poll_emit(self, now_s: float) -> Emission | None:
         """Return the next tuple for one of its bolts; cores in turn, so that none starves."""
@@ -233,12 +247,12 @@ class Stage:
 
     # -- what bolts hold -----------------------------------------------------------------
 
-    def hold(self, bolt: str, input_ids: Iterable[int]) -> None:
+    def hold(self, bolt: str, input_ids: Iterable[int], now_s: float) -> None:
         """``bolt`` neither acked nor failed these, though it is through with their tuple."""
         held = self.held.setdefault(bolt, {})
         for input_id in input_ids:
             if input_id in self.parcels:
-                held[input_id] = None
+                held.setdefault(input_id, now_s)
 
     def take(self, bolt: str, input_id: int) -> Parcel | None:
         """Take an input out, as it is about to be settled; None if it was before."""
@@ -253,7 +267,10 @@ class Stage:
         return [self.parcels.pop(input_id) for input_id in held if input_id in self.parcels]
 
     def forget_held(self, is_pending: Mapping[int, object] | Any) -> None:
-        """Drop held inputs none of whose trees is pending: nobody waits for them."""
+        """Drop held inputs none of whose trees is pending: nobody waits for them.
+
+        Those that were never in a tree are let be: nothing else would bring them again.
+        """
         for held in self.held.values():
             for input_id in [i for i in held if self._is_forgotten(i, is_pending)]:
                 del held[input_id]
@@ -261,7 +278,9 @@ class Stage:
 
     def _is_forgotten(self, input_id: int, is_pending: Any) -> bool:
         parcel = self.parcels.get(input_id)
-        return parcel is None or not any(root in is_pending for root in parcel.edges)
+        if parcel is None:
+            return True
+        return parcel.is_tracked and not any(root in is_pending for root in parcel.edges)
 
     def windows(self) -> Iterator[tuple[str, float]]:
         """Learned windows of the bolts that are here."""

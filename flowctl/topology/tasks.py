@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -12,9 +12,10 @@ from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.core.buffer import size_of
 from flowctl.core.records import Batch, Record
 from flowctl.core.settlement import Emitted, FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, UnrunnableError
+from flowctl.errors import ConfigError, FencedError, RetryLater, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
+from flowctl.topology.isolate import isolate
 from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import source_of, task_of
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
@@ -26,6 +27,7 @@ ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
 _REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
 _NO_WATCH: Final = WatchPlan()
+_FAILS: Final = (Exception, SystemExit)  # what fails an input; all else ends the bolt
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -37,8 +39,8 @@ class ManualBolt(Protocol):
     What the last one held is given to it again.
     """
 
-    def execute(self, given: Input, out: ManualCollector) -> None:
-        """Work on one input."""
+    def execute(self, given: Input, out: ManualCollector) -> Any:
+        """Work on one input; what it returns is ignored."""
 
 
 class Batched:
@@ -56,11 +58,21 @@ class Batched:
 class StageCode:
     """A stage's code as it travels; :meth:`for_connection` makes what a bolt calls.
 
+    ``isolates``: a :class:`Batched` function that raised is called again with parts of the tuple,
+    until it is known which inputs it can't take (``topology/isolate.py``).
     Pickled by Spark's own cloudpickle, so code and hooks may be a job file's own.
     """
 
-    def __init__(self, code: Any, sources: Sequence[str], watch: WatchPlan = _NO_WATCH) -> None:
+    def __init__(
+        self,
+        code: Any,
+        sources: Sequence[str],
+        watch: WatchPlan = _NO_WATCH,
+        *,
+        isolates: bool = False,
+    ) -> None:
         self.code = code
+        self.isolates = isolates
         self.sources = list(sources)
         self.watch = watch
         self.is_manual = is_manual(code)
@@ -80,7 +92,7 @@ class StageCode:
         if self.is_manual:
             return _Manual(self.code(), self.sources, watches)
         if isinstance(self.code, Batched):
-            run: Callable[..., Settlement] = _run_batch
+            run: Callable[..., Settlement] = functools.partial(_run_batch, isolates=self.isolates)
             execute: Any = self.code.execute
         else:
             run, execute = _run_each, self.code
@@ -127,12 +139,15 @@ def _input(sources: Sequence[str], record: Record) -> Input:
 def _run_each(
     execute: Execute, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
 ) -> Settlement:
-    """Auto-ack: what raises fails alone, and has emitted nothing."""
+    """Auto-ack: what raises fails alone, and has emitted nothing.
+
+    Once one is refused, the rest is not tried: a target that has no room is left alone.
+    """
     out = Collector()
     out._batch = batch
     emits = out._emits
     failed: list[FailedInput] = []
-    for record in batch:
+    for index, record in enumerate(batch):
         given = _input(sources, record)
         out._anchors = [given.input_id]
         before = len(emits)
@@ -146,7 +161,13 @@ def _run_each(
                 watch.acked(given)
         except (FencedError, UnrunnableError):
             raise
-        except Exception as error:
+        except RetryLater as refusal:
+            if not index:
+                raise  # nothing is settled yet: the whole tuple is refused
+            del emits[before:]
+            failed += _refused([each.position for each in batch[index:]], refusal)
+            break
+        except _FAILS as error:
             del emits[before:]
             failed.append(FailedInput(given.input_id, _reason(error)))
             if watch is not None:
@@ -154,39 +175,76 @@ def _run_each(
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
+def _refused(input_ids: Iterable[Any], refusal: RetryLater) -> list[FailedInput]:
+    reason = _reason(refusal)
+    return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
+
+
 def _run_batch(
-    execute: ExecuteBatch, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
+    execute: ExecuteBatch,
+    sources: Sequence[str],
+    watch: BoltWatch | None,
+    batch: Batch,
+    *,
+    isolates: bool,
 ) -> Settlement:
-    """Auto-ack of a whole tuple."""
-    inputs = _inputs(sources, batch)
+    """Auto-ack of a whole tuple; ``isolates``: if it raises, of as much of it as can be done."""
     out = Collector()
     out._batch = batch
-    out._anchors = [given.input_id for given in inputs]
     failed: list[FailedInput] = []
+
+    def run(inputs: Sequence[Input]) -> BaseException | None:
+        return _run_part(execute, inputs, watch, out)
+
+    def fail(inputs: Sequence[Input], error: BaseException) -> None:
+        if isinstance(error, RetryLater):
+            failed.extend(_refused([given.input_id for given in inputs], error))
+            return
+        reason = _reason(error)
+        failed.extend(FailedInput(given.input_id, reason) for given in inputs)
+        if watch is not None:
+            for given in inputs:
+                watch.failed(given, out.report_error)
+
+    inputs = _inputs(sources, batch)
+    error = run(inputs)
+    if isinstance(error, RetryLater):
+        raise error
+    # A connection that is lost is the fault of no record.
+    is_poisoned = isolates and len(inputs) > 1 and not isinstance(error, OSError)
+    if error is not None and is_poisoned:
+        isolate(inputs, error, run, fail)
+    elif error is not None:
+        fail(inputs, error)
+    return Settlement(out._emits, failed, watched=take(watch, out._emits, out._notes))
+
+
+def _run_part(
+    execute: ExecuteBatch, inputs: Sequence[Input], watch: BoltWatch | None, out: Collector
+) -> BaseException | None:
+    """Call it with ``inputs``; return what it raised, when nothing of it was emitted."""
+    before = len(out._emits)
+    out._anchors = [given.input_id for given in inputs]
     try:
         if watch is not None:
             for given in inputs:
                 watch.begin(given)
         check_returned(execute(inputs, out))
-        _check_sendable(out._emits, 0)
+        _check_sendable(out._emits, before)
         if watch is not None:
-            _watch_batch(watch, inputs, out)
+            _watch_batch(watch, inputs, out, before)
     except (FencedError, UnrunnableError):
         raise
-    except Exception as error:
-        reason = _reason(error)
-        failed = [FailedInput(i, reason) for i in out._anchors]
-        out._emits.clear()
-        if watch is not None:
-            for given in inputs:
-                watch.failed(given, out.report_error)
-    return Settlement(out._emits, failed, watched=take(watch, out._emits, out._notes))
+    except _FAILS as error:
+        del out._emits[before:]
+        return error
+    return None
 
 
-def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector) -> None:
-    """The emits are of all inputs: they are told once, with the first."""
+def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector, before: int) -> None:
+    """The emits, from ``before`` on, are of all inputs: they are told once, with the first."""
     for index, given in enumerate(inputs):
-        watch.executed(given, out._emits, len(out._emits) if index else 0)
+        watch.executed(given, out._emits, len(out._emits) if index else before)
     for given in inputs:
         watch.acked(given)
 
@@ -205,7 +263,7 @@ class _Manual:
         out._batch = batch
         watch = self._watches.mine if self._watches is not None else None
         inputs = _inputs(self._sources, batch)
-        for given in inputs:
+        for index, given in enumerate(inputs):
             mark = out.mark()
             try:
                 if watch is not None:
@@ -218,7 +276,14 @@ class _Manual:
                     _watch_settled(watch, out)
             except (FencedError, UnrunnableError):
                 raise
-            except Exception as error:
+            except RetryLater as refusal:
+                out.take_back(mark)
+                if not index:
+                    raise  # nothing is settled yet: the whole tuple is refused
+                for each in inputs[index:]:
+                    out.refuse(each, _reason(refusal), refusal.after_s)
+                break
+            except _FAILS as error:
                 out.take_back(mark)
                 out.fail(given, _reason(error))
                 if watch is not None:
@@ -243,5 +308,5 @@ def _check_sendable(emits: Sequence[Emitted], start: int) -> None:
         _encode(value)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {problem_of(error)}"[:_REASON_CHARS_MAX]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl.bolts.callables import check_plain, refuse_async
-from flowctl.config import MetricsSettings, Settings
+from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
@@ -21,7 +21,15 @@ from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob
 from flowctl.topology.metrics import Consumer
-from flowctl.topology.plan import GroupingKind, StagePlan, Subscription, check_name, in_order
+from flowctl.topology.plan import (
+    Emits,
+    GroupingKind,
+    StagePlan,
+    Subscription,
+    check_name,
+    declared_emits,
+    in_order,
+)
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
 from flowctl.topology.stages import Stages
@@ -52,6 +60,13 @@ class BoltDeclarer:
         """Values with equal ``fields`` (keys of dicts, places of lists) to the same task."""
         if not fields:
             raise ConfigError(self.plan.name, "fields: none given.", remedy="Name one or more.")
+        for field in fields:
+            if not isinstance(field, str | int):
+                raise ConfigError(
+                    self.plan.name,
+                    f"fields: {field!r} is neither a key nor a place.",
+                    remedy="Give text for keys of dicts, numbers for places of lists.",
+                )
         return self._add(component, "fields", stream, fields)
 
     def direct(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -154,6 +169,7 @@ class Topology:
         count: int = 1,
         slots: int = 1,
         hooks: Sequence[HookLike] = (),
+        emits: Emits | None = None,
     ) -> BoltDeclarer:
         """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
 
@@ -161,7 +177,10 @@ class Topology:
         raising fails it), the same in :class:`Batched` for whole tuples, or a class with
         ``execute(input, collector)`` that acks by itself.  ``hooks`` run around it, on the worker:
         each a :class:`flowctl.instrumentation.hooks.TaskHook`, shared by the tasks of a process, or
-        a class or function that makes one for each process thread.
+        a class or function that makes one for each process thread.  ``emits`` names the streams
+        that it emits on, with the fields of their values if they are to be checked:
+        ``{"default": ("client", "path"), "bad": None}``.  What others want of it is checked by it
+        before the run, what it emits while it runs; without it, anything may be wanted.
         """
         check_name("bolt", name, [*self.producers, *self._bolts])
         for field, value in (("count", count), ("slots", slots)):
@@ -177,26 +196,29 @@ class Topology:
             is_manual=is_manual(code),
             code=code,
             subscriptions=(),
+            emits=declared_emits(name, emits),
         )
         declarer = self._bolts[name] = BoltDeclarer(plan)
         return declarer
 
     def plans(self, settings: Settings | None = None) -> list[StagePlan]:
         """Return the stages in the order of the flow; :class:`ConfigError` if it can't run."""
-        metrics = (settings or Settings()).metrics
+        settings = settings or Settings()
         if not self.producers:
             raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
         plans = in_order(list(self.producers), [d.plan for d in self._bolts.values()])
         replace = msgspec.structs.replace
-        return [replace(plan, code=self._code_of(plan, metrics)) for plan in plans]
+        return [replace(plan, code=self._code_of(plan, settings)) for plan in plans]
 
-    def _code_of(self, plan: StagePlan, metrics: MetricsSettings) -> StageCode:
+    def _code_of(self, plan: StagePlan, settings: Settings) -> StageCode:
+        metrics = settings.metrics
         watch = WatchPlan(
             hooks=self._hooks[plan.name],
             is_counting=metrics.interval_s is not None,
             one_in=metrics.sample_one_in,
         )
-        return StageCode(plan.code, plan.sources, watch)
+        isolates = settings.guarantee.processing.sends_again  # else nothing may run twice
+        return StageCode(plan.code, plan.sources, watch, isolates=isolates)
 
     def job(
         self,

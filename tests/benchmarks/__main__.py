@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.benchmarks import control, core_bench, makespan, stages, throughput, topology_bench
+from tests.benchmarks import (
+    async_bench,
+    control,
+    core_bench,
+    makespan,
+    stages,
+    throughput,
+    topology_bench,
+)
 from tests.benchmarks.parts import local_session, machine
 
 
@@ -20,15 +28,18 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="core|topology|throughput|makespan|control ...|stages ...",
+        metavar="async|core|topology|throughput|makespan|control ...|stages ...",
     )
-    parts = parser.parse_args().parts or ["core", "topology", "throughput", "makespan"]
+    all_parts = ["core", "topology", "async", "throughput", "makespan"]
+    parts = parser.parse_args().parts or all_parts
     print(machine())
     ok = True
     if "core" in parts:
         ok = core_bench.main() and ok
     if "topology" in parts:
         ok = topology_bench.main() and ok
+    if "async" in parts:
+        ok = async_bench.main() and ok
     if {"throughput", "makespan"} & set(parts):
         spark = local_session()
         if "throughput" in parts:

@@ -74,11 +74,14 @@ class Peer:
         self.until(look)
         return found[0]
 
-    def process(self, bolt: str, tuple_id: int, values: list[object]) -> AckFrame | FailFrame:
-        """Send one tuple, return its ack or fail."""
+    def send(self, bolt: str, tuple_id: int, values: list[object]) -> None:
         records = [Record(position, value) for position, value in enumerate(values)]
         self.server.send(bolt, TupleFrame(tuple_id, 1, "p", None, records))
         self.server.flush()
+
+    def process(self, bolt: str, tuple_id: int, values: list[object]) -> AckFrame | FailFrame:
+        """Send one tuple, return its ack or fail."""
+        self.send(bolt, tuple_id, values)
         self.until(lambda: tuple_id in self.acks)
         return self.acks[tuple_id]
 

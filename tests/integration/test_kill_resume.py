@@ -56,6 +56,28 @@ def test_killed_at_a_random_moment_and_resumed(tmp_path: Path, redis_url: str, s
     assert second > first
 
 
+@pytest.mark.req("S117")
+def test_killed_in_the_middle_of_async_calls_and_resumed(tmp_path: Path, redis_url: str) -> None:
+    job = Job(tmp_path, LINES, BOLTS="async", COUNT=2, SLOTS=16, FLOWCTL_REDIS_URL=redis_url)
+    driver = job.start(
+        "--set", "tuple.records_max=20", "--set", "checkpoint.interval_s=0.1", TUPLE_S=0.1
+    )
+    until(lambda: saved_records(redis_url) >= LINES // 4 or driver.process.poll() is not None)
+    driver.process.kill()
+    driver.process.wait()
+    assert driver.code == -signal.SIGKILL, driver.said
+    saved, written = saved_records(redis_url), count_rows(job.database)
+    assert saved < LINES and written < LINES
+
+    again = job.finish(TUPLE_S=0)  # exact, or it fails
+    assert again.report["resumed_records"] == saved
+    first, second = journal.epochs(tmp_path)
+    before, after = journal.begun(tmp_path, first), journal.begun(tmp_path, second)
+    assert before & after, "nothing was under way at the kill: it showed nothing"
+    assert len(before & after) <= len(before) - saved
+    assert len(before | after) == LINES
+
+
 def test_run_again_after_the_end_does_nothing_and_says_so(tmp_path: Path, redis_url: str) -> None:
     job = Job(tmp_path, 2_000, FLOWCTL_REDIS_URL=redis_url)
     job.finish()

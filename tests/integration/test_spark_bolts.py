@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -87,6 +88,52 @@ def test_bolts_join_work_and_leave_at_the_end(spark: Any) -> None:
     assert spark.range(5).count() == 5, "the user's session must live on"
     assert peer.notices.get().kind == "starting"
     assert peer.notices.empty(), peer.notices.get()
+
+
+async def call_slowly(batch: Batch) -> None:
+    await asyncio.sleep(batch[0].value)
+    if batch[0].value < 0.1:
+        raise LookupError("the queue is full")
+
+
+def is_full(error: BaseException) -> bool:
+    return "full" in str(error)
+
+
+def test_an_async_process_runs_in_a_loop_and_its_refusals_are_told(spark: Any) -> None:
+    with Peer(SparkBolts(call_slowly, count=1, slots=3, refusal=is_full)) as peer:
+        peer.until_there(1)
+        peer.send("b1", 1, [0.8])
+        peer.send("b1", 2, [0.4])
+        peer.send("b1", 3, [0.01])
+        peer.until(lambda: len(peer.acks) == 3)
+        assert list(peer.acks) == [3, 2, 1], "they did not run at once"
+        refused = peer.acks[3]
+        assert isinstance(refused, FailFrame)
+        assert refused.refused and not refused.fatal
+        assert isinstance(peer.acks[1], AckFrame) and isinstance(peer.acks[2], AckFrame)
+        peer.send("b1", 4, [3600.0])
+        peer.end()  # cancels what runs
+        peer.until_there(0)
+    assert_no_jobs(spark)
+
+
+def test_a_coroutine_that_is_handed_back_is_fatal_on_a_worker_too(spark: Any) -> None:
+    with Peer(SparkBolts(lambda batch: call_slowly(batch) or None, count=1)) as peer:
+        peer.until_there(1)
+        failed = peer.process("b1", 1, [1.0])
+        assert isinstance(failed, FailFrame) and failed.fatal
+        assert "returned a coroutine (call_slowly)" in failed.error
+        peer.end()
+        peer.until_there(0)
+
+
+def test_a_generator_is_refused_before_spark_is_started() -> None:
+    def lazy(batch: Batch) -> Iterator[int]:
+        yield len(batch)
+
+    with pytest.raises(ConfigError, match="lazy is a generator function"):
+        SparkBolts(lazy)
 
 
 def test_a_killed_worker_comes_back_where_spark_forgives_no_failure(spark: Any) -> None:

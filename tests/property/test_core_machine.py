@@ -227,13 +227,34 @@ class CoreMachine(RuleBasedStateMachine):
             assert outcome is AckOutcome.DUPLICATE
 
     @precondition(lambda self: any(b.held for b in self.bolts.values()))
-    @rule(pick=PICK)
-    def fail(self, pick: int) -> None:
+    @rule(pick=PICK, index=st.sampled_from([None, None, 0, 1, 7, -1]))
+    def fail(self, pick: int, index: int | None) -> None:
+        """``index``: the record that was being read, as the bolt says; it may be none of these."""
         bolt = self._bolt(pick)
         if bolt.held and bolt.mode == "healthy":
             emission = bolt.held.popleft()
             self.core.on_fail(
-                bolt.name, bolt.epoch, emission.tuple_id, reason="test", now_s=self.clock()
+                bolt.name,
+                bolt.epoch,
+                emission.tuple_id,
+                reason="test",
+                now_s=self.clock(),
+                record_index=index,
+            )
+
+    @precondition(lambda self: any(b.held for b in self.bolts.values()))
+    @rule(pick=PICK, after_s=st.sampled_from([None, 0.0, 3.0]))
+    def refuse(self, pick: int, after_s: float | None) -> None:
+        bolt = self._bolt(pick)
+        if bolt.held and bolt.mode == "healthy":
+            emission = bolt.held.popleft()
+            self.core.on_refused(
+                bolt.name,
+                bolt.epoch,
+                emission.tuple_id,
+                reason="test",
+                after_s=after_s,
+                now_s=self.clock(),
             )
 
     @rule()
@@ -297,7 +318,7 @@ class CoreMachine(RuleBasedStateMachine):
         """The driver dies; the next one goes on from what was saved."""
         in_flight = {
             (t.cut.partition, r.position)
-            for t in self.core._pending.values()
+            for t in self.core.book.pending.values()
             for r in t.cut.records
         }
         covered = covered_by(self.saved, self.source)

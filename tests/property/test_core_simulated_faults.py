@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.records import Emission
 from flowctl.core.settings import PolicyName
+from flowctl.core.state import Liveness
 from flowctl.simulation.engine import Simulation
 from flowctl.simulation.network import Sending
 from flowctl.simulation.policies import settings_of
@@ -130,7 +131,7 @@ def _state(consumer: AdaptiveFlowConsumer) -> tuple[int, float, float | None, in
     records = sum(len(flow_tuple.cut.records) for flow_tuple in flight)
     work_s = len(flight) * service.tuple_s + records * service.record_s
     work_s += len(consumer.strays) * service.mean_s
-    is_usable = not (consumer.is_suspect or consumer.is_stalled)
+    is_usable = consumer.liveness is Liveness.ALIVE
     window = int(consumer.policy.window)
     return consumer.held, work_s, consumer.policy.work_max_s, window, is_usable
 

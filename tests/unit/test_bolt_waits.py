@@ -219,7 +219,7 @@ def test_the_wait_for_room_has_a_counter_and_a_stretch_of_its_own(wire, log):
         wire.room = 0
         wire.room_after_waits = [0, 0, 0]
         link._writer.append(ack(0))
-        link._flush()
+        link.flush()
     assert wire.waits_ms == [0, pytest.approx(1e-6), 9, 9] * 2, "flushed: it began anew"
     assert log.events == ["backpressure_began", "backpressure_ended"] * 2
     assert log.told[1][2]["waits"] == 4
@@ -238,5 +238,5 @@ def test_a_connection_that_is_shut_down_ends_the_wait_for_room(wire, strategy: s
 
     wire.send = refuse
     link._writer.append(ack(0))
-    link._flush()
+    link.flush()
     assert wire.sends == 3

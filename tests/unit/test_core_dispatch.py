@@ -63,8 +63,8 @@ def test_those_to_be_avoided_keep_their_place_in_the_ring() -> None:
 @pytest.mark.req("S7")
 def test_suspect_and_gone_bolts_have_no_room() -> None:
     ring, consumers = ring_of("a", "b", "c")
-    consumers["a"].suspect(0.0)
-    consumers["b"].is_gone = True
+    consumers["a"].on_silent(0.0)
+    consumers["b"].leave()
     for consumer in consumers.values():
         consumer.refresh()
     assert picks(ring, 3) == "ccc"
@@ -148,9 +148,9 @@ def test_with_the_257th_bolt_the_better_of_two_goes_on_where_the_heap_was() -> N
     driver = Driver(*names, dispatch_choice="least_completion", window_initial=1)
     driver.offer(EXACT_MAX + 2)
     first = driver.emit(EXACT_MAX // 2)
-    assert isinstance(driver.core._emitter.dispatcher, LeastCompletion)
+    assert isinstance(driver.core.book.dispatcher, LeastCompletion)
     driver.add("late")
-    assert isinstance(driver.core._emitter.dispatcher, BetterOfTwo)
+    assert isinstance(driver.core.book.dispatcher, BetterOfTwo)
     then = driver.emit()
     assert sorted(e.bolt for e in first + then) == sorted([*names, "late"])
     driver.ack(then[0])

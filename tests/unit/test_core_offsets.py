@@ -58,6 +58,18 @@ def test_a_commit_drops_what_it_covers_and_lowers_the_count() -> None:
     assert made.uncommitted == 0
 
 
+@pytest.mark.req("S99", "S101")
+def test_a_commit_beyond_a_hole_is_a_defect_also_when_only_offset_0_is_done() -> None:
+    """Offset 0 is an offset like others: with 0 acked and 1 not, 5 must not be committed."""
+    made = manager(0, 1, 5)
+    made.ack(0)
+    made.ack(5)
+    for offset in (1, 5):
+        with pytest.raises(InternalError, match="not all acked"):
+            made.commit(offset)
+    assert made.commit(0) == 1
+
+
 @pytest.mark.parametrize("offset", [2, 3])
 def test_a_commit_beyond_a_hole_is_a_defect(offset: int) -> None:
     made = manager(1, 2, 3)

@@ -32,7 +32,7 @@ def _lose_a_tuple(core: SpoutCore) -> None:
 
 
 def _double_a_tuple(core: SpoutCore) -> None:
-    core._recovery.retries.add(next(iter(core._pending.values())), not_before_s=0.0, now_s=0.0)
+    core._failures.retries.add(next(iter(core.book.pending.values())), not_before_s=0.0, now_s=0.0)
 
 
 def _invent_a_tuple(core: SpoutCore) -> None:

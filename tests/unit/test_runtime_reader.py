@@ -104,10 +104,10 @@ def test_an_end_by_error_is_no_end_of_input():
     """Else acked ranges beyond the last record read would count as reached, and hide the rest."""
     control = Control()
     read(control, Raising(5, SystemExit(0)))
-    assert not control.core._emitter.input_ended
+    assert not control.core.book.input_ended
     control = Control()
     read(control, ListProducer(5))
-    assert control.core._emitter.input_ended
+    assert control.core.book.input_ended
 
 
 class GoesBack(ListProducer):
@@ -155,4 +155,4 @@ def test_a_stop_ends_it_even_where_it_is_refused():
     producer = ListProducer(sys.maxsize, poll_max=2)
     read(control, producer)
     assert producer.polls == 1
-    assert not control.core._emitter.input_ended
+    assert not control.core.book.input_ended

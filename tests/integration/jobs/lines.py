@@ -1,11 +1,13 @@
 """Lines of files into SQLite, on threads or on Spark; the environment says what goes wrong.
 
-``LOGS`` and ``DATABASE`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, or
-``spark``.  ``COUNT`` bolts.  ``TUPLE_S``: what a tuple costs, until the file ``hurry`` is there.
-``READ_AS``: the user that opens the files.  ``FAULT``: what ``process`` does at a record that
-holds the word poison.  ``PLACE``: a directory of the test's own, which gets the journal and marks.
+``LOGS`` and ``DATABASE`` as in docs/examples/lines_to_sqlite.py.  ``BOLTS``: threads, ``async``
+for an ``async def process`` on them, or ``spark``.  ``COUNT`` bolts of ``SLOTS``.  ``TUPLE_S``:
+what a tuple costs, until the file ``hurry`` is there.  ``READ_AS``: the user that opens the files.
+``FAULT``: what ``process`` does at a record that holds the word poison.  ``PLACE``: a directory of
+the test's own, which gets the journal and marks.
 """
 
+import asyncio
 import os
 import threading
 import time
@@ -23,6 +25,7 @@ PLACE = Path(os.environ["PLACE"])
 TUPLE_S = float(os.environ.get("TUPLE_S", "0"))
 FAULT = os.environ.get("FAULT", "")
 COUNT = int(os.environ.get("COUNT", "4"))
+SLOTS = int(os.environ.get("SLOTS", "1"))
 HOLD_S = 600.0  # longer than a test waits: such a tuple never ends by itself
 
 sink = SqlSink(
@@ -40,11 +43,22 @@ def load(batch: Batch) -> None:
     for record in batch:
         if "poison" in record.value:
             meet_poison(record.value)
-    rows = [
+    sink.write(rows_of(batch), batch=batch)
+
+
+async def load_async(batch: Batch) -> None:
+    """The same without poison; the sink, which blocks, is called in a thread."""
+    journal.enter(PLACE, batch)
+    if not (PLACE / "hurry").exists():
+        await asyncio.sleep(TUPLE_S)
+    await asyncio.to_thread(sink.write, rows_of(batch), batch=batch)
+
+
+def rows_of(batch: Batch) -> list[dict[str, object]]:
+    return [
         {"file": batch.span.partition, "line": record.position[1], "text": record.value}
         for record in batch
     ]
-    sink.write(rows, batch=batch)
 
 
 def meet_poison(text: str) -> None:
@@ -79,8 +93,10 @@ def _bolts() -> Bolts:
     if os.environ.get("BOLTS") == "spark":
         from pyspark_flowctl import SparkBolts
 
-        return SparkBolts(process, count=COUNT)
-    return LocalBolts(process, count=COUNT)
+        return SparkBolts(process, count=COUNT, slots=SLOTS)
+    if os.environ.get("BOLTS") == "async":
+        return LocalBolts(load_async, count=COUNT, slots=SLOTS)
+    return LocalBolts(process, count=COUNT, slots=SLOTS)
 
 
 class Lines(TextLines):

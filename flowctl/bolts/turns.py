@@ -1,0 +1,83 @@
+"""One tuple's way through a bolt: a batch for ``process``, a report for the spout."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from flowctl.bolts.link import Link, Outcome, Work
+from flowctl.bolts.outcomes import ack_of, fail_of
+from flowctl.bolts.refusals import RefusalRule
+from flowctl.core.records import Batch, Span
+from flowctl.ports import Endpoint
+from flowctl.wire.frames import Welcome
+
+
+class Turns:
+    """Begins turns, and counts what became of them.  For one thread: no lock needed.
+
+    ``acked`` and ``failed`` count tuples, ``records`` the acked records; ``service_s`` is the time
+    that their processing took.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        bolt: str,
+        welcome: Welcome,
+        link: Link,
+        refusal: RefusalRule | None,
+    ) -> None:
+        self._job: Final = endpoint.job
+        self._bolt = bolt
+        self._welcome = welcome
+        self._link = link
+        self.refusal = refusal
+        self.acked = 0
+        self.failed = 0
+        self.records = 0
+        self.service_s = 0.0
+
+    def begin(self, work: Work) -> Turn:
+        """``process`` is about to be called with the turn's batch."""
+        frame = work.frame
+        records = frame.records
+        span = Span(
+            self._job,
+            frame.partition,
+            records[0].position,
+            records[-1].position,
+            self._welcome.job_epoch,
+            frame.acked_through,
+        )
+        batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
+        batch.tell_prolonged = self._link.prolong
+        return Turn(self, work, batch)
+
+
+class Turn:
+    """One call of ``process``."""
+
+    __slots__ = ("_began_at_s", "_turns", "_work", "batch")
+
+    def __init__(self, turns: Turns, work: Work, batch: Batch) -> None:
+        self._turns = turns
+        self._work = work
+        self._began_at_s = time.monotonic()
+        self.batch = batch
+
+    def returned(self, made: object) -> Outcome:
+        """``process`` returned ``made``; return what to report."""
+        turns, work = self._turns, self._work
+        service_s = time.monotonic() - self._began_at_s
+        turns.acked += 1
+        turns.records += len(work.frame.records)
+        turns.service_s += service_s
+        wait_s = self._began_at_s - work.received_at_s
+        return ack_of(work.frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
+
+    def raised(self, error: BaseException) -> Outcome:
+        """``process`` raised ``error``; return what to report."""
+        self._turns.failed += 1
+        frame, refusal = self._work.frame, self._turns.refusal
+        return fail_of(frame, error, self.batch.reading_index, refusal)

@@ -1,0 +1,106 @@
+"""What a spout knows of its tuples and bolts: who holds what, and the moves between them.
+
+The parts of the core share one book in place of references to each other's dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from flowctl.core.alarms import Alarms
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.counters import Counters
+from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, dispatcher_for, make_dispatcher
+from flowctl.core.events import FlowEvent
+from flowctl.core.records import Record, RevokeOrder
+from flowctl.core.service import ServicePool
+from flowctl.core.settings import CoreSettings
+from flowctl.core.tuples import FlowTuple, TupleIds
+
+
+class IdleListener(Protocol):
+    """What wants to know which bolts have nothing to do."""
+
+    def note_idle(self, consumer: AdaptiveFlowConsumer) -> None: ...
+
+
+class Book:
+    """Part of ``SpoutCore``; not thread-safe.
+
+    ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``pending``: tuples
+    that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
+    for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
+    ``dropped``, where somebody asks for it: the records of tuples that were let go, by tuple id.
+    """
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self.guarantee = settings.guarantee.processing
+        self.counters = Counters()
+        self.events: deque[FlowEvent] = deque()
+        self.orders: deque[RevokeOrder] = deque()
+        self.bolts: dict[str, AdaptiveFlowConsumer] = {}
+        self.slots = 0
+        self.pool = ServicePool()
+        self.pending: dict[int, FlowTuple] = {}
+        self.ids = TupleIds()
+        self.out: set[str] = set()
+        self.dropped: dict[int, Sequence[Record]] | None = None
+        self.dispatcher = make_dispatcher(settings)
+        self.alarms = Alarms()
+        self.input_ended = False
+        self.idle_listener: IdleListener | None = None
+
+    def add_bolt(self, consumer: AdaptiveFlowConsumer) -> None:
+        """A bolt came.  Among very many the best is not looked for."""
+        self.bolts[consumer.bolt] = consumer
+        self.slots += consumer.slots
+        if len(self.bolts) > EXACT_MAX and isinstance(self.dispatcher, LeastCompletion):
+            self.dispatcher = dispatcher_for(self.bolts.values())
+
+    def remove_bolt(self, bolt: str) -> AdaptiveFlowConsumer:
+        """A bolt that is there went; what it held is its caller's to move."""
+        consumer = self.bolts.pop(bolt)
+        self.slots -= consumer.slots
+        self.out.discard(bolt)
+        consumer.leave()
+        self.dispatcher.forget(consumer)
+        return consumer
+
+    def revoke(self, consumer: AdaptiveFlowConsumer, tuple_ids: list[int]) -> None:
+        """Ask a bolt to give these back, if it has not begun them."""
+        self.orders.append(RevokeOrder(consumer.bolt, tuple_ids))
+
+    def take_back(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """Nobody waits any more for the bolt that holds ``flow_tuple``, if one does."""
+        holder = self.bolts.get(flow_tuple.held_by or "")
+        if holder is not None and holder.let_stray(flow_tuple.tuple_id, now_s) is not None:
+            self.changed(holder)
+            self.revoke(holder, [flow_tuple.tuple_id])
+
+    def let_go(self, flow_tuple: FlowTuple) -> None:
+        """``flow_tuple`` is neither done nor to be done here."""
+        del self.pending[flow_tuple.tuple_id]
+        self.counters.records_pending_now -= len(flow_tuple.cut.records)
+        if self.dropped is not None:
+            self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
+
+    def changed(self, consumer: AdaptiveFlowConsumer) -> None:
+        """Something about ``consumer`` changed: it may have room now, be idle, or be out."""
+        consumer.refresh()
+        if consumer.has_room:
+            self.dispatcher.note_room(consumer)
+        # One with strays may be at work on those.
+        if self.input_ended and not (consumer.flight or consumer.strays):
+            assert self.idle_listener is not None
+            self.idle_listener.note_idle(consumer)
+        if consumer.strays or self.out:
+            if consumer.strays and not consumer.flight:
+                # Strays, and nothing else that would be watched.
+                self.alarms.set(consumer, consumer.strays_due_s())
+            if consumer.is_out:
+                self.out.add(consumer.bolt)
+            else:
+                self.out.discard(consumer.bolt)

@@ -1,0 +1,89 @@
+"""What is done: records leave the books, and what ``process`` rejected goes its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowctl.core.book import Book
+from flowctl.core.buffer import Cut
+from flowctl.core.events import RecordsRejected
+from flowctl.core.failures import Failures
+from flowctl.core.intake import Intake
+from flowctl.core.records import Ack, Rejected
+from flowctl.core.tuples import FlowTuple
+
+
+class Completion:
+    """Settles tuples.  Part of ``SpoutCore``, not thread-safe."""
+
+    def __init__(self, book: Book, intake: Intake, failures: Failures) -> None:
+        self._book = book
+        self._intake = intake
+        self._failures = failures
+
+    def settle(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
+        """``flow_tuple`` is done, but for the records of it that ``process`` rejected.
+
+        Those wait for the dead letter as tuples of their own; without one they are counted, and
+        done as well.
+        """
+        self._book.counters.records_left_out += ack.left_out
+        if not ack.rejected:
+            self.complete(flow_tuple, now_s)
+            return
+        self._tell(flow_tuple, ack, now_s)
+        if self._failures.has_dead_letter and not flow_tuple.is_given_up:
+            self._forget(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
+        else:
+            self.complete(flow_tuple, now_s)
+
+    def complete(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """All of ``flow_tuple`` is done."""
+        self._forget(flow_tuple, (flow_tuple.cut,), now_s)
+
+    def _forget(self, flow_tuple: FlowTuple, done: Sequence[Cut], now_s: float) -> None:
+        book, counters = self._book, self._book.counters
+        del book.pending[flow_tuple.tuple_id]
+        counters.acked += 1
+        for cut in done:
+            self._intake.ack(cut)
+            records = len(cut.records)
+            counters.records_acked += records
+            counters.records_pending_now -= records
+        if flow_tuple.search is not None:
+            self._failures.isolation.on_done(flow_tuple, now_s)
+        if flow_tuple.is_given_up:
+            self._failures.dying -= 1
+
+    def _without(
+        self, flow_tuple: FlowTuple, rejected: Sequence[Rejected], now_s: float
+    ) -> list[Cut]:
+        """Send the rejected records to the dead letter; return what lies between them."""
+        book, cut = self._book, flow_tuple.cut
+        between: list[Cut] = []
+        start = 0
+        for one in rejected:
+            piece = FlowTuple(book.ids.next(), cut.part(one.index, one.index + 1))
+            book.pending[piece.tuple_id] = piece
+            book.counters.pieces += 1
+            self._failures.reject(piece, one.reason, now_s)
+            if one.index > start:
+                between.append(cut.part(start, one.index))
+            start = one.index + 1
+        if start < len(cut.records):
+            between.append(cut.part(start, len(cut.records)))
+        return between
+
+    def _tell(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
+        records = flow_tuple.cut.records
+        self._book.counters.records_rejected += len(ack.rejected)
+        self._book.events.append(
+            RecordsRejected(
+                at_s=now_s,
+                tuple_id=flow_tuple.tuple_id,
+                bolt=ack.bolt,
+                partition=flow_tuple.cut.partition,
+                positions=tuple(records[one.index].position for one in ack.rejected),
+                reasons=tuple(one.reason for one in ack.rejected),
+            )
+        )

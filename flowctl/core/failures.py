@@ -1,0 +1,309 @@
+"""What becomes of tuples that failed: they go again, in pieces, or are given up (S109, S110).
+
+A fault is ``process`` raising, or its worker dying.  A refusal is the target having no room: no
+fault, but congestion.  While nothing succeeds at all, a fault says nothing of the records either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from flowctl.core.book import Book
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.events import (
+    TupleDeadLettered,
+    TupleDropped,
+    TupleFailed,
+    TupleGaveUp,
+    TupleRefused,
+)
+from flowctl.core.intake import Intake
+from flowctl.core.isolation import Isolation
+from flowctl.core.records import AckOutcome, Record
+from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.state import Liveness
+from flowctl.core.target import Target
+from flowctl.core.tuples import FlowTuple
+
+# A target that is full refuses at most every other call for long: twenty refusals in a row of one
+# tuple, while others succeed, are one in a million then.
+_REFUSALS_MAX = 20
+# A refused tuple waits at most this long by itself, so that the end of a job does not wait for it.
+_REFUSED_WAIT_MAX_S = 2.0
+
+
+class DeadTuple(msgspec.Struct, frozen=True, gc=False):
+    """A tuple whose attempts ran out, or a record that was rejected: why, and its records."""
+
+    gave_up: TupleGaveUp
+    records: Sequence[Record]
+
+
+class Failures:
+    """Part of ``SpoutCore``, not thread-safe.
+
+    ``retries`` holds what goes again.  ``gave_up`` is the first tuple whose attempts ran out, if
+    there is nowhere to keep it; ``dying`` counts those that are not yet safe in the dead letter.
+    ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        intake: Intake,
+        *,
+        has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        settings = book.settings.retry
+        self.retries = RetryQueue(settings, chance)
+        self.target = Target(settings, book.counters, book.events)
+        self.isolation = Isolation(book, self.retries)
+        self.gave_up: TupleGaveUp | None = None
+        self.dying = 0
+        self.has_dead_letter = has_dead_letter
+        self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
+        self._book = book
+        self._intake = intake
+        self._settings = settings
+        self._sends_again = book.guarantee.sends_again
+        self._chance = chance
+
+    def fault(
+        self,
+        flow_tuple: FlowTuple,
+        bolt: str,
+        reason: str,
+        now_s: float,
+        *,
+        record_index: int | None = None,
+        has_died: bool = False,
+    ) -> AckOutcome:
+        """Count a fault of ``flow_tuple`` on ``bolt``: it goes again, in pieces, or is given up.
+
+        ``record_index``: the record that was being read, if known.  ``has_died``: the worker did,
+        which says nothing of the target.
+        """
+        self._book.counters.failed += 1
+        flow_tuple.shun(bolt)
+        if not self._sends_again:
+            self.drop(flow_tuple, bolt, reason, now_s)
+            return AckOutcome.DROPPED
+        if not has_died and self._is_targets(flow_tuple, reason, now_s):
+            self._refuse(flow_tuple, bolt, reason, None, now_s)
+            return AckOutcome.REFUSED
+        flow_tuple.faults += 1
+        if self.isolation.take(flow_tuple, record_index, now_s):
+            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
+            return AckOutcome.FAILED
+        retry_at_s = self.retries.schedule(flow_tuple, now_s=now_s)
+        if retry_at_s is None:
+            self._give_up(flow_tuple, reason, now_s)
+            return AckOutcome.GAVE_UP
+        self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
+        return AckOutcome.FAILED
+
+    def _is_targets(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> bool:
+        """Whether nothing else succeeds either, so that this says nothing of the records.
+
+        Only tuples that never failed before count, and only while there are more to ask with: what
+        is left of a job may be nothing but bad records.  And only once something has succeeded: a
+        ``process`` that never worked is wrong.
+        """
+        book, target = self._book, self.target
+        has_news = self._intake.buffer.records > 0
+        if target.is_down and not target.breaker.has_refused and not has_news:
+            target.dismiss("nothing else is left to ask with, so the records count as bad", now_s)
+        is_news = not flow_tuple.faults and flow_tuple.search is None and book.counters.acked > 0
+        if (target.is_down or (is_news and has_news)) and target.on_failure(
+            flow_tuple.tuple_id, slots=book.slots, reason=reason, now_s=now_s
+        ):
+            self._excuse()
+        return target.is_down
+
+    def _excuse(self) -> None:
+        """The target went down: the faults just before were its own; take unbegun work back."""
+        for tuple_id in self.target.breaker.failing:
+            flow_tuple = self._book.pending.get(tuple_id)
+            if flow_tuple is not None and flow_tuple.faults:
+                flow_tuple.faults -= 1
+        for consumer in self._book.bolts.values():
+            if consumer.flight:
+                self._book.revoke(consumer, list(consumer.flight))
+
+    def refuse(
+        self,
+        flow_tuple: FlowTuple,
+        consumer: AdaptiveFlowConsumer,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+        *,
+        in_flight: int,
+    ) -> AckOutcome:
+        """The target refused ``flow_tuple`` on ``consumer``: it goes again, without a fault.
+
+        One that is refused again and again while others are not is itself the cause: a fault.
+
+        ``in_flight`` tuples were at bolts then, this one included.
+        """
+        self._book.counters.refused += 1
+        flow_tuple.refusals += not self.target.is_down
+        if flow_tuple.refusals > _REFUSALS_MAX:
+            return self.fault(flow_tuple, consumer.bolt, reason, now_s)
+        if not self._sends_again:
+            self.drop(flow_tuple, consumer.bolt, reason, now_s)
+            return AckOutcome.DROPPED
+        if self.target.on_refused(
+            flow_tuple.tuple_id,
+            sent_at_s=flow_tuple.sent_at_s,
+            in_flight=in_flight,
+            slots=self._book.slots,
+            reason=reason,
+            after_s=after_s,
+            now_s=now_s,
+        ):
+            self._excuse()
+        flow_tuple.shun(consumer.bolt)  # it rests now
+        consumer.on_refused(flow_tuple.sent_at_s, now_s)
+        if consumer.liveness is Liveness.RESTING:
+            self._book.alarms.set(consumer, consumer.rests_until_s)
+        self._refuse(flow_tuple, consumer.bolt, reason, after_s, now_s)
+        return AckOutcome.REFUSED
+
+    def _refuse(
+        self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
+    ) -> None:
+        """Schedule it without a fault; cap and breaker, not this wait, slow down what is sent."""
+        wait_s = after_s
+        if wait_s is None:
+            most_s = min(_REFUSED_WAIT_MAX_S, self._settings.backoff_max_s)
+            settings = msgspec.structs.replace(self._settings, backoff_max_s=most_s)
+            wait_s = backoff_s(max(1, flow_tuple.refusals), settings, self._chance)
+        self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)
+        self._book.events.append(
+            TupleRefused(
+                at_s=now_s,
+                bolt=bolt,
+                tuple_id=flow_tuple.tuple_id,
+                attempt=flow_tuple.attempt,
+                reason=reason,
+                retry_at_s=now_s + wait_s,
+            )
+        )
+
+    def _tell_failed(
+        self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float, *, retry_at_s: float
+    ) -> None:
+        self._book.events.append(
+            TupleFailed(
+                at_s=now_s,
+                bolt=bolt,
+                tuple_id=flow_tuple.tuple_id,
+                attempt=flow_tuple.attempt,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                reason=reason,
+                retry_at_s=retry_at_s,
+            )
+        )
+
+    def reject(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
+        """``process`` rejected the one record of ``flow_tuple``: it waits for the dead letter."""
+        flow_tuple.is_given_up = True
+        self.dying += 1
+        self._dead.append((flow_tuple, _gave_up(flow_tuple, f"rejected: {reason}", now_s)))
+
+    def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
+        event = _gave_up(flow_tuple, reason, now_s)
+        flow_tuple.is_given_up = True
+        if self.has_dead_letter:
+            self.dying += 1
+            self._dead.append((flow_tuple, event))
+        else:
+            self.gave_up = self.gave_up or event
+        self._book.events.append(event)
+
+    def poll_dead(self) -> DeadTuple | None:
+        """Return the next one on its way to the dead letter."""
+        while self._dead:
+            flow_tuple, gave_up = self._dead.popleft()
+            if flow_tuple.tuple_id in self._book.pending:  # not acked late, not taken away
+                return DeadTuple(gave_up, flow_tuple.cut.records)
+        return None
+
+    def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """Count and tell a tuple that is safe in the dead letter."""
+        if not flow_tuple.faults:
+            return  # rejected, which was counted and told before
+        self._book.counters.dead_lettered += 1
+        self._book.counters.records_dead_lettered += len(flow_tuple.cut.records)
+        self._book.events.append(
+            TupleDeadLettered(
+                at_s=now_s,
+                tuple_id=flow_tuple.tuple_id,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                records=len(flow_tuple.cut.records),
+            )
+        )
+
+    def drop(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> None:
+        """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
+        records = len(flow_tuple.cut.records)
+        self._book.counters.dropped += 1
+        self._book.counters.records_dropped += records
+        self._book.let_go(flow_tuple)
+        self._book.events.append(
+            TupleDropped(
+                at_s=now_s,
+                bolt=bolt,
+                tuple_id=flow_tuple.tuple_id,
+                partition=flow_tuple.cut.partition,
+                first=flow_tuple.first,
+                last=flow_tuple.last,
+                records=records,
+                reason=reason,
+            )
+        )
+
+    def send_elsewhere(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> None:
+        """Schedule what ``consumer`` held for another bolt, at once and without a fault."""
+        flow_tuple.shun(consumer.bolt)
+        consumer.moved_away += 1
+        self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
+    # -- time passes ---------------------------------------------------------------------
+
+    def next_s(self) -> float | None:
+        """When :meth:`on_deadline` wants to be called, or None."""
+        due_s = self.retries.next_due_s()
+        if self.target.is_down:
+            ask_s = self.target.breaker.next_s()
+            return ask_s if due_s is None else min(ask_s, due_s)
+        return due_s
+
+    def on_deadline(self, now_s: float) -> None:
+        """Make retries ready; give up on a target that was down for too long."""
+        self.retries.ripen(now_s)
+        self.target.breaker.on_deadline(now_s)
+
+
+def _gave_up(flow_tuple: FlowTuple, reason: str, now_s: float) -> TupleGaveUp:
+    return TupleGaveUp(
+        at_s=now_s,
+        tuple_id=flow_tuple.tuple_id,
+        partition=flow_tuple.cut.partition,
+        first=flow_tuple.first,
+        last=flow_tuple.last,
+        attempts=max(1, flow_tuple.faults),
+        bolts=tuple(sorted(flow_tuple.avoid or ())),
+        reason=reason,
+    )

@@ -1,0 +1,154 @@
+"""Finding the record that makes a tuple fail, so that it does not take its tuple along.
+
+If the failed call said which record it was reading, the tuple is cut there.  Else it goes again
+once as a whole, as most failures pass; a second failure starts a binary search: the first half
+goes alone.  If that fails, the record is in it; if it succeeds, the record is in the other half,
+which need not be tried as a whole.  What lies behind waits aside and goes as one tuple at the end.
+So each such record costs at most log2(n) + ``retry.attempts_max`` calls more than none would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from flowctl.core.book import Book
+from flowctl.core.buffer import Cut
+from flowctl.core.events import TupleCut
+from flowctl.core.retry import RetryQueue
+from flowctl.core.tuples import FlowTuple, Search
+
+# A tuple goes again as a whole after its first failure, as most pass, if attempts enough are left:
+# the record needs one alone as well.
+_WHOLE_TRIES = 2
+_ATTEMPTS_FOR_TWO = 3
+
+
+class Isolation:
+    """Cuts tuples that fail as a whole.  Part of ``SpoutCore``, not thread-safe.
+
+    A record that fails is given up only after it failed alone.
+    """
+
+    def __init__(self, book: Book, retries: RetryQueue) -> None:
+        attempts_max = self._attempts_max = book.settings.retry.attempts_max
+        self._whole_tries = _WHOLE_TRIES if attempts_max >= _ATTEMPTS_FOR_TWO else 1
+        self._pending = book.pending
+        self._retries = retries
+        self._ids = book.ids
+        self._counters = book.counters
+        self._events = book.events
+
+    def take(self, failed: FlowTuple, record_index: int | None, now_s: float) -> bool:
+        """``failed`` had a fault and is in nobody's hands; return whether it was cut.
+
+        If not, it is to be tried again, or given up, as it is.
+        """
+        records, search = len(failed.cut.records), failed.search
+        if records == 1:
+            if search is not None:
+                failed.search = None
+                self._release(self._join(search.suspect, search.aside, now_s), now_s)
+            return False
+        if record_index is not None and 0 <= record_index < records:
+            self._cut_out(failed, record_index, now_s)
+        elif search is not None:
+            failed.search = None
+            self._narrow(failed, self._join(search.suspect, search.aside, now_s), now_s)
+        elif failed.faults >= self._whole_tries:
+            self._narrow(failed, None, now_s)
+        else:
+            return False
+        return True
+
+    def on_done(self, piece: FlowTuple, now_s: float) -> None:
+        """``piece``, which belongs to a search, was processed: the record is in the other part."""
+        search, piece.search = piece.search, None
+        if search is not None and search.suspect is not None:
+            self._narrow(search.suspect, search.aside, now_s)
+
+    def _narrow(self, holder: FlowTuple, aside: FlowTuple | None, now_s: float) -> None:
+        """The record is in ``holder``: try its first half, or itself if it is alone."""
+        records = len(holder.cut.records)
+        if records == 1:
+            self._release(holder, now_s)
+            self._release(aside, now_s)
+            return
+        first, suspect = self._cut(holder, (0, (records + 1) // 2, records), now_s)
+        self._inherit(first, holder)
+        self._inherit(suspect, holder)
+        self._retries.park(suspect)
+        first.search = Search(suspect, aside)
+        self._release(first, now_s)
+
+    def _cut_out(self, failed: FlowTuple, index: int, now_s: float) -> None:
+        """The failed call was reading this record: it goes alone, what is around it as tuples."""
+        search, failed.search = failed.search, None
+        records = len(failed.cut.records)
+        bounds = sorted({0, index, index + 1, records})
+        pieces = self._cut(failed, bounds, now_s)
+        at = bounds.index(index)
+        alone = pieces[at]
+        self._inherit(alone, failed)
+        behind = pieces[at + 1] if at + 1 < len(pieces) else None
+        if search is not None:
+            rest = self._join(search.suspect, search.aside, now_s)
+            behind = self._join(behind, rest, now_s)
+        for piece in (*pieces[:at], alone, behind):
+            self._release(piece, now_s)
+
+    def _inherit(self, piece: FlowTuple, whole: FlowTuple) -> None:
+        """The record is in ``piece``: the faults count, but for one that it must have alone."""
+        piece.faults = min(whole.faults, self._attempts_max - 1)
+
+    def _cut(self, whole: FlowTuple, bounds: Sequence[int], now_s: float) -> list[FlowTuple]:
+        del self._pending[whole.tuple_id]
+        self._retries.discard(whole.tuple_id)
+        pieces = [self._add(whole.cut.part(start, stop), whole) for start, stop in pairwise(bounds)]
+        self._tell([whole], pieces, now_s)
+        return pieces
+
+    def _join(
+        self, first: FlowTuple | None, second: FlowTuple | None, now_s: float
+    ) -> FlowTuple | None:
+        """Make one tuple of two that wait and follow each other; neither has failed by itself."""
+        if first is None or second is None:
+            whole = first or second
+            if whole is not None:
+                whole.faults = 0
+            return whole
+        for part in (first, second):
+            del self._pending[part.tuple_id]
+            self._retries.discard(part.tuple_id)
+        a, b = first.cut, second.cut
+        records = (*a.records, *b.records)
+        cut = Cut(a.partition, a.seq, records, a.size_bytes + b.size_bytes)
+        joined = self._add(cut, first)
+        self._retries.park(joined)
+        self._tell([first, second], [joined], now_s)
+        return joined
+
+    def _add(self, cut: Cut, former: FlowTuple) -> FlowTuple:
+        piece = FlowTuple(self._ids.next(), cut)
+        piece.held_by, piece.deadline_s = former.held_by, former.deadline_s
+        self._pending[piece.tuple_id] = piece
+        return piece
+
+    def _release(self, piece: FlowTuple | None, now_s: float) -> None:
+        if piece is not None:
+            self._retries.add(piece, not_before_s=now_s, now_s=now_s)
+
+    def _tell(self, old: list[FlowTuple], new: list[FlowTuple], now_s: float) -> None:
+        self._counters.cut += len(old)
+        self._counters.pieces += len(new)
+        for whole in old:
+            self._events.append(
+                TupleCut(
+                    at_s=now_s,
+                    tuple_id=whole.tuple_id,
+                    partition=whole.cut.partition,
+                    first=whole.first,
+                    last=whole.last,
+                    pieces=tuple(piece.tuple_id for piece in new),
+                )
+            )

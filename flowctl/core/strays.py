@@ -1,0 +1,40 @@
+"""Tuples that a bolt may still hold though nobody waits for them any more."""
+
+from __future__ import annotations
+
+from math import inf
+
+
+class Strays(dict[int, float]):
+    """Tuple id → when we stopped waiting for it, oldest first.
+
+    They take room in the bolt's window until it is known that they are gone, so that a bolt never
+    holds more than its window.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
+    """
+
+    __slots__ = ()
+
+    def forget_before(self, sent_at_s: float) -> None:
+        """The bolt acked a tuple that was sent then: it must be rid of what was given up before.
+
+        It takes tuples in order, so such a stray was lost or is in a slot of its own.
+        """
+        for tuple_id, since_s in list(self.items()):
+            if since_s < sent_at_s:
+                del self[tuple_id]
+
+    def keep_at_most(self, holds: int, *, before_s: float) -> None:
+        """The bolt says that it holds ``holds`` tuples: strays beyond those are gone.
+
+        One given up after ``before_s`` may have been on its way when the bolt said so.
+        """
+        for tuple_id, since_s in list(self.items())[: max(0, len(self) - holds)]:
+            if since_s <= before_s:
+                del self[tuple_id]
+
+    def due_s(self, rto_s: float) -> float:
+        """When to give up the oldest one, if the bolt does not tell what it holds.
+
+        Without that, one lost tuple would take its place in the window for ever (S48).
+        """
+        return next(iter(self.values())) + rto_s if self else inf

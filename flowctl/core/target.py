@@ -1,0 +1,127 @@
+"""What the spout knows of the target: what ``process`` writes to, as its failures show it.
+
+One face for :mod:`flowctl.core.breaker` (does it take anything at all?) and
+:mod:`flowctl.core.refusal_cap` (how much at once?).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+from flowctl.core.breaker import Breaker
+from flowctl.core.counters import Counters
+from flowctl.core.events import FlowEvent, SinkCapChanged, TargetCameBack, TargetWentDown
+from flowctl.core.refusal_cap import RefusalCap
+from flowctl.core.settings import RetrySettings
+
+
+class Target:
+    """Part of ``SpoutCore``; not thread-safe.
+
+    ``is_troubled`` is False as long as nothing fails: then nobody needs to ask or tell anything
+    else here.
+    """
+
+    __slots__ = ("_cap", "_counters", "_events", "breaker", "is_troubled")
+
+    def __init__(
+        self, settings: RetrySettings, counters: Counters, events: deque[FlowEvent]
+    ) -> None:
+        self.breaker = Breaker(settings.give_up_after_s)
+        self.is_troubled = False
+        self._cap = RefusalCap()
+        self._counters = counters
+        self._events = events
+
+    @property
+    def is_down(self) -> bool:
+        """Whether (nearly) nothing succeeds."""
+        return self.breaker.is_down
+
+    def has_room(self, in_flight: int, now_s: float) -> bool:
+        """Whether one more tuple may be sent."""
+        if self.breaker.is_down:
+            return self.breaker.may_ask(now_s)
+        return self._cap.has_room(in_flight, now_s)
+
+    def note_sent(self, now_s: float) -> None:
+        """A tuple was sent while it is troubled."""
+        if self.breaker.is_down:
+            self.breaker.note_asked(now_s)
+
+    def on_refused(
+        self,
+        tuple_id: int,
+        *,
+        sent_at_s: float,
+        in_flight: int,
+        slots: int,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+    ) -> bool:
+        """It had no room, or is away; return whether it counts as down from now on."""
+        self.is_troubled = True
+        before = self._cap.cap
+        if not self.breaker.is_down and self._cap.on_refused(
+            sent_at_s=sent_at_s, in_flight=in_flight, slots=slots, now_s=now_s
+        ):
+            self._tell_cap(before, f"refused: {reason}", now_s)
+        return self._note_failure(
+            tuple_id, slots=slots, reason=reason, is_refusal=True, after_s=after_s, now_s=now_s
+        )
+
+    def on_failure(self, tuple_id: int, *, slots: int, reason: str, now_s: float) -> bool:
+        """``process`` failed, perhaps because of it; return whether it counts as down now."""
+        self.is_troubled = True
+        return self._note_failure(
+            tuple_id, slots=slots, reason=reason, is_refusal=False, after_s=None, now_s=now_s
+        )
+
+    def _note_failure(
+        self,
+        tuple_id: int,
+        *,
+        slots: int,
+        reason: str,
+        is_refusal: bool,
+        after_s: float | None,
+        now_s: float,
+    ) -> bool:
+        went_down = self.breaker.on_failure(
+            tuple_id,
+            slots=slots,
+            reason=reason,
+            is_refusal=is_refusal,
+            after_s=after_s,
+            now_s=now_s,
+        )
+        if went_down:
+            self._cap.forgive()
+            self._events.append(TargetWentDown(at_s=now_s, reason=reason))
+        return went_down
+
+    def on_success(self, rtt_s: float, now_s: float) -> None:
+        """A tuple was processed while it was troubled."""
+        self.dismiss("", now_s)
+        before = self._cap.cap
+        if self._cap.on_success(rtt_s, now_s):
+            self._tell_cap(before, "nothing refused any more", now_s)
+        self.is_troubled = self._cap.cap < inf
+
+    def dismiss(self, reason: str, now_s: float) -> None:
+        """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""
+        down_s = self.breaker.close(now_s)
+        if down_s is not None:
+            self._counters.target_down_s += down_s
+            asked = self.breaker.asked
+            self._events.append(
+                TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)
+            )
+
+    def _tell_cap(self, before: float, reason: str, now_s: float) -> None:
+        shown = [None if c == inf else int(c) for c in (before, self._cap.cap)]
+        self._events.append(
+            SinkCapChanged(at_s=now_s, before=shown[0], after=shown[1], reason=reason)
+        )

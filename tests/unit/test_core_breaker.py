@@ -1,0 +1,255 @@
+"""The target is down, or full: what the core sends meanwhile, and what it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.core.events import (
+    BoltState,
+    SinkCapChanged,
+    TargetCameBack,
+    TargetWentDown,
+    TupleGaveUp,
+    TupleRefused,
+)
+from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.state import Liveness
+from tests.core_driver import Driver
+
+
+def refuse(driver: Driver, emission: Emission, after_s: float | None = None) -> AckOutcome:
+    outcome = driver.core.on_refused(
+        emission.bolt, 1, emission.tuple_id, reason="503", after_s=after_s, now_s=driver.clock()
+    )
+    driver.wait(0)
+    return outcome
+
+
+def refuse_all(driver: Driver) -> int:
+    """Refuse what may be sent now; return how many calls that were."""
+    calls = 0
+    while emissions := driver.emit():
+        for emission in emissions:
+            refuse(driver, emission)
+            calls += 1
+    return calls
+
+
+BOLTS = [f"b{n}" for n in range(16)]
+
+
+def down(*, bolts: int = 16, records: int = 1_000, **values: object) -> Driver:
+    """A driver whose target refuses everything."""
+    driver = Driver(*BOLTS[:bolts], window_initial=1, **values)
+    driver.offer(records)
+    refuse_all(driver)
+    return driver
+
+
+@pytest.mark.req("S109")
+def test_a_refusal_is_not_an_attempt() -> None:
+    driver = Driver("a", "b", retry_attempts_max=1)
+    driver.offer(1)
+    for _ in range(3):
+        (emission,) = driver.emit()
+        assert refuse(driver, emission) is AckOutcome.REFUSED
+        driver.wait(3.0)
+    assert driver.core.counters.refused == 3
+    assert driver.core.counters.failed == 0
+    assert not driver.events(TupleGaveUp)
+    assert len(driver.events(TupleRefused)) == 3
+
+
+def test_what_the_target_asked_to_wait_is_waited() -> None:
+    driver = Driver("a")
+    driver.offer(1)
+    refuse(driver, driver.emit()[0], after_s=7.0)
+    driver.wait(6.9)
+    assert driver.emit() == []
+    driver.wait(0.2)
+    assert len(driver.emit()) == 1
+
+
+def test_a_refused_bolt_is_slow_and_rests() -> None:
+    driver = Driver("a", "b", window_initial=4)
+    driver.offer(8)
+    first, *_ = driver.emit()
+    refuse(driver, first)
+    consumer = driver.core.bolts[first.bolt]
+    assert consumer.state is BoltState.SLOW and consumer.window < 4
+    assert not consumer.has_room
+    driver.wait(0.5)
+    assert driver.core.bolts[first.bolt].liveness is Liveness.ALIVE
+
+
+def test_while_nothing_succeeds_calls_are_few_and_fall() -> None:
+    driver = down(retry_attempts_max=1)
+    assert driver.core.target_down is not None
+    assert len(driver.events(TargetWentDown)) == 1
+    calls = []
+    for _ in range(12):  # seconds
+        sent = 0
+        for _ in range(10):
+            driver.wait(0.1)
+            sent += refuse_all(driver)
+        calls.append(sent)
+    assert calls[0] <= 2, "two a second for all bolts together, far below two a bolt"
+    assert max(calls[4:]) <= 1
+    assert sum(calls[2:]) <= 6
+    assert not driver.events(TupleGaveUp)
+
+
+def test_what_bolts_have_not_begun_is_taken_back_when_the_target_goes() -> None:
+    driver = Driver(*BOLTS[:4], window_initial=5)
+    driver.offer(100)
+    emissions = driver.emit()
+    assert len(emissions) == 20
+    for emission in emissions[:4]:
+        refuse(driver, emission)
+    ordered = {tuple_id for order in driver.orders() for tuple_id in order.tuple_ids}
+    assert ordered == {emission.tuple_id for emission in emissions[4:]}
+
+
+def test_the_first_success_ends_it() -> None:
+    driver = down()
+    driver.wait(0.5)
+    (emission,) = driver.emit()
+    driver.wait(0.1)
+    driver.ack(emission)
+    (back,) = driver.events(TargetCameBack)
+    assert back.down_s == pytest.approx(0.6) and back.asked == 1
+    assert driver.core.target_down is None
+    driver.wait(2.0)  # rests are over
+    assert len(driver.emit()) >= 16
+    assert driver.core.counters.target_down_s == pytest.approx(0.6)
+
+
+def test_after_the_budget_the_run_has_to_end() -> None:
+    driver = down(retry_give_up_after_s=30.0)
+    for _ in range(100):
+        driver.wait_for_deadline()
+        refuse_all(driver)
+        if driver.core.is_target_lost:
+            break
+    assert driver.core.is_target_lost
+    assert 30.0 <= driver.clock() < 33.0
+    assert driver.core.gave_up is None
+
+
+def succeed_once(driver: Driver) -> None:
+    """A run in which something has succeeded."""
+    driver.offer(1)
+    (emission,) = driver.emit()
+    driver.ack(emission)
+
+
+def test_failures_that_nobody_recognises_count_as_the_targets_too_if_nothing_succeeds() -> None:
+    driver = Driver(*BOLTS[:4], retry_attempts_max=2, has_dead_letter=True)
+    succeed_once(driver)
+    driver.offer(100)
+    for _ in range(40):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+    assert len(driver.events(TargetWentDown)) == 1
+    assert not driver.events(TupleGaveUp), "no good record is given up"
+    assert driver.core.poll_dead() is None
+    faults = {t.faults for t in driver.core.book.pending.values()}
+    assert faults == {0}, "those before it was noticed are excused"
+
+
+def test_a_process_that_never_worked_fails_at_once() -> None:
+    """A typo must not look like a target that is down."""
+    driver = Driver(*BOLTS[:4], retry_attempts_max=3)
+    driver.offer(100)
+    for _ in range(10):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+    assert driver.core.gave_up is not None
+    assert not driver.events(TargetWentDown)
+
+
+def test_bad_records_at_the_end_of_a_job_do_not_look_like_a_target_that_is_down() -> None:
+    driver = Driver(*BOLTS[:4], retry_attempts_max=3, has_dead_letter=True)
+    succeed_once(driver)
+    driver.offer(8)
+    driver.end()
+    for _ in range(40):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+        while (letter := driver.core.poll_dead()) is not None:
+            driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
+    assert driver.core.is_drained
+    assert driver.core.counters.records_dead_lettered == 8
+
+
+def test_a_record_that_is_always_refused_while_others_are_not_is_at_fault_in_the_end() -> None:
+    driver = Driver("a", "b", has_dead_letter=True, retry_attempts_max=2)
+    driver.offer(1_000)
+    for _ in range(400):
+        for emission in driver.emit():
+            if emission.records[0].position == 1:
+                refuse(driver, emission)
+            else:
+                driver.ack(emission)
+        driver.wait(1.0)
+        if driver.core.poll_dead() is not None:
+            break
+    else:
+        raise AssertionError("refused for ever")
+    assert driver.events(TupleGaveUp)[0].first == 1
+
+
+def run_with_limit(driver: Driver, limits: list[int], *, service_s: float = 0.05) -> list[int]:
+    """Calls of ``service_s`` against a target that takes ``limits[k]`` at once in second k.
+
+    Returns the calls that succeeded in each second.
+    """
+    driver.checks = False
+    busy: list[tuple[float, Emission]] = []
+    done = [0] * len(limits)
+    while driver.clock() < len(limits):
+        now_s = driver.clock()
+        for emission in driver.emit():
+            if len(busy) >= limits[int(now_s)]:
+                refuse(driver, emission)
+            else:
+                busy.append((now_s + service_s, emission))
+        driver.wait(0.005)
+        now_s = driver.clock()
+        for due in [due for due in busy if due[0] <= now_s]:
+            busy.remove(due)
+            if int(now_s) < len(limits):
+                done[int(now_s)] += 1
+            driver.ack(due[1], wait_s=0.0, service_s=service_s)
+    return done
+
+
+def test_a_target_that_takes_ten_at_once_gets_about_ten() -> None:
+    driver = Driver(*BOLTS, window_initial=1, window_max=1, buffer_records_max=10_000)
+    driver.offer(10_000)
+    done = run_with_limit(driver, [10] * 12)
+    assert sum(done[2:]) >= 0.85 * 10 * (10 / 0.05)
+    refused = driver.core.counters.refused
+    assert refused <= 0.05 * sum(done)
+    assert driver.events(SinkCapChanged)
+    assert not driver.events(TargetWentDown)
+
+
+def test_when_the_limit_goes_the_cap_goes_within_three_seconds() -> None:
+    driver = Driver(*BOLTS, window_initial=1, window_max=1, buffer_records_max=20_000)
+    driver.offer(20_000)
+    done = run_with_limit(driver, [1_000] * 2 + [10] * 4 + [1_000] * 5)
+    full = done[1]
+    assert min(done[9:]) >= 0.9 * full
+    assert driver.events(SinkCapChanged)[-1].after is None
+
+
+def test_an_outage_does_not_lower_the_cap() -> None:
+    driver = Driver(*BOLTS, window_initial=1, window_max=1, buffer_records_max=20_000)
+    driver.offer(20_000)
+    done = run_with_limit(driver, [1_000] * 2 + [0] * 6 + [1_000] * 5)
+    assert sum(done[4:8]) == 0
+    assert min(done[11:]) >= 0.9 * done[1]
