@@ -32,8 +32,8 @@ _BACK_AFTER_S = 0.2
 class Load:
     """Writes numbered records; the first bolt that finds ``trap`` in ``place`` stops in mid-write.
 
-    By ``SIGSTOP``, while its transaction holds the lock; ``place/frozen`` then holds its name, and
-    ``place/NAME.pid`` its process.  ``on_trap`` is done just before, in its process.
+    By ``SIGSTOP``, while its transaction holds the lock, or waiting for ever if there is
+    ``place/cut``.  ``place/frozen`` then holds its name, ``place/NAME.pid`` its process.
     """
 
     def __init__(self, sink: SqlSink, place: Path, *, tuple_s: float = 0.02) -> None:
@@ -42,7 +42,8 @@ class Load:
         self.tuple_s = tuple_s
 
     def __call__(self, batch: Batch) -> None:
-        (self.place / f"{batch.bolt}.pid").write_text(str(os.getpid()))
+        (self.place / f"{batch.bolt}.new").write_text(str(os.getpid()))
+        (self.place / f"{batch.bolt}.new").rename(self.place / f"{batch.bolt}.pid")
         if not (self.place / "hurry").exists():
             time.sleep(self.tuple_s)
         rows = [{"number": record.position, "line": str(record.value)} for record in batch]

@@ -1,4 +1,4 @@
-"""A bolt that is ended from outside: its job is cancelled, its process killed, and it is run again."""
+"""A bolt that is ended from outside: its job is cancelled, its process killed; it is run again."""
 
 from __future__ import annotations
 
