@@ -133,7 +133,23 @@ class CheckpointCorruptError(EnvironmentFault):
 
 
 class FencedError(EnvironmentFault):
-    """A newer driver of the same job owns the checkpoint; this one must stop."""
+    """A newer driver of the same job owns the checkpoint; this one must stop.
+
+    ``newest_epoch`` is that driver's, where whoever refused us told it.
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "", newest_epoch: int | None = None) -> None:
+        self.newest_epoch = newest_epoch
+        super().__init__(problem, remedy=remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fenced, (type(self), self.problem, self.remedy, self.newest_epoch)
+
+
+def _fenced(
+    kind: type[FencedError], problem: str, remedy: str, newest_epoch: int | None
+) -> FencedError:
+    return kind(problem, remedy=remedy, newest_epoch=newest_epoch)
 
 
 class BoltsUnavailableError(EnvironmentFault):

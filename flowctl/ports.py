@@ -318,3 +318,16 @@ class NamedBolts(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """The name of each bolt."""
+
+
+@runtime_checkable
+class EndingBolts(Protocol):
+    """Bolts of which one can be ended by force, in whatever state it is: processes, not threads."""
+
+    def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
+        """End ``bolt``, which is frozen or cut off, and start it again as after any death.
+
+        ``host`` and ``pid`` are what it said of itself when it came ("" and 0: nothing).  When
+        this returns, or soon after, its process is gone, and with it all that it has locked.
+        Called in a thread of its own; a bolt that is not there is ignored.
+        """

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl_sql._refusals import is_locked, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
 
@@ -45,6 +46,8 @@ class Sqlite:
             connection = sqlite3.connect(self.path, timeout=self.timeout_s, isolation_level=None)
             self._use_wal(connection)
         except sqlite3.OperationalError as error:
+            if is_locked(error):
+                raise sqlite_locked(self.path, self.timeout_s) from error
             raise EnvironmentFault(
                 f"SQLite file {self.path}: {error}.",
                 remedy="Check that its directory exists on the worker and may be written.",
@@ -73,10 +76,7 @@ class Sqlite:
         except sqlite3.OperationalError as error:
             if not is_locked(error):
                 raise
-            raise EnvironmentFault(
-                f"SQLite file {self.path} was locked by others for {self.timeout_s:g} s.",
-                remedy="End what holds a long transaction on it, or raise timeout_s.",
-            ) from error
+            raise sqlite_locked(self.path, self.timeout_s) from error
 
 
 class Callback:
@@ -104,15 +104,6 @@ class Callback:
 
     def begin(self, connection: Any) -> None:
         """Nothing: a DB-API connection begins with its first statement."""
-
-
-def is_locked(error: sqlite3.OperationalError) -> bool:
-    """Whether another connection holds the lock."""
-    # The low byte is the primary code: SQLITE_BUSY_RECOVERY and the like count too.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
 
 
 def _path_of(url: str) -> str:

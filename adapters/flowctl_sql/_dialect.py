@@ -31,6 +31,7 @@ class Dialect(msgspec.Struct, frozen=True):
     paramstyle: str = "qmark"
     quote: str = '"'
     bytes_type: str = "BLOB"
+    is_postgres: bool = False
 
     def parameters(self, count: int) -> str:
         """Return ``count`` placeholders, separated by commas."""
@@ -108,4 +109,5 @@ def dialect_of(
         or "qmark",
         quote,
         bytes_type or _BYTES_TYPES.get(package, "BLOB"),
+        package in _BYTES_TYPES,
     )

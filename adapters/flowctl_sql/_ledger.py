@@ -104,8 +104,9 @@ class Ledger:
             raise FencedError(
                 f"job {span.job!r}: the driver of epoch {span.epoch} was replaced; epoch {newest} "
                 "has written to this database.",
-                remedy="Let the newer driver work. If the checkpoint store was emptied since, "
-                "call SqlSink.unfence(job) once.",
+                remedy="Let the newer driver work. If there is none, the checkpoint store was "
+                "emptied or its clock set back: call SqlSink.unfence(job) once.",
+                newest_epoch=newest,
             )
 
     def covered(self, span: Span) -> list[Range]:
@@ -180,6 +181,11 @@ class Ledger:
         shorten = f"UPDATE flowctl_spans SET last_position = ? WHERE {_HERE} AND last_position > ?"
         shortened = self._run(shorten, at, *here, at).rowcount
         return bool(dropped or shortened)
+
+    def newest_epoch(self, job: str) -> int | None:
+        """Return the newest epoch of ``job``, None if nobody has written."""
+        found = self._run("SELECT epoch FROM flowctl_epochs WHERE job = ?", job).fetchone()
+        return None if found is None else int(found[0])
 
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""

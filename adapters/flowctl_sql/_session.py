@@ -8,10 +8,12 @@ from itertools import chain, compress
 from typing import Any, NamedTuple
 
 from flowctl.core.records import Batch
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, RetryLater
+from flowctl_sql import _postgres
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import Dialect
 from flowctl_sql._ledger import OWN_TABLES, Ledger, due_for_merge, not_covered
+from flowctl_sql._refusals import is_locked, is_refusal, reason_of
 from flowctl_sql._rows import Prepared
 
 # Another connection adds the same first row once in a partition's life; twice more is room.
@@ -43,6 +45,8 @@ class Session:
         self._cursor = connection.cursor()
         self._dialect = dialect
         self._table = table
+        self._sink = name
+        self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
 
@@ -62,6 +66,39 @@ class Session:
         except Exception:  # it is given up; why it does not close helps nobody
             return
 
+    def introduce(self, job: str, bolt: str) -> None:
+        """Let the server know for whom we write, so that it can tell others."""
+        if self._dialect.is_postgres:
+            name = _postgres.name_of(job, bolt)
+            if name != self._introduced:
+                try:
+                    _postgres.introduce(self._connection, self._dialect, name)
+                except BaseException:
+                    self.close()
+                    raise
+                self._introduced = name
+
+    def refusal(self, error: Exception, batch: Batch) -> RetryLater:
+        """What to raise for an error that says "not now", with who is in the way."""
+        if isinstance(error, RetryLater):
+            return error
+        if not (self._dialect.is_postgres and is_locked(error) and self.usable):
+            return RetryLater(reason_of(error))
+        partition = batch.span.partition
+        try:
+            who = _postgres.holder(
+                self._connection,
+                self._dialect,
+                job=batch.span.job,
+                sink=self._sink,
+                partition=partition,
+                table=self._table,
+            )
+        except Exception:  # it only explains: what happened is known
+            self.close()
+            who = "is locked"
+        return RetryLater(f"partition {partition!r} of the sink {self._sink!r} {who}")
+
     def transact(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` in a transaction of its own; roll back and raise what it raises."""
         try:
@@ -79,9 +116,13 @@ class Session:
         except Exception:  # the server is gone: the next write connects anew
             self.close()
 
+    def has_written(self, batch: Batch) -> bool:
+        """Whether ``batch`` is what was written last."""
+        return self.last_written is not None and self.last_written[0] is batch
+
     def repeats(self, batch: Batch, prepared: Prepared) -> bool:
         """Whether ``batch`` was just written with other rows: the second would be lost."""
-        if self.last_written is None or self.last_written[0] is not batch:
+        if self.last_written is None or not self.has_written(batch):
             return False
         return self.last_written[1].by_record != prepared.by_record
 
@@ -145,6 +186,8 @@ class Session:
             self._cursor.execute(f"SELECT 1 FROM {self._dialect.name(table)} WHERE 1 = 0")
             self._cursor.fetchall()
         except Exception as error:
+            if is_refusal(error):  # which says nothing of the table
+                raise
             return error
         finally:
             self._roll_back()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flowctl.core.records import Batch, Position
-from flowctl.errors import ConfigError, JobError
+from flowctl.errors import ConfigError, JobError, RetryLater
+from flowctl_sql import _postgres
 from flowctl_sql._database import Callback, Database, Sqlite, Synchronous
 from flowctl_sql._dialect import (
     checked_columns,
@@ -16,11 +17,13 @@ from flowctl_sql._dialect import (
     checked_table,
     dialect_of,
 )
+from flowctl_sql._refusals import is_refusal, reason_of
 from flowctl_sql._rows import Prepared, Row, prepare
 from flowctl_sql._session import Session, WriteResult
 
-# SQLite lets one process write at a time and is not fair; see docs/adr/0004 for what was measured.
-_TIMEOUT_S = 60.0
+# SQLite lets one process write at a time and is not fair: five times the longest wait that was seen
+# with twelve writers (docs/adr/0004).
+_SQLITE_LOCK_MAX_S = 10.0
 
 
 class SqlSink:
@@ -41,8 +44,16 @@ class SqlSink:
     table where it is missing, one statement or several.  ``name`` is the sink's own: two
     sinks of one job need two names; it is the table's if left out.
 
-    ``timeout_s`` and ``synchronous`` are SQLite's: how long to wait for other writers, and
-    whether each commit waits for the disk (FULL) or may be lost in a power cut (NORMAL).
+    ``timeout_s`` is how long a write waits for a lock that others hold before it is refused
+    (default: 10 s with SQLite, 4 s with PostgreSQL); other databases have their own.
+    ``synchronous`` is SQLite's: whether each commit waits for the disk (FULL) or may be lost in a
+    power cut (NORMAL).
+
+    A PostgreSQL connection (psycopg, psycopg2, pg8000) is told to end a transaction of ours that is
+    idle for 5 s, as that of a frozen worker would hold its locks for ever, and to look whether we
+    are there; it is named ``flowctl/job/bolt``.  These are settings of the session: a pool
+    between (PgBouncer) must be in session mode.  ``connect`` should bound itself how long it
+    tries: ``connect_timeout=5``.
 
     Can be pickled; connects at the first write, once a process and thread.  Thread-safe.
     """
@@ -59,16 +70,22 @@ class SqlSink:
         paramstyle: str | None = None,
         quote: str = '"',
         bytes_type: str | None = None,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float | None = None,
         synchronous: Synchronous = "FULL",
     ) -> None:
         if (url is None) == (connect is None):
             raise ConfigError("url", "give url or connect, one of them.", remedy="See SqlSink.")
+        if timeout_s is not None and not 0 <= timeout_s < float("inf"):
+            raise ConfigError(
+                "timeout_s", f"{timeout_s!r} is no time to wait.", remedy="Give some seconds."
+            )
+        self._timeout_s = timeout_s
         self._database: Database
         if connect is not None:
             self._database = Callback(connect)
         else:
-            self._database = Sqlite(url or "", timeout_s=timeout_s, synchronous=synchronous)
+            wait_s = _SQLITE_LOCK_MAX_S if timeout_s is None else timeout_s
+            self._database = Sqlite(url or "", timeout_s=wait_s, synchronous=synchronous)
         self._table = checked_table(table)
         self._columns = None if columns is None else checked_columns(columns)
         self._schema = (schema,) if isinstance(schema, str) else tuple(schema)
@@ -89,23 +106,39 @@ class SqlSink:
         """Write the rows of ``batch``, without those of records that are written already.
 
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for
-        several.  The time it takes counts as ``batch.in_sink()``.  On return rows and span are
-        committed.  On an error nothing is: raises
-        :class:`JobError` for rows of a wrong shape, :class:`FencedError` when a newer driver has
-        written, and what the database's driver raises.
+        several.  The time it takes counts as ``batch.in_sink()``; records that were left out are
+        added to ``batch.left_out``.  On return rows and span are committed.  On an error nothing
+        is, as far as is known: raises :class:`JobError` for rows of a wrong shape,
+        :class:`FencedError` when a newer driver has written, :class:`RetryLater` when the
+        database is away, full or locked, and what its driver raises for the rest.
         """
         prepared = prepare(rows, batch, self._columns)
         with batch.in_sink():
             return self._write(prepared, batch)
 
     def _write(self, prepared: Prepared, batch: Batch) -> WriteResult:
-        session = self._session()
+        session: Session | None = None
+        try:
+            session = self._session()
+            session.introduce(batch.span.job, batch.bolt)
+            return self._write_with(session, prepared, batch)
+        except Exception as error:
+            connected = session is not None and session.usable
+            if isinstance(error, RetryLater) or not is_refusal(error, connected=connected):
+                raise
+            refusal = session.refusal(error, batch) if session else RetryLater(reason_of(error))
+            raise refusal from error
+
+    def _write_with(self, session: Session, prepared: Prepared, batch: Batch) -> WriteResult:
         if session.repeats(batch, prepared):
             raise JobError(
                 f"a second write of other rows for one batch, into {self._name!r}.",
                 remedy="Hand over all rows at once; for another table use another SqlSink.",
             )
         result: WriteResult = session.transact(lambda: session.write(prepared, batch))
+        if not session.has_written(batch):  # else what is left out is its own
+            # Two sinks may leave out the same records.
+            batch.left_out = min(len(batch), batch.left_out + result.skipped)
         session.last_written = (batch, prepared)
         return result
 
@@ -133,6 +166,15 @@ class SqlSink:
         session = self._session()
         session.transact(lambda: session.ledger.unfence(job))
 
+    def newest_epoch(self, job: str) -> int | None:
+        """The epoch of the newest driver of ``job`` that has written to this database, or None.
+
+        A driver with an older one is refused: a checkpoint store that begins anew must begin above.
+        """
+        session = self._session()
+        epoch: int | None = session.transact(lambda: session.ledger.newest_epoch(job))
+        return epoch
+
     def close(self) -> None:
         """Close this thread's connection; the next write opens another."""
         session: Session | None = getattr(self._local, "session", None)
@@ -153,6 +195,9 @@ class SqlSink:
         )
         session = Session(self._database, connection, dialect, self._table, self._name)
         try:
+            if dialect.is_postgres:
+                wait_s = _postgres.LOCK_MAX_S if self._timeout_s is None else self._timeout_s
+                _postgres.bound(connection, lock_max_s=wait_s)
             session.set_up(self._schema)
         except BaseException:
             session.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.dangers import dangers
-from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, ship_task_by_value
+from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, kill_worker, ship_task_by_value
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch
@@ -104,6 +105,16 @@ class SparkBolts:
             for n in range(1, self.count + 1)
         ]
 
+    def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
+        """End a bolt that is frozen or cut off: cancel its job, kill its process, run it again.
+
+        Where workers are on this machine the process ``pid`` is killed at once; elsewhere Spark
+        does it, some 2 to 4 s after the cancel.  From any thread.
+        """
+        run = self._run
+        if run is not None:
+            run.end(bolt, reason, host, pid)
+
     def stop(self, *, timeout_s: float) -> None:
         """Wait for bolts that heard END, cancel the rest, stop a session of our own.
 
@@ -142,6 +153,7 @@ class _Run:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._bolts: list[BoltSupervisor] = []
+        self._jobs: SparkJobs | None = None
         name = "flowctl-spark"
         launch = guarded(self._launch, name=name, on_death=all_fatal(self._notify))
         self._launcher = threading.Thread(target=launch, name=name, daemon=True)
@@ -161,6 +173,16 @@ class _Run:
         if not self._launcher.is_alive():  # else it closes the session itself
             _bounded(self._holder.close, _CLOSE_PATIENCE_S)
 
+    def end(self, bolt: str, reason: str, host: str, pid: int) -> None:
+        for supervisor in self._bolts:
+            if supervisor.bolt == bolt:
+                supervisor.end(reason, lambda: self._kill(host, pid))
+
+    def _kill(self, host: str, pid: int) -> None:
+        jobs = self._jobs
+        if pid and jobs is not None and jobs.local and host == socket.gethostname():
+            kill_worker(pid)
+
     def _notify(self, notice: BoltNotice) -> None:
         if not self._stopped.is_set():
             self._tell(notice)
@@ -168,7 +190,7 @@ class _Run:
     def _launch(self) -> None:
         try:
             self._notify(BoltNotice("", "starting", "Spark"))
-            jobs = self._holder.open()
+            jobs = self._jobs = self._holder.open()
             self._launch_bolts(jobs)
         except FlowctlError as error:
             self._notify(BoltNotice("", "fatal", error.problem, error.remedy))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
+import signal
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark import cloudpickle
@@ -65,6 +69,17 @@ def slots_of(master: str) -> int | None:
     if found := _LOCAL_CLUSTER.match(master):
         return int(found[1]) * int(found[2])
     return 1 if master == "local" else None
+
+
+def kill_worker(pid: int) -> None:
+    """Kill a Python worker of Spark on this machine; also one that is stopped."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it is gone, or there is no /proc
+        command = b"" if Path("/proc/self").exists() else b"pyspark"
+    if b"pyspark" in command:  # else the number is another's by now
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def ship_task_by_value() -> None:

@@ -101,7 +101,7 @@ def describe(outcome: Outcome) -> str:
     if outcome.kind == "lost":
         return f"the connection to the spout ended ({outcome.detail})"
     if outcome.kind == "crashed":
-        return "its Spark worker died"
+        return outcome.detail or "its Spark worker died"
     if outcome.kind == "load":
         return f"can't be loaded on the worker: {outcome.error}: {outcome.detail}"
     return f"{outcome.error}: {outcome.detail}" if outcome.error else outcome.detail

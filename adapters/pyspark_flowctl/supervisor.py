@@ -15,6 +15,11 @@ from pyspark_flowctl.jobs import SparkJobs
 from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy, from_spark
 from pyspark_flowctl.task import BoltTask
 
+# A cancelled job returns within 0.1 s (classic) and 1 s (Connect); one that was just being
+# submitted is caught by the next try.
+_END_TRIES = 5
+_END_EVERY_S = 2.0
+
 _log = structlog.get_logger("pyspark_flowctl")
 
 Notify = Callable[[BoltNotice], None]
@@ -44,6 +49,8 @@ class BoltSupervisor:
         self._stopping = stopping
         self._policy = RestartPolicy(endpoint)
         self._submitted = False
+        self._run_over = threading.Event()
+        self._ended_why = ""
         name = f"flowctl-{task.bolt}"
         supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
         self.thread = jobs.thread(supervise, name)
@@ -64,6 +71,24 @@ class BoltSupervisor:
         if self._submitted and not self.is_done:
             self._jobs.cancel(self._tag)
 
+    def end(self, why: str, kill: Callable[[], None]) -> None:
+        """End the run of a bolt that does not answer, and let it be run again.
+
+        ``kill`` is what kills its process, where that is possible; else Spark does, some 2 to 4 s
+        after the cancel, also to a process that is stopped.  Waits for the run to be over.
+        """
+        run_over = self._run_over
+        self._ended_why = why
+        for _ in range(_END_TRIES):
+            try:
+                self.cancel()
+            except Exception as error:  # the session is gone: so is the bolt
+                _log.debug("bolt_not_cancelled", bolt=self.bolt, error=type(error).__name__)
+            kill()
+            if run_over.wait(_END_EVERY_S) or self._stopping.is_set():
+                return
+        _log.warning("bolt_not_ended", bolt=self.bolt)
+
     def _supervise(self) -> None:
         while not self._stopping.is_set():
             outcome = self._run_once()
@@ -78,6 +103,7 @@ class BoltSupervisor:
 
     def _run_once(self) -> Outcome:
         began_s = time.monotonic()
+        self._run_over, self._ended_why = threading.Event(), ""
         self._submitted = True
         try:
             return msgspec.json.decode(self._jobs.run(self._task, self._tag), type=Outcome)
@@ -85,9 +111,14 @@ class BoltSupervisor:
             if self._stopping.is_set():  # cancelled: no need to ask why
                 return Outcome(kind="ended")
             gone = self._jobs.is_gone()
-            return from_spark(error, gone=gone, lived_s=time.monotonic() - began_s)
+            lived_s = time.monotonic() - began_s
+            if self._ended_why and not gone:  # by us: no failure of Spark's
+                detail = f"it was ended ({self._ended_why})"
+                return Outcome(kind="crashed", detail=detail, lived_s=lived_s)
+            return from_spark(error, gone=gone, lived_s=lived_s)
         finally:
             self._submitted = False
+            self._run_over.set()
 
     def _give_up(self, step: GiveUp, outcome: Outcome) -> None:
         if not step.detail:

@@ -288,6 +288,8 @@ class Link:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        # At once: a bolt that freezes in its first tuple is known to be one that would speak.
+        self._beat()
         now_s = time.monotonic()
         beat_at_s = now_s + self._heartbeat_s
         while self.ended is None:

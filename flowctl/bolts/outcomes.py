@@ -75,6 +75,7 @@ def fail_of(
         after_s=after_s,
         fatal=is_fatal,
         is_data_error=isinstance(error, _DATA_ERRORS) and not isinstance(error, OSError),
+        newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
     )
 
 

@@ -83,6 +83,10 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     silence_max_s: Seconds = 3.0
     # A suspect that is still silent a heartbeat later is down: all it holds goes to others.
     suspect_s: Seconds = 0.25
+    # A bolt that is silent this long is ended by who runs it, as it may hold a lock that others
+    # wait for; with the end itself (4 s where only Spark can do it) they go on within 10 s.  Never
+    # before silence_max_s; None: never.
+    end_after_s: Seconds | None = 5.0
 
 
 class DispatchSettings(_Section, frozen=True, kw_only=True):

@@ -129,6 +129,25 @@ class Checkpointer(GuardedThread):
                     raise
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
+    def rise_above(self, epoch: int) -> None:
+        """End the interval saves; save once more, and leave ``epoch`` as the newest in the store.
+
+        For a sink that knows a newer driver than the store does: the next ``acquire`` gives an
+        epoch above both.  Raises :class:`FencedError` if the store knows a newer one after all:
+        then nothing is changed.
+        """
+        self._closing.set()
+        if self.ident:
+            self.join()
+        with self._saving:
+            with self._control.lock:
+                checkpoint = self._control.core.checkpoint()
+            # First with our own epoch: if the store has another owner by now, it is left alone.
+            self._store.save(self._job, checkpoint, epoch=self._epoch)
+            self._store.save(self._job, checkpoint, epoch=epoch)
+            self.saves += 1
+            self._control.saved = checkpoint
+
     def _note_away(self, error: CheckpointUnavailableError) -> None:
         """One line a stretch (S44)."""
         if self._control.store_away_since_s is None:

@@ -29,6 +29,7 @@ class RunControl:
         self.stopping = threading.Event()  # no more intake, no more emissions
         self.finished = threading.Event()  # nothing left to do, or no more to be waited for
         self.error: BaseException | None = None
+        self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
         self.saved = Checkpoint()  # what the store holds, as far as we know
         self.records_before = 0  # done by earlier runs
         self.records_saved = 0

@@ -49,6 +49,7 @@ class Hearing:
                 self._take_frame(item.bolt, item.epoch, frame, now_s)
         elif isinstance(item, Joined):
             self._claims.forget(item.bolt)
+            self._control.places[item.bolt] = (item.host, item.pid)
             core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
         elif isinstance(item, Left):
             consumer = core.bolts.get(item.bolt)
@@ -109,6 +110,7 @@ class Hearing:
                 FencedError(
                     f"the sink refused this driver's write: {frame.error}.",
                     remedy="A newer driver of this job is running; let it go on.",
+                    newest_epoch=frame.newest_epoch,
                 )
             )
             return

@@ -12,7 +12,7 @@ from typing import Literal
 from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.errors import BoltsUnavailableError, FencedError
+from flowctl.errors import BoltsUnavailableError, FencedError, FlowctlError
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import resume_line
 from flowctl.ports import (
@@ -28,6 +28,7 @@ from flowctl.ports import (
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
+from flowctl.runtime.endings import Endings
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.losses import Losses
@@ -110,6 +111,7 @@ class Run:
             unsaved_max=settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
         )
+        self._endings = Endings(self.control, bolts, settings.timeout)
         self._dead_letters = dead_letters_for(self.control, dead_letter, job, epoch)
         self._listening = Listening(listener) if listener is not None else None
         self._server: SpoutServer | None = None
@@ -213,6 +215,8 @@ class Run:
             self._take_notices()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
+            for ending in self._endings.look():
+                self._view.message(ending.text)
             now_s = control.clock()
             if control.stopping.is_set():
                 stop_by_s = stop_by_s or now_s + STOP_GRACE_S
@@ -350,6 +354,7 @@ class Run:
         if not self.control.core.guarantee.commits_on_interval:
             return  # all that was sent was saved before (S88)
         if isinstance(self.control.error, FencedError):
+            self._rise_above(self.control.error)
             return  # the newer driver's checkpoint stands
         if self.control.store_away_since_s is not None:
             self._say(
@@ -362,6 +367,23 @@ class Run:
         except BaseException as error:
             self.save_error = error
             raise
+
+    def _rise_above(self, error: FencedError) -> None:
+        """The sink knows a newer driver.  If the store doesn't, let the next run begin above it."""
+        newest = error.newest_epoch
+        if newest is None or newest <= self._epoch:
+            return
+        try:
+            self.checkpointer.rise_above(newest)
+        except FlowctlError:  # there is a newer driver, or the store is away: what was said stands
+            return
+        self.control.error = FencedError(
+            f"{error.problem} No driver of epoch {newest} is known to the checkpoint store, where"
+            f" {self._epoch} is the newest: it was emptied, or a driver's clock was wrong once.",
+            remedy=f"Start the job again: its epoch will be above {newest}, and the sink takes it."
+            " Only if another driver of this job writes there, with a store of its own, stop one.",
+            newest_epoch=newest,
+        )
 
     def _stop_parts(self) -> None:
         """END to the bolts first: they leave by themselves; then cancel what is left."""

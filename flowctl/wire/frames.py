@@ -89,6 +89,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     ``fatal`` says that no tuple can be processed so (``process`` hands back a coroutine): the run
     must stop; ``error`` is then what is wrong and, after a newline, what to do.
     ``is_data_error`` says that by its type the exception is about a value, not about a target.
+    ``newest_epoch`` is the newer driver's, where a sink that fenced us knows it.
     """
 
     tuple_id: int
@@ -101,6 +102,7 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     after_s: float | None = None
     fatal: bool = False
     is_data_error: bool = False
+    newest_epoch: int | None = None
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):

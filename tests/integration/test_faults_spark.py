@@ -159,7 +159,8 @@ def test_a_frozen_workers_tuples_move_on(spark: Any, tmp_path: Path) -> None:
     until(lambda: _is_gone(frozen), "the frozen worker's end")  # Spark kills it after some 4 s
     assert report.tuples_expired >= 1
     assert report.tuples_moved >= 1
-    assert report.bolts_lost == 0
+    assert report.bolts_lost <= 1  # ended, if the rest took longer than timeout.end_after_s
+    assert report.tuples_failed == 0
 
 
 def _is_gone(process: psutil.Process) -> bool:

@@ -20,7 +20,7 @@ from fault_parts import PATIENCE_S, assert_exact, count_rows, until, write_lines
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
+from flowctl.core.records import Batch, Checkpoint, Record, Span
 from flowctl.errors import (
     BoltsUnavailableError,
     CheckpointUnavailableError,
@@ -450,6 +450,41 @@ def test_process_that_ends_its_thread(lines: Lines) -> None:
     report = lines.run(LocalBolts(load, count=2))
     lines.assert_exact()
     assert report.tuples_failed == 1
+
+
+def _write_as(lines: Lines, epoch: int) -> None:
+    """As a driver of ``epoch`` did, whose clock was wrong."""
+    span = Span("lines", "elsewhere", (0, 0), (0, 0), epoch)
+    batch = Batch([Record((0, 0), "")], span, bolt="b", attempt=1)
+    lines._sink.write([None], batch=batch)
+
+
+def test_a_sink_that_knows_a_newer_epoch_than_an_emptied_store(lines: Lines) -> None:
+    """The clock was a day ahead, then the store was emptied: the second start works."""
+    tomorrow = int(time.time()) + 86_400
+    _write_as(lines, tomorrow)
+    with pytest.raises(FencedError, match=f"Start the job again: .* above {tomorrow}") as caught:
+        lines.run()
+    assert caught.value.newest_epoch == tomorrow
+    lines.run()
+    lines.assert_exact()
+    assert lines._sink.newest_epoch("lines") == tomorrow + 1
+
+
+def test_a_sink_that_knows_a_newer_driver_that_the_store_knows_too(lines: Lines) -> None:
+    newer: list[int] = []
+
+    def load(batch: Batch) -> None:
+        if not newer:
+            newer.append(lines.store.acquire("lines") + 1)
+            lines.store.save("lines", Checkpoint(), epoch=newer[0])
+            _write_as(lines, newer[0])
+        lines.load(batch)
+
+    with pytest.raises(FencedError) as caught:
+        lines.run(LocalBolts(load, count=1))
+    assert "Start the job again" not in str(caught.value)
+    assert lines.store.acquire("lines") == newer[0] + 1
 
 
 def test_a_sink_that_is_locked_for_a_while(lines: Lines) -> None:

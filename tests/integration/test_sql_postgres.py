@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from flowctl.core.records import Batch, Record, Span
-from flowctl.errors import ConfigError, FencedError
+from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl_sql import SqlSink
 
 pgserver = pytest.importorskip(
@@ -126,7 +127,103 @@ def test_a_connection_that_the_server_ends_is_replaced(sink: SqlSink, uri: str) 
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(RetryLater, match="can't take it now"):  # nothing is wrong with the records
         _write(sink, 5, 10)
     assert _write(sink, 0, 10) == (5, 5)
     assert _numbers(uri) == list(range(10))
+
+
+def _setting(sink: SqlSink, name: str) -> str:
+    session = sink._session()
+    found: list[Any] = []
+    session.transact(lambda: found.append(session._cursor.execute(f"SHOW {name}").fetchone()[0]))
+    return str(found[0])
+
+
+def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> None:
+    _write(sink, 0, 1)
+    assert _setting(sink, "idle_in_transaction_session_timeout") == "5s"
+    assert _setting(sink, "lock_timeout") == "4s"
+    assert _setting(sink, "application_name") == "flowctl/job/b"
+    tight = SqlSink(
+        connect=lambda: psycopg.connect(
+            uri,
+            options="-c idle_in_transaction_session_timeout=2s",
+            application_name="mine",
+        ),
+        table="rows",
+        timeout_s=60,
+    )
+    _write(tight, 1, 2)
+    assert _setting(tight, "idle_in_transaction_session_timeout") == "2s"  # tighter than ours
+    assert _setting(tight, "lock_timeout") == "1min"
+    assert _setting(tight, "application_name") == "mine"
+    tight.close()
+
+
+@pytest.mark.parametrize("first_row", [False, True])
+def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) -> None:
+    if not first_row:
+        _write(sink, 0, 1)
+    impatient = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=0.2)
+    with psycopg.connect(uri, application_name="flowctl/job/b7") as blocker:
+        if first_row:
+            sink._session()  # creates the tables
+            blocker.execute("INSERT INTO flowctl_partitions VALUES ('job', 'rows', 'p', 1)")
+        else:
+            blocker.execute("UPDATE flowctl_partitions SET writes = writes + 1")
+        pid = blocker.info.backend_pid
+        said = rf"partition 'p' .*b7 \(backend {pid}, idle in transaction\) since \d\d:\d\d:\d\d"
+        with pytest.raises(RetryLater, match=said):
+            _write(impatient, 0, 5)
+        blocker.rollback()
+    assert _write(impatient, 0, 5).written == 5 - (not first_row)
+    impatient.close()
+
+
+def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stays(
+    sink: SqlSink, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowctl_sql._postgres.IDLE_MAX_S", 0.3)
+    stalls = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", schema=_SCHEMA)
+    _write(stalls, 0, 1)
+    session = stalls._session()
+    covered = session.ledger.covered
+
+    def stall(span: Span) -> Any:
+        time.sleep(1.0)
+        return covered(span)
+
+    monkeypatch.setattr(session.ledger, "covered", stall)
+    with pytest.raises(RetryLater):
+        _write(stalls, 1, 5)
+    assert _write(sink, 1, 3) == (2, 0)
+    assert _write(stalls, 1, 5) == (2, 2)
+    assert _numbers(uri) == list(range(5))
+    stalls.close()
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (True, psycopg.OperationalError("connection refused")),
+        (True, psycopg.errors.CannotConnectNow("the database system is starting up")),
+        (True, psycopg.errors.TooManyConnections("sorry")),
+        (True, psycopg.errors.DiskFull("no room")),
+        (True, psycopg.errors.SerializationFailure("not in order")),
+        (True, psycopg.errors.ReadOnlySqlTransaction("a standby")),
+        (True, ConnectionResetError("reset")),
+        (False, psycopg.OperationalError('FATAL:  password authentication failed for user "x"')),
+        (False, psycopg.OperationalError('FATAL:  database "x" does not exist')),
+        (False, psycopg.errors.UniqueViolation("twice")),
+        (False, psycopg.errors.QueryCanceled("statement timeout")),
+        (False, KeyError("mine")),
+    ],
+)
+def test_what_is_no_fault_of_the_records(uri: str, refused: bool, error: Exception) -> None:
+    def connect() -> Any:
+        raise error
+
+    with pytest.raises(RetryLater if refused else type(error)) as caught:
+        _write(SqlSink(connect=connect, table="rows"), 0, 1)
+    assert str(error).strip("'") in str(caught.value)

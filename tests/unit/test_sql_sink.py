@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from itertools import count
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from flowctl.core.records import Batch, Record, Span
-from flowctl.errors import ConfigError, EnvironmentFault, FencedError, JobError
+from flowctl.errors import ConfigError, EnvironmentFault, FencedError, JobError, RetryLater
 from flowctl_sql import SqlSink, WriteResult
 
 _SCHEMA = ("CREATE TABLE t (number INTEGER, line TEXT)", "CREATE INDEX i ON t (number)")
@@ -353,16 +355,72 @@ def test_a_missing_directory_is_named(here: Path) -> None:
         _write(sink, 1)
 
 
-def test_a_lock_that_is_held_too_long_is_an_error_and_nothing_is_lost() -> None:
+def test_a_lock_that_is_held_too_long_is_a_refusal_and_nothing_is_lost() -> None:
     sink = _sink(timeout_s=0.05)
     _write(sink, 1)
     holder = sqlite3.connect("t.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(EnvironmentFault, match="locked"):
+    with pytest.raises(RetryLater, match=r"write lock of .*t\.db could not be had for 0\.05 s"):
         _write(sink, 2)
     holder.rollback()
     holder.close()
     assert _write(sink, 2) == (1, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells")
+def test_who_holds_sqlites_lock_is_said() -> None:
+    _write(_sink(), 1)
+    code = (
+        "import sqlite3; c = sqlite3.connect('t.db', isolation_level=None);"
+        "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); input()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(RetryLater, match=f"process {holder.pid} holds it"):
+            _write(_sink(timeout_s=0.05), 2)
+        holder.kill()
+    assert _write(_sink(), 2) == (1, 0)
+
+
+def test_a_full_disk_is_a_refusal() -> None:
+    sink = _sink()
+    _write(sink, 1)
+    sink._session()._cursor.execute("PRAGMA max_page_count = 1")
+    batch = _batch([2])
+    with pytest.raises(RetryLater, match="full"):
+        sink.write([(2, "x" * 100_000)], batch=batch)
+    sink._session()._cursor.execute("PRAGMA max_page_count = 1000000")
+    assert _write(sink, 2) == (1, 0)
+
+
+def test_what_is_left_out_is_counted_in_records() -> None:
+    sink = _sink()
+    _write(sink, 2, 3)
+    batch = _batch([1, 2, 3, 4])
+    rows = [[(n, "a"), (n, "b")] for n in (1, 2, 3, 4)]
+    sink.write(rows, batch=batch)
+    assert batch.left_out == 2
+    sink.write(rows, batch=batch)  # a retry in process: it is its own
+    assert batch.left_out == 2
+    other = _sink(name="other")
+    other.write(rows, batch=_batch([1, 2, 3, 4]))
+    other.write(rows, batch=batch)  # two sinks: the same records count once at most
+    assert batch.left_out == 4
+
+
+def test_the_newest_epoch_is_told() -> None:
+    sink = _sink()
+    assert sink.newest_epoch("job") is None
+    _write(sink, 1, epoch=7)
+    assert sink.newest_epoch("job") == 7
+    assert sink.newest_epoch("k") is None
+    with pytest.raises(FencedError) as caught:
+        _write(sink, 2, epoch=6)
+    assert caught.value.newest_epoch == 7
+    travelled = pickle.loads(pickle.dumps(caught.value))
+    assert (travelled.newest_epoch, str(travelled)) == (7, str(caught.value))
+    assert travelled.remedy == caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -377,6 +435,8 @@ def test_a_lock_that_is_held_too_long_is_an_error_and_nothing_is_lost() -> None:
         ({"connect": sqlite3.connect}, "url"),
         ({"table": 't"; DROP TABLE x'}, "table"),
         ({"table": ""}, "table"),
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"timeout_s": float("inf")}, "timeout_s"),
         ({"columns": ['a"b']}, "columns"),
         ({"columns": ["a", "a"]}, "columns"),
         ({"columns": []}, "columns"),

@@ -1,0 +1,120 @@
+"""Which errors say "not now" instead of "not these records".  Pure, but for a look at /proc.
+
+Nothing is wrong with the records when a database is away, full, locked or starting: the write is
+refused (:class:`flowctl.errors.RetryLater`), and the same records will do later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from typing import Any
+
+from flowctl.errors import RetryLater
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_CLASSES = (
+    "08",  # connection exception
+    "53",  # no room: disk, memory, connections
+)
+_STATES = (
+    "25006",  # read only: a standby, in a fail-over
+    "25P03",  # idle in a transaction for too long: we were frozen
+    "25P04",  # a transaction's time was up
+    "40001",  # could not be put in order with another
+    "40003",  # nobody knows whether it was committed
+    "40P01",  # deadlock
+    "55P03",  # a lock could not be had in time
+    "57P01",  # shut down by an operator
+    "57P02",  # crashed
+    "57P03",  # starting or recovering
+    "57P05",  # idle for too long
+)
+LOCKED_STATE = "55P03"
+
+# Drivers give no code for what a server says before it lets us in; what no waiting will mend:
+_FOR_GOOD = re.compile(
+    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|"
+    r"certificate|does not support SSL|invalid connection option|permission denied",
+    re.IGNORECASE,
+)
+_REASON_CHARS_MAX = 300  # a line or three; drivers add hints and positions
+_WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walformat.html, 2.3.1)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether it says that another connection holds a lock."""
+    if isinstance(error, sqlite3.OperationalError):
+        return _sqlite_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return sqlstate(error) == LOCKED_STATE
+
+
+def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
+    """Whether the same records may do later.  ``connected``: there is still a connection."""
+    if isinstance(error, RetryLater | ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, sqlite3.Error):
+        full = _sqlite_code(error) == sqlite3.SQLITE_FULL
+        return full or is_locked(error)
+    state = sqlstate(error)
+    if state is not None:
+        return state in _STATES or state.startswith(_CLASSES)
+    # PEP 249 gives each driver classes of these names and no common parent.
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "OperationalError" in names or ("InterfaceError" in names and not connected):
+        return _is_postgres(error) and not _FOR_GOOD.search(str(error))
+    return False
+
+
+def reason_of(error: BaseException) -> str:
+    """What the database said, in a line."""
+    text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
+    return f"the database can't take it now: {text or type(error).__name__}"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return the five characters that PostgreSQL gives an error, if it got so far."""
+    for name in ("sqlstate", "pgcode"):  # psycopg, psycopg2
+        state = getattr(error, name, None)
+        if isinstance(state, str):
+            return state
+    said: Any = error.args[0] if error.args else None
+    return said.get("C") if isinstance(said, dict) else None  # pg8000
+
+
+def _is_postgres(error: BaseException) -> bool:
+    package = type(error).__module__.partition(".")[0]
+    return package in ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
+
+
+def _sqlite_code(error: sqlite3.Error) -> int:
+    # The low byte is the primary code: SQLITE_BUSY_RECOVERY and the like count too.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def sqlite_locked(path: str, waited_s: float) -> RetryLater:
+    """Return the refusal for an SQLite file whose write lock could not be had."""
+    pid = _sqlite_writer(path)
+    who = {None: "another process holds it", os.getpid(): "another thread of this process holds it"}
+    return RetryLater(
+        f"the write lock of the SQLite file {path} could not be had for {waited_s:g} s: "
+        f"{who.get(pid, f'process {pid} holds it')}"
+    )
+
+
+def _sqlite_writer(path: str) -> int | None:
+    """Return the process that holds the write lock; None where that can't be known."""
+    try:
+        inode = str(os.stat(f"{path}-shm").st_ino)
+        with open("/proc/locks", encoding="ascii") as locks:
+            lines = [line.split() for line in locks]
+    except (OSError, ValueError):
+        return None
+    for fields in lines:  # "1: POSIX ADVISORY WRITE 4711 fd:01:131090 120 120"
+        if len(fields) == 8 and fields[1] == "POSIX" and fields[3] == "WRITE":
+            first, last = int(fields[6]), fields[7]
+            has_it = first <= _WAL_WRITE_LOCK and (last == "EOF" or int(last) >= _WAL_WRITE_LOCK)
+            if has_it and fields[5].rpartition(":")[2] == inode and int(fields[4]) > 0:
+                return int(fields[4])
+    return None
