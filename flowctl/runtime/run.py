@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
@@ -12,7 +11,7 @@ from typing import Literal
 from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.errors import BoltsUnavailableError, FencedError, FlowctlError
+from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import resume_line
 from flowctl.ports import (
@@ -33,6 +32,7 @@ from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
+from flowctl.runtime.notices import Notices
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.sender import Sender
@@ -84,13 +84,8 @@ class Run:
         self._bolts = bolts
         self._settings = settings
         self._view = view
-        self._notices: deque[BoltNotice] = deque()
-        self._fatal: dict[str, BoltNotice] = {}
-        self._waiting: dict[str, BoltNotice] = {}
-        self._on_notice = on_notice
         self._extend = extend
         self._bolts_are_gone = False
-        self._starting = ""  # what has to start before bolts can: Spark
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
@@ -101,6 +96,9 @@ class Run:
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records
         self.control.saved = restored
+        self._notices = Notices(
+            self.control, count=bolts.count, say=view.message, on_notice=on_notice
+        )
         self.control.store_survives = getattr(store, "survives", True)
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
@@ -198,7 +196,7 @@ class Run:
             listening=self._listening,
             losses=self._losses,
         )
-        self._bolts.start(self._server.endpoint, self._notices.append)
+        self._bolts.start(self._server.endpoint, self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()
@@ -212,7 +210,7 @@ class Run:
         stop_by_s: float | None = None
         while not control.finished.wait(VIEW_EVERY_S):
             self._show(meter)
-            self._take_notices()
+            self._notices.take()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
             for ending in self._endings.look():
@@ -228,9 +226,9 @@ class Run:
             elif absent_since_s is None:
                 absent_since_s = now_s
             else:
-                self._check_bolts(now_s - absent_since_s)
+                self._notices.check(now_s - absent_since_s, self._settings.start.bolts_timeout_s)
         self._show(meter)
-        self._take_notices()
+        self._notices.take()
 
     def _has_bolts(self) -> bool:
         """Whether a bolt is connected and not silent."""
@@ -241,54 +239,13 @@ class Run:
         core = self.control.core
         return core.is_drained and self.reader.is_alive()
 
-    def _check_bolts(self, absent_s: float) -> None:
-        if len(self._fatal) >= self._bolts.count or "" in self._fatal:
-            notice = next(iter(self._fatal.values()))
-            self.control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
-        elif absent_s > self._settings.start.bolts_timeout_s:
-            self.control.fail(
-                BoltsUnavailableError(
-                    f"no bolt has been heard for {absent_s:.0f} s. {self._note()}",
-                    remedy="Look at the workers' logs; raise start.bolts_timeout_s if they are"
-                    " slow to start.",
-                )
-            )
-
-    def _take_notices(self) -> None:
-        while self._notices:
-            notice = self._notices.popleft()
-            if self._on_notice is not None:
-                self._on_notice(notice)
-            if notice.kind == "fatal":
-                self._fatal[notice.bolt] = notice
-                self._view.message(f"{notice.bolt or 'bolts'}: {notice.detail} {notice.remedy}")
-            elif notice.kind == "waiting":
-                if not self._waiting:
-                    self._view.message(notice.detail)
-                self._waiting[notice.bolt] = notice
-            elif notice.kind == "starting":
-                self._starting = notice.detail
-            elif notice.kind == "restarting":
-                self._view.message(f"{notice.bolt} restarts: {notice.detail}")
-        for bolt in list(self._waiting):
-            if bolt in self.control.core.bolts:
-                del self._waiting[bolt]
-
-    def _note(self) -> str:
-        if self._waiting:
-            return next(iter(self._waiting.values())).detail
-        if not self.control.core.bolts:
-            what = f"starting {self._starting}, " if self._starting else ""
-            return f"{what}waiting for {self._bolts.count} bolts"
-        return ""
-
     def _show(self, meter: Meter) -> None:
         if self._sender is not None:
             while self._sender.events:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
                 self._view.event(event)
-        self._view.update(meter.snapshot(self._phase(), self._note()))
+        self._view.update(meter.snapshot(self._phase(), self._notices.note()))
 
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():

@@ -1,0 +1,85 @@
+"""What whoever runs the bolts says of them: shown, kept, and what ends a run for lack of bolts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from flowctl.errors import BoltsUnavailableError
+from flowctl.ports import BoltNotice
+from flowctl.runtime.control import RunControl
+
+
+class Notices:
+    """Notices of one run.  :meth:`put` is for any thread, the rest for one.
+
+    ``count`` bolts are expected; ``say`` shows a line; ``on_notice`` hears of each notice.
+    """
+
+    def __init__(
+        self,
+        control: RunControl,
+        *,
+        count: int,
+        say: Callable[[str], None],
+        on_notice: Callable[[BoltNotice], None] | None,
+    ) -> None:
+        self._control = control
+        self._count = count
+        self._say = say
+        self._on_notice = on_notice
+        self._new: deque[BoltNotice] = deque()
+        self._fatal: dict[str, BoltNotice] = {}
+        self._waiting: dict[str, BoltNotice] = {}
+        self._starting = ""  # what has to start before bolts can: Spark
+
+    def put(self, notice: BoltNotice) -> None:
+        """A notice came."""
+        self._new.append(notice)
+
+    def take(self) -> None:
+        """Show what is new, and forget that bolts wait which have come since."""
+        while self._new:
+            notice = self._new.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
+            self._take(notice)
+        for bolt in list(self._waiting):
+            if bolt in self._control.core.bolts:
+                del self._waiting[bolt]
+
+    def _take(self, notice: BoltNotice) -> None:
+        if notice.kind == "fatal":
+            self._fatal[notice.bolt] = notice
+            self._say(f"{notice.bolt or 'bolts'}: {notice.detail} {notice.remedy}")
+        elif notice.kind == "waiting":
+            if not self._waiting:
+                self._say(notice.detail)
+            self._waiting[notice.bolt] = notice
+        elif notice.kind == "starting":
+            self._starting = notice.detail
+        elif notice.kind == "restarting":
+            self._say(f"{notice.bolt} restarts: {notice.detail}")
+
+    def note(self) -> str:
+        """Return what is waited for, "" if all is there."""
+        if self._waiting:
+            return next(iter(self._waiting.values())).detail
+        if not self._control.core.bolts:
+            what = f"starting {self._starting}, " if self._starting else ""
+            return f"{what}waiting for {self._count} bolts"
+        return ""
+
+    def check(self, absent_s: float, timeout_s: float) -> None:
+        """No bolt was heard for ``absent_s``: end the run if none will come, or if that is long."""
+        if len(self._fatal) >= self._count or "" in self._fatal:
+            notice = next(iter(self._fatal.values()))
+            self._control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
+        elif absent_s > timeout_s:
+            self._control.fail(
+                BoltsUnavailableError(
+                    f"no bolt has been heard for {absent_s:.0f} s. {self.note()}",
+                    remedy="Look at the workers' logs; raise start.bolts_timeout_s if they are"
+                    " slow to start.",
+                )
+            )
