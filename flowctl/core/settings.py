@@ -117,8 +117,8 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     # Sent at most this often when process raises or its worker dies; expiry alone never gives up.
     attempts_max: Count = 5
     # S110: exponential, first wait, factor 2.
-    backoff_first_s: Seconds = 0.1
-    backoff_max_s: Seconds = 10.0
+    backoff_first_s: LongSeconds = 0.1
+    backoff_max_s: LongSeconds = 10.0
     # While (nearly) nothing succeeds no attempt is counted; after this long the run ends. Longer
     # than the restart or failover of a managed database (1 to 2 minutes, a minor upgrade some 10).
     give_up_after_s: LongSeconds = 600.0

@@ -121,7 +121,7 @@ def test_log_lines(place: Path) -> None:
 
 
 def test_dead_letters(place: Path) -> None:
-    said = flowctl(place, *PLAIN, code=0, PROCESS="raises", LETTERS="1")
+    said = flowctl(place, *PLAIN, code=3, PROCESS="raises", LETTERS="1")
     assert "dead letter" in said and "pwned" in said
     letters = (place / "dead.jsonl").read_bytes()
     assert b"\x1b" not in letters and b"pwned" in letters
