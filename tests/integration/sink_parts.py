@@ -253,6 +253,14 @@ class Links:
         _ip(f"link set {self._mine}h{bolt[1:]} down")
 
     def __enter__(self) -> Links:
+        try:
+            self._lay()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _lay(self) -> None:
         for n in range(1, self._count + 1):
             space, here, there = (f"{self._mine}{kind}{n}" for kind in "nht")
             _ip(f"netns add {space}")
@@ -262,7 +270,6 @@ class Links:
             _ip(f"-n {space} addr add 10.213.{n}.2/30 dev {there}")
             _ip(f"-n {space} link set {there} up")
             _ip(f"-n {space} link set lo up")
-        return self
 
     def __exit__(self, *_: object) -> None:
         for n in range(1, self._count + 1):
