@@ -27,8 +27,8 @@ from flowctl.core.settlement import Emitted, Settlement
 from flowctl.errors import WireError
 from flowctl.wire.codec import LENGTH_BYTES, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import SettledFrame, TupleFrame
+from flowctl.wire.refusals import NotCarriedError
 from flowctl.wire.values import (
-    NotCarriedError,
     carry_emits,
     carry_records,
     decode_value,
