@@ -14,7 +14,8 @@ from flowctl.core.records import Record
 from flowctl.errors import ProcessError, SourceError, TargetDownError
 from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame
-from flowctl.wire.values import CARRIED, NotCarriedError, enc_hook
+from flowctl.wire.refusals import CARRIED, NotCarriedError
+from flowctl.wire.values import enc_hook
 
 # What msgspec raises for a value that msgpack can't hold.
 NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import enum
-import numbers
 import uuid
 import zoneinfo
 from collections.abc import Callable, Sequence
-from operator import countOf
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,21 +24,11 @@ from flowctl.core.buffer import size_of, sizes_of
 from flowctl.core.carried import CarriedEmitted, CarriedRecord, Packed
 from flowctl.core.records import NOTHING, Record
 from flowctl.core.settlement import Emitted
-from flowctl.errors import JobError, WireError
+from flowctl.errors import WireError
+from flowctl.wire.plain import DEPTH_MAX, SCALARS, are_plain
+from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, shown
 
-#: What arrives as it is sent, for messages.
-CARRIED: Final = (
-    "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, datetime, date, time,"
-    " timedelta, Decimal, UUID"
-)
-# Values nested deeper than this are refused: both ends must be able to walk through them, each
-# within Python's limit of 1,000 calls, three of which a level may take.
-_DEPTH_MAX: Final = 100
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# From here on a list of one type is told apart from others faster by C than by a loop (measured).
-_LONG_LIST: Final = 8
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # msgpack's
-_KEY_SHOWN_MAX: Final = 60
 _NOT_ENCODED = (TypeError, OverflowError, ValueError, RecursionError)
 
 _WHOLE: Final = 1
@@ -59,10 +46,6 @@ _TIMEDELTA: Final = 12
 
 _Ext = msgspec.msgpack.Ext
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class NotCarriedError(JobError, TypeError):
-    """A value, or a part of it, does not arrive as it is sent; the message names where."""
 
 
 # -- what others use ---------------------------------------------------------------------------
@@ -98,7 +81,7 @@ def carry(value: Any) -> Any:
         _encode(value)  # first: it ends where a list holds itself
     except _NOT_ENCODED:
         return _packed(value)
-    return value if _are_plain((value,)) else _packed(value)
+    return value if are_plain((value,)) else _packed(value)
 
 
 def carry_emits(emits: list[Emitted], start: int) -> None:
@@ -137,7 +120,7 @@ def carry_records(records: Sequence[Record]) -> Carried:
             _encode([value for value in values if value.__class__ is int])
     except _NOT_ENCODED:
         return _carry_one_by_one(records)
-    if kinds <= _FLAT or _are_plain([value for value in values if value is not NOTHING]):
+    if kinds <= _FLAT or are_plain([value for value in values if value is not NOTHING]):
         return Carried(records, sizes)
     return _carry_one_by_one(records)
 
@@ -167,7 +150,7 @@ def enc_hook(value: Any) -> Any:
     """What an encoder of frames asks about what it does not know."""
     if value.__class__ is Packed:
         return _Ext(_WHOLE, value.data)
-    raise TypeError(f"Encoding objects of type {_name_of(type(value))} is unsupported")
+    raise TypeError(f"Encoding objects of type {name_of(type(value))} is unsupported")
 
 
 def unpack_hook(code: int, data: memoryview) -> Any:
@@ -191,54 +174,7 @@ def _unpacked(code: int, data: memoryview) -> Packed:
         raise ValueError(f"a value can't be read: {_why(error)}") from None
 
 
-# -- looking through ---------------------------------------------------------------------------
-
-
-def _are_plain(values: Sequence[Any]) -> bool:
-    """Whether msgpack carries all of ``values`` exactly; level by level, as calls cost most.
-
-    They have been encoded before, so none of them holds itself.
-    """
-    level = values
-    for _ in range(_DEPTH_MAX):
-        kinds = set(map(type, level))
-        if not kinds <= _PLAIN:
-            return False
-        below: list[Any] = []
-        if dict in kinds and not _look_into_dicts(level, below):
-            return False
-        if list in kinds:
-            _look_into_lists(level, below)
-        if not below:
-            return True
-        level = below
-    return False
-
-
-def _look_into_dicts(level: Sequence[Any], below: list[Any]) -> bool:
-    """Put what is no scalar into ``below``; False for keys that are no text."""
-    scalars, push = _SCALARS, below.append  # this runs for each part of each dict that is read
-    for value in level:
-        if value.__class__ is dict:
-            for key, item in value.items():
-                if key.__class__ is not str:
-                    return False
-                if item.__class__ not in scalars:
-                    push(item)
-    return True
-
-
-def _look_into_lists(level: Sequence[Any], below: list[Any]) -> None:
-    """As :func:`_look_into_dicts`."""
-    scalars, push = _SCALARS, below.append
-    for value in level:
-        if value.__class__ is list:
-            first = value[0].__class__ if len(value) >= _LONG_LIST else None
-            if first in scalars and countOf(map(type, value), first) == len(value):
-                continue
-            for item in value:
-                if item.__class__ not in scalars:
-                    push(item)
+# -- looking through, with names -------------------------------------------------------------
 
 
 class _Walk:
@@ -260,12 +196,12 @@ class _Walk:
             self.is_plain = False
             size = (value.bit_length() + 8) // 8  # and a bit for the sign
             return _Ext(_INT, value.to_bytes(size, "big", signed=True))
-        if kind in _SCALARS:
+        if kind in SCALARS:
             return value
         if kind not in _CONTAINERS:
-            raise _refused(value, where)
-        if depth >= _DEPTH_MAX:
-            raise NotCarriedError(f"{_short(where)} is nested deeper than {_DEPTH_MAX}.")
+            raise refused(value, where)
+        if depth >= DEPTH_MAX:
+            raise NotCarriedError(f"{short(where)} is nested deeper than {DEPTH_MAX}.")
         if kind is dict:
             return self._dict(value, where, depth + 1)
         if kind in (set, frozenset):
@@ -279,12 +215,12 @@ class _Walk:
     def _dict(self, value: dict[Any, Any], where: str, depth: int) -> Any:
         items = [
             (
-                self.tree(key, f"{where}'s key {_shown(key)}", depth),
-                self.tree(item, f"{where}[{_shown(key)}]", depth),
+                self.tree(key, f"{where}'s key {shown(key)}", depth),
+                self.tree(item, f"{where}[{shown(key)}]", depth),
             )
             for key, item in value.items()
         ]
-        if all(type(key) in _SCALARS for key, _ in items):
+        if all(type(key) in SCALARS for key, _ in items):
             return dict(items)
         self.is_plain = False
         return _Ext(_DICT, _encode([part for item in items for part in item]))
@@ -292,7 +228,7 @@ class _Walk:
     def _set(self, value: set[Any] | frozenset[Any], where: str, depth: int) -> Any:
         self.is_plain = False
         # In the order of their bytes: the same on every run (S120).
-        parts = sorted(_encode(self.tree(v, f"{where}{{{_shown(v)}}}", depth)) for v in value)
+        parts = sorted(_encode(self.tree(v, f"{where}{{{shown(v)}}}", depth)) for v in value)
         code = _SET if type(value) is set else _FROZENSET
         return _Ext(code, _encode([msgspec.Raw(part) for part in parts]))
 
@@ -310,7 +246,7 @@ def _text(value: str, where: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise NotCarriedError(
-                f"{_short(where)} is a str with half a character at {error.start}, which UTF-8"
+                f"{short(where)} is a str with half a character at {error.start}, which UTF-8"
                 " can't hold; decode it with errors='replace', or use bytes."
             ) from None
     return value
@@ -364,7 +300,7 @@ def _zone(zone: datetime.tzinfo | None, where: str) -> Any:
     if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
         return _text(zone.key, where)
     raise NotCarriedError(
-        f"the time zone of {_short(where)} is a {_name_of(type(zone))}, which would not arrive as"
+        f"the time zone of {short(where)} is a {name_of(type(zone))}, which would not arrive as"
         " it is; use zoneinfo.ZoneInfo(name) or datetime.timezone."
     )
 
@@ -406,9 +342,8 @@ _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 # KeyError: an unknown code or time zone; ArithmeticError: Decimal's own.
 _NOT_DECODED = (msgspec.MsgspecError, LookupError, ArithmeticError, *_NOT_ENCODED)
 _CONTAINED: Final = frozenset({dict, list})
-_PLAIN: Final = _SCALARS | {dict, list}
 _TEXTS: Final = ({str}, {bytes})
-_FLAT: Final = _SCALARS | {type(NOTHING)}
+_FLAT: Final = SCALARS | {type(NOTHING)}
 _CONTAINERS: Final = frozenset({dict, list, tuple, set, frozenset})
 _WRAPS: Final[dict[type, Callable[[Any, str], Any]]] = {
     decimal.Decimal: _wrap_decimal,
@@ -431,80 +366,6 @@ _UNWRAPS: Final[dict[int, Callable[[bytes], Any]]] = {
     _DATETIME: _unwrap_datetime,
     _TIMEDELTA: lambda data: datetime.timedelta(*_decode(data)),
 }
-
-
-# -- what is refused, by name ------------------------------------------------------------------
-
-
-def _refused(value: Any, where: str) -> NotCarriedError:
-    kind = type(value)
-    name = _name_of(kind)
-    article = "an" if name[:1].lower() in "aeiou" else "a"
-    return NotCarriedError(
-        f"{_short(where)} is {article} {name}, which would not arrive as it is; {_hint(value)}."
-    )
-
-
-def _hint(value: Any) -> str:
-    """What to use instead."""
-    kind = type(value)
-    library = kind.__module__.partition(".")[0]
-    if library == "pyspark" and kind.__name__ == "Row":
-        return "use row.asDict() (row.asDict(recursive=True) where rows hold rows)"
-    for is_it, instead in _INSTEAD:
-        if is_it(value):
-            return f"use {instead}"
-    return f"what arrives as it is sent: {CARRIED}"
-
-
-def _is_numpy(value: Any) -> bool:
-    return type(value).__module__ == "numpy"
-
-
-_INSTEAD: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
-    (lambda v: isinstance(v, enum.Enum), "its .value"),
-    (lambda v: type(v).__name__ in ("NaTType", "NAType"), "None"),
-    (lambda v: isinstance(v, datetime.datetime), ".to_pydatetime(), or a datetime of its fields"),
-    (lambda v: isinstance(v, bytes | bytearray | memoryview), "bytes()"),
-    (lambda v: isinstance(v, str), "str()"),
-    (lambda v: isinstance(v, tuple) and hasattr(v, "_asdict"), "tuple() or ._asdict()"),
-    (lambda v: isinstance(v, dict), "dict()"),
-    (lambda v: isinstance(v, list), "list()"),
-    (lambda v: isinstance(v, tuple), "tuple()"),
-    (lambda v: isinstance(v, set), "set()"),
-    (lambda v: isinstance(v, frozenset), "frozenset()"),
-    (lambda v: isinstance(v, numbers.Integral), "int()"),
-    (lambda v: isinstance(v, decimal.Decimal), "Decimal()"),
-    (lambda v: isinstance(v, float), "float()"),
-    (lambda v: isinstance(v, numbers.Real), "float()"),
-    (lambda v: isinstance(v, msgspec.Struct), "msgspec.structs.asdict()"),
-    (lambda v: hasattr(v, "__dataclass_fields__"), "dataclasses.asdict()"),
-    (lambda v: _is_numpy(v) and type(v).__name__.startswith("bool"), "bool()"),
-    (lambda v: _is_numpy(v) and not getattr(v, "ndim", 1), ".item()"),
-    (lambda v: _is_numpy(v) and hasattr(v, "tolist"), ".tolist()"),
-)
-
-
-def _name_of(kind: type) -> str:
-    """As people write it: ``numpy.int64``, ``OrderedDict``, ``complex``."""
-    module = kind.__module__
-    if module in ("builtins", "__main__", "collections", "enum") or module.startswith("_"):
-        return kind.__qualname__
-    return f"{module}.{kind.__qualname__}"
-
-
-def _shown(key: Any) -> str:
-    """A key in a message: short, and whatever its ``repr`` does."""
-    try:
-        text = repr(key)
-    except Exception:  # user code
-        text = _name_of(type(key))
-    return text if len(text) <= _KEY_SHOWN_MAX else f"{text[: _KEY_SHOWN_MAX - 1]}…"
-
-
-def _short(where: str) -> str:
-    """Where it begins and where it ends, if it is long."""
-    return where if len(where) <= 240 else f"{where[:80]}…{where[-159:]}"
 
 
 def _why(error: BaseException) -> str:
