@@ -16,7 +16,8 @@ _DOWN: Final = 0.8
 # A level that was refused is tried again after a second. With calls of 50 ms and a limit of 10 that
 # is one refusal in some 200 calls.
 _HOLD_S: Final = 1.0
-# A step up at most this often: a refusal has to have the time to come back.
+# A step up at most this often: a refusal has to have the time to come back.  It comes at once, when
+# a call is made, however long calls take that are accepted.
 _STEP_S: Final = 0.25
 # A cap that nothing reaches for so long is not needed any more.
 _UNUSED_S: Final = 2.0
@@ -73,20 +74,20 @@ class RefusalCap:
         self._step = 1
         return True
 
-    def on_success(self, rtt_s: float, now_s: float) -> bool:
+    def on_success(self, now_s: float) -> bool:
         """A tuple was processed; move up if it is time; return whether the cap went away."""
         self._before = None
         if self.cap == inf:
             return False
-        if now_s - self._used_at_s > max(_UNUSED_S, 2 * rtt_s):
+        if now_s - self._used_at_s > _UNUSED_S:
             self.cap = inf
             return True
-        if now_s - self._step_at_s < max(_STEP_S, rtt_s):
+        if now_s - self._step_at_s < _STEP_S:
             return False
         self._step_at_s = now_s
         if self.cap + 1 < self._refused:  # halfway back to what was refused
             self.cap = min(self._refused - 1, self.cap + max(1.0, (self._refused - self.cap) / 2))
-        elif now_s - self._refused_at_s >= max(_HOLD_S, 2 * rtt_s):
+        elif now_s - self._refused_at_s >= _HOLD_S:
             self.cap += self._step
             self._step *= 2
         return False

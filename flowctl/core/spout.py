@@ -145,7 +145,7 @@ class SpoutCore:
             return AckOutcome.DUPLICATE
         target = self._failures.target
         if target.is_troubled:
-            target.on_success(now_s - flow_tuple.sent_at_s, now_s)
+            target.on_success(now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:

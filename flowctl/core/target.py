@@ -102,11 +102,11 @@ class Target:
             self._events.append(TargetWentDown(at_s=now_s, reason=reason))
         return went_down
 
-    def on_success(self, rtt_s: float, now_s: float) -> None:
+    def on_success(self, now_s: float) -> None:
         """A tuple was processed while it was troubled."""
         self.dismiss("", now_s)
         before = self._cap.cap
-        if self._cap.on_success(rtt_s, now_s):
+        if self._cap.on_success(now_s):
             self._tell_cap(before, "nothing refused any more", now_s)
         self.is_troubled = self._cap.cap < inf
 
