@@ -138,7 +138,7 @@ def test_a_held_input_of_two_trees_is_kept_when_one_of_them_ends() -> None:
     made.bolt("both", Both).shuffle("s")
     made.bolt("hold", Pairs).shuffle("both")
     made.bolt("sink", sink).shuffle("hold")
-    hub = Hub(made, overrides={"retry.backoff_first_s": 1e4, "retry.backoff_max_s": 1e4})
+    hub = Hub(made, overrides={"retry.backoff_first_s": 1e3, "retry.backoff_max_s": 1e3})
     hub.offer(["left", "right"])
     while hub.step():
         pass
@@ -170,7 +170,7 @@ def test_what_a_bolt_emitted_before_it_failed_the_input_goes_out() -> None:
     made = topology()
     made.bolt("a", Alarming).shuffle("s")
     made.bolt("sink", sink).shuffle("a")
-    hub = Hub(made, overrides={"retry.backoff_first_s": 1e4, "retry.backoff_max_s": 1e4})
+    hub = Hub(made, overrides={"retry.backoff_first_s": 1e3, "retry.backoff_max_s": 1e3})
     hub.offer(["x"])
     while hub.step():
         pass
