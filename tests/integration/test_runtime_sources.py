@@ -106,7 +106,7 @@ class Odd(ListProducer):
         (Row(a=1), "use row.asDict()"),
         ({"a": [HTTPStatus.OK]}, "value['a'][0] is a http.HTTPStatus, "),
     ],
-    ids=repr,
+    ids=["object", "deep", "text", "bytearray", "row_inside", "row", "enum"],
 )
 def test_a_value_that_can_not_travel(value: Any, what: str) -> None:
     store = MemoryCheckpointStore()
