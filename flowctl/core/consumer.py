@@ -19,7 +19,12 @@ from flowctl.core.window import AckSample, make_policy
 
 NEVER: Final = float("inf")
 NOT_QUEUED: Final = NEVER
-_SILENT: Final = (Liveness.SUSPECT, Liveness.DOWN)
+_SILENT: Final = (
+    Liveness.SUSPECT,
+    Liveness.DOWN,
+    Liveness.STALLED_SUSPECT,
+    Liveness.STALLED_DOWN,
+)
 # For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
 _RTTS_KEPT = 32
 _RTT_EVERY = 4

@@ -97,8 +97,9 @@ class Failures:
             self._refuse(flow_tuple, bolt, reason, None, now_s)
             return AckOutcome.REFUSED
         flow_tuple.faults += 1
-        if self.isolation.take(flow_tuple, record_index, now_s):
+        if self.isolation.will_cut(flow_tuple, record_index):
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
+        if self.isolation.take(flow_tuple, record_index, now_s):
             return AckOutcome.FAILED
         retry_at_s = self.retries.schedule(flow_tuple, now_s=now_s)
         if retry_at_s is None:

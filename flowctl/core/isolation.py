@@ -39,6 +39,14 @@ class Isolation:
         self._counters = book.counters
         self._events = book.events
 
+    def will_cut(self, failed: FlowTuple, record_index: int | None) -> bool:
+        """Whether :meth:`take` would cut ``failed``."""
+        records = len(failed.cut.records)
+        if records == 1:
+            return False
+        names_one = record_index is not None and 0 <= record_index < records
+        return names_one or failed.search is not None or failed.faults >= self._whole_tries
+
     def take(self, failed: FlowTuple, record_index: int | None, now_s: float) -> bool:
         """``failed`` had a fault and is in nobody's hands; return whether it was cut.
 
@@ -50,15 +58,14 @@ class Isolation:
                 failed.search = None
                 self._release(self._join(search.suspect, search.aside, now_s), now_s)
             return False
+        if not self.will_cut(failed, record_index):
+            return False
         if record_index is not None and 0 <= record_index < records:
             self._cut_out(failed, record_index, now_s)
-        elif search is not None:
-            failed.search = None
-            self._narrow(failed, self._join(search.suspect, search.aside, now_s), now_s)
-        elif failed.faults >= self._whole_tries:
-            self._narrow(failed, None, now_s)
-        else:
-            return False
+            return True
+        failed.search = None
+        aside = self._join(search.suspect, search.aside, now_s) if search is not None else None
+        self._narrow(failed, aside, now_s)
         return True
 
     def on_done(self, piece: FlowTuple, now_s: float) -> None:

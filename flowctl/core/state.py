@@ -46,6 +46,8 @@ class Liveness(enum.Enum):
     RESTING = "resting"  # the target refused it: nothing more for a moment
     SUSPECT = "suspect"  # silent, with a tuple overdue: it gets nothing until it speaks
     DOWN = "down"  # silent for longer: what it held is with others
+    STALLED_SUSPECT = "stalled, then suspect"  # it is stalled again as soon as it speaks
+    STALLED_DOWN = "stalled, then down"
     GONE = "gone"  # its connection ended
 
 
@@ -63,19 +65,18 @@ class Sign(enum.Enum):
     LEFT = "its connection ended"
 
 
-_A, _T, _R = Liveness.ALIVE, Liveness.STALLED, Liveness.RESTING
-_S, _D, _G = Liveness.SUSPECT, Liveness.DOWN, Liveness.GONE
+_A, _T, _R, _S, _D, _TS, _TD, _G = Liveness
 _ROWS: Final = {
-    #                   alive stalled resting suspect down gone
-    Sign.HEARD:        (_A,   _T,     _R,     _A,     _A,  _G),
-    Sign.ANSWERED:     (_A,   _A,     _R,     _A,     _A,  _G),
-    Sign.HAS_SLOT:     (_A,   _A,     _R,     _A,     _A,  _G),
-    Sign.OVERDUE:      (_T,   _T,     _R,     _S,     _D,  _G),
-    Sign.REFUSED:      (_R,   _R,     _R,     _R,     _R,  _G),
-    Sign.RESTED:       (_A,   _T,     _A,     _S,     _D,  _G),
-    Sign.SILENT:       (_S,   _S,     _S,     _S,     _D,  _G),
-    Sign.STILL_SILENT: (_D,   _D,     _D,     _D,     _D,  _G),
-    Sign.LEFT:         (_G,   _G,     _G,     _G,     _G,  _G),
+    #                  alive stalled resting suspect down t.susp. t.down gone
+    Sign.HEARD:        (_A,  _T,     _R,     _A,     _A,  _T,     _T,    _G),
+    Sign.ANSWERED:     (_A,  _A,     _R,     _A,     _A,  _A,     _A,    _G),
+    Sign.HAS_SLOT:     (_A,  _A,     _R,     _A,     _A,  _A,     _A,    _G),
+    Sign.OVERDUE:      (_T,  _T,     _R,     _S,     _D,  _TS,    _TD,   _G),
+    Sign.REFUSED:      (_R,  _R,     _R,     _R,     _R,  _R,     _R,    _G),
+    Sign.RESTED:       (_A,  _T,     _A,     _S,     _D,  _TS,    _TD,   _G),
+    Sign.SILENT:       (_S,  _TS,    _S,     _S,     _D,  _TS,    _TD,   _G),
+    Sign.STILL_SILENT: (_D,  _TD,    _D,     _D,     _D,  _TD,    _TD,   _G),
+    Sign.LEFT:         (_G,  _G,     _G,     _G,     _G,  _G,     _G,    _G),
 }  # fmt: skip
 LIVENESS: Final = MappingProxyType(
     {

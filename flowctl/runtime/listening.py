@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from flowctl.core.events import FlowEvent, TupleDropped, TupleFailed, TupleGaveUp
+from flowctl.core.events import FlowEvent, TupleCut, TupleDropped, TupleFailed, TupleGaveUp
 from flowctl.core.records import Checkpoint, Emission
 from flowctl.ports import SpoutListener
 
@@ -67,7 +67,7 @@ class Listening:
             self._later(
                 "on_max_retry_reached", lambda: self._listener.on_max_retry_reached(dead, why)
             )
-        elif isinstance(event, TupleDropped):
+        elif isinstance(event, TupleDropped | TupleCut):  # its pieces are tuples of their own
             self._emissions.pop(event.tuple_id, None)
 
     def _later(self, what: str, tell: Callable[[], None]) -> None:

@@ -31,7 +31,9 @@ def test_the_tables_are_complete() -> None:
     assert len(LIVENESS) == len(Liveness) * len(Sign)
 
 
-ALIVE, STALLED, RESTING, SUSPECT, DOWN, GONE = Liveness
+ALIVE, STALLED, RESTING, SUSPECT, DOWN, STALLED_SUSPECT, STALLED_DOWN, GONE = Liveness
+SILENT = (SUSPECT, DOWN, STALLED_SUSPECT, STALLED_DOWN)
+WAS_STALLED = (STALLED, STALLED_SUSPECT, STALLED_DOWN)
 SPEAKING = (Sign.HEARD, Sign.ANSWERED, Sign.HAS_SLOT)
 
 
@@ -41,21 +43,23 @@ def test_each_pair_of_liveness_and_sign_obeys_the_rules(before: Liveness, sign: 
     after = LIVENESS[before, sign]
     if before is GONE or sign is Sign.LEFT:
         assert after is GONE, "who left does not come back: a new connection is a new bolt"
-    elif sign in SPEAKING:
-        assert after in (ALIVE, before), "speaking makes nothing worse"
-        assert after not in (SUSPECT, DOWN), "who speaks is not suspect"
-        if sign is not Sign.HEARD:
-            assert after is not STALLED, "an answer or a free slot ends a stall"
-        if before is RESTING:
-            assert after is RESTING, "only time ends a rest"
     elif sign is Sign.REFUSED:
         assert after is RESTING
+    elif sign in SPEAKING:
+        assert after not in SILENT, "who speaks is not suspect"
+        if before is RESTING:
+            assert after is RESTING, "only time ends a rest"
+        else:
+            stays = sign is Sign.HEARD and before in WAS_STALLED
+            assert after is (STALLED if stays else ALIVE), "an answer or a free slot ends a stall"
     elif sign is Sign.RESTED:
         assert after is (ALIVE if before is RESTING else before)
-    elif sign is Sign.SILENT:
-        assert after is (DOWN if before is DOWN else SUSPECT)
-    elif sign is Sign.STILL_SILENT:
-        assert after is DOWN
-    else:
-        assert sign is Sign.OVERDUE
+    elif sign is Sign.OVERDUE:
         assert after is (STALLED if before is ALIVE else before)
+    else:
+        assert sign in (Sign.SILENT, Sign.STILL_SILENT)
+        assert after in SILENT
+        assert (after in WAS_STALLED) is (before in WAS_STALLED), "a silence ends no stall"
+        was_down = before in (DOWN, STALLED_DOWN)
+        is_down = after in (DOWN, STALLED_DOWN)
+        assert is_down is (was_down or sign is Sign.STILL_SILENT)
