@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, WindowChanged
+from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, TupleRefused, WindowChanged
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Position, Record
 from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
@@ -331,7 +331,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _read_events(self) -> None:
         while (event := self.core.poll_event()) is not None:
-            if isinstance(event, TupleExpired | TupleFailed | TupleLost):
+            if isinstance(event, TupleExpired | TupleFailed | TupleLost | TupleRefused):
                 self.failed_on.setdefault(event.tuple_id, set()).add(event.bolt)
             elif isinstance(event, WindowChanged):
                 assert event.before != event.after
