@@ -320,6 +320,13 @@ class NamedBolts(Protocol):
         """The name of each bolt."""
 
 
+def names_of(bolts: Bolts) -> Sequence[str]:
+    """``b1`` … ``b<count>``, as the port says, unless the bolts of several stages are named."""
+    if isinstance(bolts, NamedBolts):
+        return bolts.names
+    return [f"b{number}" for number in range(1, bolts.count + 1)]
+
+
 @runtime_checkable
 class EndingBolts(Protocol):
     """Bolts of which one can be ended by force, in whatever state it is: processes, not threads."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from flowctl.core.records import Checkpoint, Emission, Position, Record
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.records import Checkpoint, Emission, Position, Record, RevokeOrder
+from flowctl.core.settings import WindowSettings
+from flowctl.core.spout import SpoutCore
 
 RecordKey = tuple[str, Position]
 
@@ -18,6 +21,36 @@ class Bolt:
         self.held: deque[Emission] = deque()
         self.held_max = 0
         self.window_at_start = 0
+
+    def beat(self, core: SpoutCore, now_s: float) -> None:
+        """Tell ``core`` that it lives, and what it has to do, if it can."""
+        if self.beats and self.mode != "frozen":
+            busy = min(len(self.held), self.slots)
+            core.on_heartbeat(
+                self.name,
+                self.epoch,
+                busy_slots=busy,
+                queued=len(self.held) - busy,
+                now_s=now_s,
+            )
+
+    def give_back(self, order: RevokeOrder) -> list[Emission]:
+        """Let go of what it was asked for and has not begun; return that."""
+        waiting = list(self.held)[self.slots :]
+        given = [emission for emission in waiting if emission.tuple_id in order.tuple_ids]
+        for emission in given:
+            self.held.remove(emission)
+        return given
+
+
+def grew_unused(bolt: Bolt, consumer: AdaptiveFlowConsumer, settings: WindowSettings) -> bool:
+    """Whether the window of ``bolt`` is larger than what it ever held allows."""
+    if consumer.policy.work_max_s is not None:
+        return False  # counted in work, the window follows what the bolt tells
+    # Bolts of the plain machine tell nothing, so just_full is rtt_only, whose start-up doubles too.
+    doubles = settings.growth == "ack" or settings.policy in ("just_full", "rtt_only")
+    used = bolt.held_max * (2 if doubles else 1)
+    return consumer.window > max(bolt.window_at_start, used + 1)
 
 
 def covered_by(checkpoint: Checkpoint, source: dict[str, list[Record]]) -> set[RecordKey]:

@@ -12,7 +12,6 @@ Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at
 from __future__ import annotations
 
 import base64
-import errno
 import os
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -24,15 +23,10 @@ import msgspec
 from flowctl.core.letters import Letter, kind_of, letter_id
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError
+from flowctl_files._disk import is_at, lock, sync_directory, write_all
 from flowctl_files._exact import decode_record, encode_record, readable
 
 _MODE = 0o644
-# A writer holds the lock for one append or one rewrite; only one that is frozen holds it longer,
-# and a run must not hang with it.
-_LOCK_TIMEOUT_S = 10.0
-_LOCK_POLL_S = 0.02
-# File systems without locks, such as some NFS mounts: one writer at a time is up to the operator.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -180,7 +174,7 @@ class LetterFile:
         except FileNotFoundError:
             return contents
         try:
-            _lock(descriptor, self.path, shared=True)
+            lock(descriptor, self.path, shared=True)
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 for raw in file:
                     _take_raw(contents, raw)
@@ -260,8 +254,8 @@ class LetterFile:
         while True:
             descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, _MODE)
             try:
-                _lock(descriptor, self.path)
-                if _is_at(descriptor, self.path):
+                lock(descriptor, self.path)
+                if is_at(descriptor, self.path):
                     yield descriptor
                     return
             finally:
@@ -271,26 +265,26 @@ class LetterFile:
         size = os.fstat(descriptor).st_size
         # A last line that was cut short stays a line of its own.
         is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        _write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
+        write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
         os.fsync(descriptor)
         if not size:
-            _sync_directory(self.path)
+            sync_directory(self.path)
 
     def _rewrite(self, contents: Contents) -> None:
         """Replace the file in one step; without letters there is none."""
         if not contents.held:
             os.unlink(self.path)
-            _sync_directory(self.path)
+            sync_directory(self.path)
             return
         new = f"{self.path}.new"  # one at a time: the caller holds the lock
         descriptor = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, _MODE)
         try:
-            _write_all(descriptor, _encoded(contents.as_lines()))
+            write_all(descriptor, _encoded(contents.as_lines()))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(new, self.path)
-        _sync_directory(self.path)
+        sync_directory(self.path)
 
 
 def line_of(
@@ -360,47 +354,6 @@ def _take_raw(contents: Contents, raw: bytes) -> None:
 
 def _encoded(lines: Sequence[Line] | Iterator[Line]) -> bytes:
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _lock(descriptor: int, path: str, *, shared: bool = False) -> None:
-    """Lock the file until it is closed; raises :class:`TimeoutError` when it stays taken."""
-    import fcntl
-
-    how = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, how)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                raise TimeoutError(f"{path} stays locked by another process") from None
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return None
-            raise
-        time.sleep(_LOCK_POLL_S)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), there)
-
-
-def _sync_directory(path: str) -> None:
-    """A new name in a directory is on the disk only once the directory is."""
-    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _now_unix_ms() -> int:

@@ -284,6 +284,15 @@ class Failures:
         consumer.moved_away += 1
         self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
+    def take_late(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> None:
+        """An expired sending was processed after all: drop the replay, wherever it is."""
+        self._book.counters.late += 1
+        consumer.on_late_ack(flow_tuple, now_s)
+        if not self.retries.discard(flow_tuple.tuple_id):
+            self._book.take_back(flow_tuple, now_s)
+
     # -- time passes ---------------------------------------------------------------------
 
     def next_s(self) -> float | None:

@@ -156,20 +156,11 @@ class SpoutCore:
             self._recovery.watch(consumer)
             outcome = AckOutcome.ACKED
         else:
-            self._take_late(flow_tuple, consumer, now_s)
+            self._failures.take_late(flow_tuple, consumer, now_s)
             outcome = AckOutcome.LATE
         self._completion.settle(flow_tuple, ack, now_s)
         self.book.changed(consumer)
         return outcome
-
-    def _take_late(
-        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
-    ) -> None:
-        """An expired sending was processed after all: drop the replay, wherever it is."""
-        self.counters.late += 1
-        consumer.on_late_ack(flow_tuple, now_s)
-        if not self._failures.retries.discard(flow_tuple.tuple_id):
-            self.book.take_back(flow_tuple, now_s)
 
     def on_fail(
         self,
@@ -360,10 +351,7 @@ class SpoutCore:
     @property
     def target_down(self) -> TargetWentDown | None:
         """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
-        breaker = self._failures.target.breaker
-        if not breaker.is_down:
-            return None
-        return TargetWentDown(at_s=breaker.down_since_s, reason=breaker.reason)
+        return self._failures.target.down
 
     @property
     def is_target_lost(self) -> bool:

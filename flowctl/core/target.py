@@ -39,6 +39,13 @@ class Target:
         """Whether (nearly) nothing succeeds."""
         return self.breaker.is_down
 
+    @property
+    def down(self) -> TargetWentDown | None:
+        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        if not self.breaker.is_down:
+            return None
+        return TargetWentDown(at_s=self.breaker.down_since_s, reason=self.breaker.reason)
+
     def has_room(self, in_flight: int, now_s: float) -> bool:
         """Whether one more tuple may be sent."""
         if self.breaker.is_down:

@@ -1,4 +1,4 @@
-"""What to say when ``process`` failed: which record, what, where, and what to do."""
+"""What to say when ``process`` or its sink failed: which record, what, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowctl.core.buffer import size_of_record
 from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.positions import show
 from flowctl.core.records import Record
-from flowctl.errors import ProcessError, SourceError, TargetDownError
+from flowctl.errors import FencedError, ProcessError, SourceError, TargetDownError
 from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame
 from flowctl.wire.refusals import CARRIED, NotCarriedError
@@ -90,4 +90,15 @@ def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
         f"nothing has succeeded for {now_s - down.at_s:.0f} s. The last failure: {down.reason}.",
         remedy="Run again when the target is back: the checkpoint stands, nothing was given up."
         " To wait longer, raise retry.give_up_after_s.",
+    )
+
+
+def emptied_store_error(problem: str, *, newest: int, known: int) -> FencedError:
+    """Return the error for a sink that knows ``newest``, where the store knows only ``known``."""
+    return FencedError(
+        f"{problem} No driver of epoch {newest} is known to the checkpoint store, where"
+        f" {known} is the newest: it was emptied, or a driver's clock was wrong once.",
+        remedy=f"Start the job again: its epoch will be above {newest}, and the sink takes it."
+        " Only if another driver of this job writes there, with a store of its own, stop one.",
+        newest_epoch=newest,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -20,14 +20,15 @@ from flowctl.ports import (
     CheckpointStore,
     DeadLetter,
     FlowProducer,
-    NamedBolts,
     SharingProducer,
     SpoutListener,
+    names_of,
 )
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
 from flowctl.runtime.endings import Endings
+from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening
 from flowctl.runtime.losses import Losses
@@ -186,7 +187,7 @@ class Run:
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
             wait=self._settings.wait,
-            expected=frozenset(_names_of(self._bolts)),
+            expected=frozenset(names_of(self._bolts)),
         )
         self._sender = Sender(
             self.control,
@@ -334,13 +335,7 @@ class Run:
             self.checkpointer.rise_above(newest)
         except FlowctlError:  # there is a newer driver, or the store is away: what was said stands
             return
-        self.control.error = FencedError(
-            f"{error.problem} No driver of epoch {newest} is known to the checkpoint store, where"
-            f" {self._epoch} is the newest: it was emptied, or a driver's clock was wrong once.",
-            remedy=f"Start the job again: its epoch will be above {newest}, and the sink takes it."
-            " Only if another driver of this job writes there, with a store of its own, stop one.",
-            newest_epoch=newest,
-        )
+        self.control.error = emptied_store_error(error.problem, newest=newest, known=self._epoch)
 
     def _stop_parts(self) -> None:
         """END to the bolts first: they leave by themselves; then cancel what is left."""
@@ -391,13 +386,6 @@ class Run:
                 while (event := self.control.core.poll_event()) is not None:
                     self._sender.events.append(event)
             self._show(meter)
-
-
-def _names_of(bolts: Bolts) -> Sequence[str]:
-    """``b1`` … ``b<count>``, as the port says, unless the bolts of several stages are named."""
-    if isinstance(bolts, NamedBolts):
-        return bolts.names
-    return [f"b{number}" for number in range(1, bolts.count + 1)]
 
 
 def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:

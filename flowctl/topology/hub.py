@@ -9,30 +9,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import (
-    FlowEvent,
-    PeerDropped,
-    TargetWentDown,
-    TupleDropped,
-    TupleGaveUp,
-)
+from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
+from flowctl.topology.events import TopologyEvents
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
 from flowctl.topology.held_up import HeldUp
 from flowctl.topology.plan import StagePlan
+from flowctl.topology.planter import Planter
 from flowctl.topology.refused import Refused
-from flowctl.topology.roots import PLANT_RECORDS, Roots, RootWatch
+from flowctl.topology.roots import Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
 from flowctl.topology.stage import Stage, StageCore
 from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
@@ -90,7 +86,6 @@ class TopologyCore:
         self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
-        self._max_pending = max_pending
         self._input_ended = False
         self._stages = {
             plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
@@ -103,9 +98,10 @@ class TopologyCore:
             Refused(settings.retry, chance),
         )
         self._in_order = list(self._stages.values())
+        self._planter = Planter(self._in_order, self._roots, self._router, max_pending)
+        self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
         self._held_up = HeldUp(self._in_order, self._roots, self._events)
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
-        self._first = [stage for stage in self._in_order if stage.is_first]
 
     # -- bolts come and go ---------------------------------------------------------------
 
@@ -135,7 +131,7 @@ class TopologyCore:
         else:
             why = f"bolt {bolt} went, which held it: {reason}"
             self._router.fail_inputs(stage, bolt, list(stage.held.pop(bolt, ())), why, now_s)
-        self._collect(stage, core, now_s)
+        self._told.collect(stage, core, now_s)
 
     def _place(self, bolt: str) -> tuple[Stage, StageCore]:
         stage = self._stages.get(bolt.rpartition(".")[0])
@@ -170,7 +166,7 @@ class TopologyCore:
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window and the stages after it allow, and to whom."""
         if self._roots.has_next and self.is_active:
-            self._plant(now_s)
+            self._planter.plant(now_s)
         for stage in self._last_first:
             if not stage.is_blocked:
                 emission = stage.poll_emit(now_s)
@@ -179,25 +175,6 @@ class TopologyCore:
         if self._input_ended and not self._roots.has_next:
             self._pass_end_on(now_s)
         return None
-
-    def _plant(self, now_s: float) -> None:
-        """Begin trees, while the first stages have room."""
-        if not self._was_served():
-            return  # a tree's time would run while Spark starts
-        roots = self._roots
-        while not any(stage.is_full for stage in self._first):
-            batch = roots.take(self._room())
-            if not batch:
-                break
-            for root in batch:
-                self._router.plant(root, now_s)
-            for stage in self._first:
-                stage.flush(now_s)
-
-    def _room(self) -> int:
-        """How many more new roots may be planted at once."""
-        most = self._max_pending
-        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
 
     def _pass_end_on(self, now_s: float) -> None:
         for stage in self._in_order:
@@ -238,7 +215,7 @@ class TopologyCore:
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
         if core.dropped:  # this ack proved others lost
-            self._collect(stage, core, now_s)
+            self._told.collect(stage, core, now_s)
         return outcome
 
     def on_fail(
@@ -263,7 +240,7 @@ class TopologyCore:
             record_index=record_index,
             is_data_error=is_data_error,
         )
-        self._collect(stage, core, now_s)
+        self._told.collect(stage, core, now_s)
         return outcome
 
     def on_refused(
@@ -284,7 +261,7 @@ class TopologyCore:
         if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
             for record in core.tuple_records(tuple_id):
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
-        self._collect(stage, core, now_s)
+        self._told.collect(stage, core, now_s)
         return outcome
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
@@ -337,18 +314,15 @@ class TopologyCore:
             for core in stage.cores:
                 core.on_deadline(now_s=now_s)
                 if core.dropped:
-                    self._collect(stage, core, now_s)
+                    self._told.collect(stage, core, now_s)
             stage.refresh_rate()
         self._router.on_time(now_s)
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
             self._router.renew_refused(now_s)
-        is_idle = not self.is_active or self.is_drained or not self._was_served()
+        is_idle = not self.is_active or self.is_drained or not self._planter.was_served
         self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
-
-    def _was_served(self) -> bool:
-        return all(stage.was_served for stage in self._in_order)
 
     def held_up(self) -> tuple[str, ...]:
         """Who holds what, since when, if no root was done for long (else nothing)."""
@@ -358,32 +332,7 @@ class TopologyCore:
 
     def poll_event(self) -> FlowEvent | None:
         """As in ``SpoutCore``."""
-        if self._roots.drops:
-            self._events.extend(self._roots.drops.take())
-        if self._events:
-            return self._events.popleft()
-        for stage in self._in_order:
-            for core in stage.cores:
-                event = core.poll_event()
-                if event is not None:
-                    return event
-        return None
-
-    def _collect(self, stage: Stage, core: StageCore, now_s: float) -> None:
-        """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
-
-        What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
-        """
-        while (event := core.poll_event()) is not None:
-            if isinstance(event, TupleGaveUp):
-                inputs, bolt = core.abandon(event.tuple_id, now_s=now_s), ", ".join(event.bolts)
-            elif isinstance(event, TupleDropped):
-                inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
-            else:
-                self._events.append(event)
-                continue
-            ids: list[Any] = [record.position for record in inputs]
-            self._router.fail_inputs(stage, bolt, ids, event.reason, now_s)
+        return self._told.poll()
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
@@ -415,7 +364,7 @@ class TopologyCore:
     @property
     def is_at_limit(self) -> bool:
         """As in ``SpoutCore``: so many roots are pending, or the spouts are not active."""
-        return not self.is_active or self._room() <= 0
+        return not self.is_active or self._planter.is_at_limit
 
     @property
     def is_served(self) -> bool:

@@ -19,7 +19,8 @@ from tests.benchmarks.parts import MemoryProducer
 
 BOLTS = 16
 LATENCY_S = 0.05
-# Eight seconds in which windows and sizes settle: the first tuples of a bolt have 25 and 100 records.
+# Eight seconds in which windows and sizes settle: the first tuples of a bolt have 25 and 100
+# records.
 WELL_S, DOWN_S, LIMITED_S, LIMIT = 8, 12, 8, 10
 PHASES = f"{WELL_S}:0,{DOWN_S}:down,{LIMITED_S}:{LIMIT},9:0"
 # Enough for the whole schedule at full speed, and some more.

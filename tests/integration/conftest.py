@@ -1,14 +1,20 @@
-"""One local Spark for all integration tests of a run: a session takes 5-9 s to start."""
+"""What integration tests share: one local Spark, as a session takes 5-9 s to start; a job of lines.
+
+Tests that are about our threads ask for ``no_thread_is_left``.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fault_parts import until
+from lines_parts import Lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,3 +50,21 @@ def spark() -> Iterator[SparkSession]:
         )
         yield session
         session.stop()
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Lines:
+    """A job of 3,000 lines."""
+    return Lines(tmp_path, 3_000)
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """All threads of ours end with the test."""
+    yield
+    ours = [t.name for t in threading.enumerate() if t.name.startswith("flowctl-")]
+    until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("flowctl-")],
+        f"the end of {ours}",
+        patience_s=20,
+    )

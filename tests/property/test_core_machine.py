@@ -13,20 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowctl.core.events import (
-    TupleExpired,
-    TupleFailed,
-    TupleLost,
-    TupleRefused,
-    WindowChanged,
-)
+from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, TupleRefused, WindowChanged
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Position, Record
 from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.invariants import check
 from tests.core_driver import core_settings
-from tests.core_world import Bolt, RecordKey, covered_by
+from tests.core_world import Bolt, RecordKey, covered_by, grew_unused
 
 PARTITIONS = ("p", "q")
 BOLTS = ("a", "b", "c")
@@ -139,7 +133,7 @@ class CoreMachine(RuleBasedStateMachine):
             name, slots=slots, epoch=bolt.epoch, now_s=self.clock(), in_order=self.IN_ORDER
         )
         bolt.window_at_start = self.core.bolts[name].window
-        self._beat(bolt)  # as bolts do when they have connected
+        bolt.beat(self.core, self.clock())  # as bolts do when they have connected
 
     @precondition(lambda self: self.bolts)
     @rule(pick=PICK, lost=st.booleans())
@@ -266,18 +260,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule()
     def beat(self) -> None:
         for bolt in self.bolts.values():
-            self._beat(bolt)
-
-    def _beat(self, bolt: Bolt) -> None:
-        if bolt.beats and bolt.mode != "frozen":
-            busy = min(len(bolt.held), bolt.slots)
-            self.core.on_heartbeat(
-                bolt.name,
-                bolt.epoch,
-                busy_slots=busy,
-                queued=len(bolt.held) - busy,
-                now_s=self.clock(),
-            )
+            bolt.beat(self.core, self.clock())
 
     @rule()
     def answer_orders(self) -> None:
@@ -285,14 +268,8 @@ class CoreMachine(RuleBasedStateMachine):
             bolt = self.bolts.get(order.bolt)
             if bolt is None or bolt.mode == "frozen":
                 continue
-            begun = set(range(bolt.slots))
-            given = [
-                e
-                for i, e in enumerate(bolt.held)
-                if e.tuple_id in order.tuple_ids and i not in begun
-            ]
+            given = bolt.give_back(order)
             for emission in given:
-                bolt.held.remove(emission)
                 if emission.tuple_id in self.core.bolts[bolt.name].flight:
                     # It did not manage it either: as if it had failed it.
                     self.failed_on.setdefault(emission.tuple_id, set()).add(bolt.name)
@@ -349,14 +326,8 @@ class CoreMachine(RuleBasedStateMachine):
         done = covered_by(self.core.checkpoint(), self.source)
         assert done <= self.processed.keys(), "acked what nobody processed"
         for bolt in self.bolts.values():
-            if self.core.bolts[bolt.name].policy.work_max_s is not None:
-                continue  # counted in work, the window follows what the bolt tells
-            rule = self.settings.window
-            # Bolts here tell nothing, so just_full is rtt_only, whose start-up doubles too.
-            doubles = rule.growth == "ack" or rule.policy in ("just_full", "rtt_only")
-            used = bolt.held_max * (2 if doubles else 1)
-            window = self.core.bolts[bolt.name].window
-            assert window <= max(bolt.window_at_start, used + 1), "grew unused"
+            consumer = self.core.bolts[bolt.name]
+            assert not grew_unused(bolt, consumer, self.settings.window), "grew unused"
 
     def _read_events(self) -> None:
         while (event := self.core.poll_event()) is not None:

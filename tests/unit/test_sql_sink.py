@@ -1,14 +1,11 @@
-"""SqlSink over SQLite: shapes of rows, skipping, fencing, merging, what it refuses."""
+"""SqlSink over SQLite: shapes of rows, skipping, fencing, merging, connections."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import sqlite3
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,9 @@ from typing import Any
 import pytest
 
 from flowctl.core.records import Batch, Record, Span
-from flowctl.errors import ConfigError, EnvironmentFault, FencedError, JobError, RetryLater
-from flowctl_sql import SqlSink, WriteResult
-
-_SCHEMA = ("CREATE TABLE t (number INTEGER, line TEXT)", "CREATE INDEX i ON t (number)")
+from flowctl.errors import ConfigError, FencedError, JobError
+from flowctl_sql import SqlSink
+from tests.sql_parts import SCHEMA, batch_of, new_sink, query, rows_of, write
 
 
 @pytest.fixture(autouse=True)
@@ -28,103 +24,70 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _batch(
-    numbers: Sequence[int],
-    *,
-    epoch: int = 1,
-    job: str = "job",
-    partition: str = "p",
-    acked_through: int | None = None,
-) -> Batch:
-    span = Span(job, partition, numbers[0], numbers[-1], epoch, acked_through)
-    return Batch([Record(n, f"line {n}") for n in numbers], span, bolt="b1", attempt=1)
+def _numbers() -> list[int]:
+    return [number for (number,) in query("SELECT number FROM t ORDER BY number")]
 
 
-def _rows(batch: Batch) -> list[Any]:
-    return [(record.position, record.value) for record in batch]
-
-
-def _sink(**options: Any) -> SqlSink:
-    return SqlSink("sqlite:///t.db", **{"table": "t", "schema": _SCHEMA, **options})
-
-
-def _write(sink: SqlSink, *numbers: int, **options: Any) -> WriteResult:
-    batch = _batch(numbers, **options)
-    return sink.write(_rows(batch), batch=batch)
+def _spans() -> int:
+    return int(query("SELECT count(*) FROM flowctl_spans")[0][0])
 
 
 def test_a_write_tells_its_time_in_the_sink() -> None:
     ticks = count(0.0, 0.5)
     span = Span("job", "p", 1, 1, 1)
     batch = Batch([Record(1, "x")], span, bolt="b1", attempt=1, clock=lambda: next(ticks))
-    sink = _sink()
-    sink.write(_rows(batch), batch=batch)
+    sink = new_sink()
+    sink.write(rows_of(batch), batch=batch)
     assert batch.sink_s == 0.5
     with pytest.raises(JobError):  # a failed write took its time too
         sink.write([(1, "other")], batch=batch)
     assert batch.sink_s == 1.0
 
 
-def _query(statement: str, database: str = "t.db") -> list[Any]:
-    connection = sqlite3.connect(database)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
-def _numbers() -> list[int]:
-    return [number for (number,) in _query("SELECT number FROM t ORDER BY number")]
-
-
-def _spans() -> int:
-    return int(_query("SELECT count(*) FROM flowctl_spans")[0][0])
-
-
 def test_a_replay_changes_nothing() -> None:
-    sink = _sink()
-    assert _write(sink, 1, 2, 3) == (3, 0)
-    assert _write(sink, 1, 2, 3) == (0, 3)
+    sink = new_sink()
+    assert write(sink, 1, 2, 3) == (3, 0)
+    assert write(sink, 1, 2, 3) == (0, 3)
     assert _numbers() == [1, 2, 3]
 
 
 def test_a_tuple_cut_differently_adds_only_what_is_new() -> None:
-    sink = _sink()
-    _write(sink, 3, 4)
-    _write(sink, 7, 8)
-    assert _write(sink, *range(1, 11), epoch=2) == (6, 4)
+    sink = new_sink()
+    write(sink, 3, 4)
+    write(sink, 7, 8)
+    assert write(sink, *range(1, 11), epoch=2) == (6, 4)
     assert _numbers() == list(range(1, 11))
     assert _spans() == 1
 
 
 def test_partitions_jobs_and_sinks_are_apart() -> None:
-    first, second = _sink(), _sink(name="another")
+    first, second = new_sink(), new_sink(name="another")
     for sink, options in ((first, {}), (first, {"partition": "q"}), (first, {"job": "k"})):
-        assert _write(sink, 1, **options) == (1, 0)
-    assert _write(second, 1) == (1, 0)
+        assert write(sink, 1, **options) == (1, 0)
+    assert write(second, 1) == (1, 0)
     assert _numbers() == [1, 1, 1, 1]
 
 
 def test_rows_are_tuples_dicts_lists_or_none() -> None:
-    batch = _batch([1, 2, 3, 4])
+    batch = batch_of([1, 2, 3, 4])
     rows = [None, {"line": "a", "number": 2}, [(30, "b"), {"number": 31, "line": "c"}], []]
-    assert _sink(columns=["number", "line"]).write(rows, batch=batch) == (3, 0)
-    assert _query("SELECT * FROM t") == [(2, "a"), (30, "b"), (31, "c")]
+    assert new_sink(columns=["number", "line"]).write(rows, batch=batch) == (3, 0)
+    assert query("SELECT * FROM t") == [(2, "a"), (30, "b"), (31, "c")]
 
 
 def test_columns_are_the_keys_of_the_dicts() -> None:
-    sink = _sink()
-    batch = _batch([1, 2])
+    sink = new_sink()
+    batch = batch_of([1, 2])
     sink.write(({"line": f"{n}"} for n in (1, 2)), batch=batch)
-    sink.write([{"number": 3}], batch=_batch([3]))
-    assert _query("SELECT * FROM t") == [(None, "1"), (None, "2"), (3, None)]
+    sink.write([{"number": 3}], batch=batch_of([3]))
+    assert query("SELECT * FROM t") == [(None, "1"), (None, "2"), (3, None)]
 
 
 def test_names_that_need_quotes() -> None:
     schema = 'CREATE TABLE "order" ("group" INTEGER, "größe in m" TEXT)'
     sink = SqlSink("sqlite:///t.db", table="main.order", schema=schema)
-    sink.write([{"group": 1, "größe in m": "x"}], batch=_batch([1]))
-    assert _query('SELECT * FROM "order"') == [(1, "x")]
+    sink.write([{"group": 1, "größe in m": "x"}], batch=batch_of([1]))
+    assert query('SELECT * FROM "order"') == [(1, "x")]
 
 
 @pytest.mark.parametrize(
@@ -141,22 +104,22 @@ def test_names_that_need_quotes() -> None:
 )
 def test_rows_of_a_wrong_shape_are_placed(rows: list[Any], said: str) -> None:
     with pytest.raises(JobError, match=said) as caught:
-        _sink().write(rows, batch=_batch([1, 2]))
+        new_sink().write(rows, batch=batch_of([1, 2]))
     assert "None for a record without a row" in caught.value.remedy
 
 
 def test_the_position_of_the_reader_is_left_alone() -> None:
-    batch = _batch([1, 2])
+    batch = batch_of([1, 2])
     iterator = iter(batch)
     next(iterator)
-    _sink().write([(1, "a"), (2, "b")], batch=batch)
+    new_sink().write([(1, "a"), (2, "b")], batch=batch)
     assert batch.reading_index == 0
 
 
 def test_a_failed_write_leaves_nothing_behind() -> None:
-    sink = _sink(schema="CREATE TABLE t (number INTEGER UNIQUE, line TEXT)")
-    _write(sink, 5)
-    batch = _batch([1, 2])
+    sink = new_sink(schema="CREATE TABLE t (number INTEGER UNIQUE, line TEXT)")
+    write(sink, 5)
+    batch = batch_of([1, 2])
     with pytest.raises(sqlite3.IntegrityError):
         sink.write([(1, "a"), (5, "b")], batch=batch)
     assert _numbers() == [5]
@@ -164,8 +127,8 @@ def test_a_failed_write_leaves_nothing_behind() -> None:
 
 
 def test_a_second_write_of_other_rows_is_refused() -> None:
-    sink = _sink()
-    batch = _batch([1, 2])
+    sink = new_sink()
+    batch = batch_of([1, 2])
     assert sink.write([(1, "a"), None], batch=batch) == (1, 0)
     assert sink.write([(1, "a"), None], batch=batch) == (0, 2)  # a retry in process is fine
     with pytest.raises(JobError, match="second write"):
@@ -173,50 +136,50 @@ def test_a_second_write_of_other_rows_is_refused() -> None:
 
 
 def test_an_older_driver_is_fenced() -> None:
-    sink = _sink()
-    _write(sink, 1, epoch=4)
-    _write(sink, 2, epoch=5)
+    sink = new_sink()
+    write(sink, 1, epoch=4)
+    write(sink, 2, epoch=5)
     with pytest.raises(FencedError, match=r"'job'.*epoch 4 was replaced; epoch 5"):
-        _write(sink, 3, epoch=4)
+        write(sink, 3, epoch=4)
     with pytest.raises(FencedError):
-        _write(sink, 1, epoch=4, partition="q")  # the whole job, not a partition
-    assert _write(sink, 3, epoch=4, job="k") == (1, 0)
-    assert _write(sink, 4, epoch=5) == (1, 0)
+        write(sink, 1, epoch=4, partition="q")  # the whole job, not a partition
+    assert write(sink, 3, epoch=4, job="k") == (1, 0)
+    assert write(sink, 4, epoch=5) == (1, 0)
     assert _numbers() == [1, 2, 3, 4]
 
 
 def test_unfence_lets_a_new_first_epoch_in_and_doubles_nothing() -> None:
-    sink = _sink()
-    _write(sink, 1, 2, epoch=7)
+    sink = new_sink()
+    write(sink, 1, 2, epoch=7)
     sink.unfence("job")
-    assert _write(sink, 1, 2, 3, epoch=1) == (1, 2)
+    assert write(sink, 1, 2, 3, epoch=1) == (1, 2)
 
 
 def test_forget_lets_rows_be_written_again_and_keeps_the_fence() -> None:
-    sink = _sink()
-    _write(sink, 1, 2, epoch=7)
-    _write(sink, 1, job="k")
+    sink = new_sink()
+    write(sink, 1, 2, epoch=7)
+    write(sink, 1, job="k")
     sink.forget("job")
-    assert _write(sink, 1, 2, epoch=8) == (2, 0)
-    assert _write(sink, 1, job="k") == (0, 1)
+    assert write(sink, 1, 2, epoch=8) == (2, 0)
+    assert write(sink, 1, job="k") == (0, 1)
     with pytest.raises(FencedError):
-        _write(sink, 9, epoch=6)
+        write(sink, 9, epoch=6)
 
 
 def test_forget_one_partition_above_a_position() -> None:
-    sink = _sink()
+    sink = new_sink()
     for numbers in ([1, 2, 3], [4, 5, 6], [10, 11, 12], [20, 21]):
-        _write(sink, *numbers)
-    _write(sink, 1, 2, 3, partition="q")
-    _write(sink, 1, 2, 3, job="k")
+        write(sink, *numbers)
+    write(sink, 1, 2, 3, partition="q")
+    write(sink, 1, 2, 3, job="k")
     assert sink.forget("job", "p", above=10)
-    assert _write(sink, 1, 2, 3, 4, 5, 6, 10, 11, 12, 20, 21, epoch=2) == (4, 7)
+    assert write(sink, 1, 2, 3, 4, 5, 6, 10, 11, 12, 20, 21, epoch=2) == (4, 7)
     assert sink.forget("job", "p", above=4)  # in the middle of a range
-    assert _write(sink, 4, 5, 6, epoch=2) == (2, 1)
+    assert write(sink, 4, 5, 6, epoch=2) == (2, 1)
     assert sink.forget("job", "p")
-    assert _write(sink, 1, 2, 3, epoch=2) == (3, 0)
-    assert _write(sink, 1, 2, 3, partition="q", epoch=2) == (0, 3)
-    assert _write(sink, 1, 2, 3, job="k") == (0, 3)
+    assert write(sink, 1, 2, 3, epoch=2) == (3, 0)
+    assert write(sink, 1, 2, 3, partition="q", epoch=2) == (0, 3)
+    assert write(sink, 1, 2, 3, job="k") == (0, 3)
     assert not sink.forget("job", "p", above=3)  # nothing was remembered there
     assert not sink.forget("no such job")
     with pytest.raises(ConfigError, match="above"):
@@ -224,32 +187,32 @@ def test_forget_one_partition_above_a_position() -> None:
 
 
 def test_memory_of_spans_stays_small() -> None:
-    sink = _sink()
+    sink = new_sink()
     for number in range(0, 3000, 10):
-        _write(sink, *range(number, number + 10), acked_through=number - 1 if number else None)
+        write(sink, *range(number, number + 10), acked_through=number - 1 if number else None)
     assert _spans() <= 66
-    assert _write(sink, *range(3000), epoch=2) == (0, 3000)
+    assert write(sink, *range(3000), epoch=2) == (0, 3000)
 
 
 def test_merging_spares_what_is_not_acked_and_what_the_sink_never_saw(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 1)
-    sink = _sink()
+    sink = new_sink()
     # 0 to 9 were done before this sink was there; 14 to 16 are under way.
     for numbers in ([10, 11], [12, 13], [17, 18]):
-        _write(sink, *numbers, acked_through=13)
+        write(sink, *numbers, acked_through=13)
     assert _spans() == 2
-    assert _write(sink, *range(20), epoch=2, acked_through=13) == (14, 6)
+    assert write(sink, *range(20), epoch=2, acked_through=13) == (14, 6)
 
 
 def test_a_sink_travels_without_its_connection(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = _sink()
-    _write(sink, 1)
+    sink = new_sink()
+    write(sink, 1)
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     copy = pickle.loads(pickle.dumps(sink))
-    assert _write(copy, 1, 2) == (1, 1)
+    assert write(copy, 1, 2) == (1, 1)
     monkeypatch.chdir(here)
     assert _numbers() == [1, 2]
 
@@ -261,27 +224,27 @@ def test_a_fork_opens_its_own_connection() -> None:
         opened.append(sqlite3.connect("t.db"))
         return opened[-1]
 
-    sink = SqlSink(connect=connect, table="t", schema=_SCHEMA)
-    _write(sink, 1)
+    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    write(sink, 1)
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            code = 0 if _write(sink, 1, 2) == (1, 1) and len(opened) == 2 else 2
+            code = 0 if write(sink, 1, 2) == (1, 1) and len(opened) == 2 else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert _write(sink, 2, 3) == (1, 1)
+    assert write(sink, 2, 3) == (1, 1)
     assert len(opened) == 1
 
 
 def test_threads_have_their_own_connections() -> None:
-    sink = _sink()
+    sink = new_sink()
     results: list[int] = []
 
     def work(offset: int) -> None:
         for number in range(20):
-            results.append(_write(sink, number, number + 1, partition=str(offset % 2)).written)
+            results.append(write(sink, number, number + 1, partition=str(offset % 2)).written)
 
     threads = [threading.Thread(target=work, args=(offset,)) for offset in range(6)]
     for thread in threads:
@@ -293,11 +256,11 @@ def test_threads_have_their_own_connections() -> None:
 
 
 def test_close_and_go_on() -> None:
-    sink = _sink()
-    _write(sink, 1)
+    sink = new_sink()
+    write(sink, 1)
     sink.close()
     sink.close()
-    assert _write(sink, 1, 2) == (1, 1)
+    assert write(sink, 1, 2) == (1, 1)
 
 
 def test_a_lost_connection_is_replaced() -> None:
@@ -307,146 +270,22 @@ def test_a_lost_connection_is_replaced() -> None:
         opened.append(sqlite3.connect("t.db"))
         return opened[-1]
 
-    sink = SqlSink(connect=connect, table="t", schema=_SCHEMA)
-    _write(sink, 1)
+    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    write(sink, 1)
     opened[-1].close()
     with pytest.raises(sqlite3.ProgrammingError):
-        _write(sink, 2)
-    assert _write(sink, 1, 2) == (1, 1)
+        write(sink, 2)
+    assert write(sink, 1, 2) == (1, 1)
     assert len(opened) == 2
 
 
 @pytest.mark.parametrize("paramstyle", [None, "qmark", "numeric"])
 def test_any_connection_will_do(paramstyle: str | None) -> None:
     sink = SqlSink(
-        connect=lambda: sqlite3.connect("t.db"), paramstyle=paramstyle, table="t", schema=_SCHEMA
+        connect=lambda: sqlite3.connect("t.db"), paramstyle=paramstyle, table="t", schema=SCHEMA
     )
-    assert _write(sink, 1, 2) == (2, 0)
-    assert _write(sink, 2, 3) == (1, 1)
+    assert write(sink, 1, 2) == (2, 0)
+    assert write(sink, 2, 3) == (1, 1)
     with pytest.raises(FencedError):
-        _write(sink, 9, epoch=0)
+        write(sink, 9, epoch=0)
     assert _numbers() == [1, 2, 3]
-
-
-def test_autocommit_is_refused() -> None:
-    sink = SqlSink(
-        connect=lambda: sqlite3.connect("t.db", isolation_level=None), table="t", schema=_SCHEMA
-    )
-    with pytest.raises(ConfigError, match="autocommit"):
-        _write(sink, 1)
-
-
-def test_a_missing_table_is_named_with_its_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"'t'.*no such table.*schema=") as caught:
-        _write(_sink(schema=()), 1)
-    assert caught.value.field == "table"
-    _query("CREATE TABLE t (number, line)")
-    assert _write(_sink(schema=()), 1) == (1, 0)
-
-
-def test_a_schema_that_fails_says_so() -> None:
-    with pytest.raises(sqlite3.OperationalError, match="syntax"):
-        _write(_sink(schema="CREATE TABBLE t (a)"), 1)
-
-
-def test_a_missing_directory_is_named(here: Path) -> None:
-    sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=_SCHEMA)
-    with pytest.raises(EnvironmentFault, match=str(here / "no/such/t.db")):
-        _write(sink, 1)
-
-
-def test_a_lock_that_is_held_too_long_is_a_refusal_and_nothing_is_lost() -> None:
-    sink = _sink(timeout_s=0.05)
-    _write(sink, 1)
-    holder = sqlite3.connect("t.db", isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(RetryLater, match=r"write lock of .*t\.db could not be had for 0\.05 s"):
-        _write(sink, 2)
-    holder.rollback()
-    holder.close()
-    assert _write(sink, 2) == (1, 0)
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells")
-def test_who_holds_sqlites_lock_is_said() -> None:
-    _write(_sink(), 1)
-    code = (
-        "import sqlite3; c = sqlite3.connect('t.db', isolation_level=None);"
-        "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); input()"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        with pytest.raises(RetryLater, match=f"process {holder.pid} holds it"):
-            _write(_sink(timeout_s=0.05), 2)
-        holder.kill()
-    assert _write(_sink(), 2) == (1, 0)
-
-
-def test_a_full_disk_is_a_refusal() -> None:
-    sink = _sink()
-    _write(sink, 1)
-    sink._session()._cursor.execute("PRAGMA max_page_count = 1")
-    batch = _batch([2])
-    with pytest.raises(RetryLater, match="full"):
-        sink.write([(2, "x" * 100_000)], batch=batch)
-    sink._session()._cursor.execute("PRAGMA max_page_count = 1000000")
-    assert _write(sink, 2) == (1, 0)
-
-
-def test_what_is_left_out_is_counted_in_records() -> None:
-    sink = _sink()
-    _write(sink, 2, 3)
-    batch = _batch([1, 2, 3, 4])
-    rows = [[(n, "a"), (n, "b")] for n in (1, 2, 3, 4)]
-    sink.write(rows, batch=batch)
-    assert batch.left_out == 2
-    sink.write(rows, batch=batch)  # a retry in process: it is its own
-    assert batch.left_out == 2
-    other = _sink(name="other")
-    other.write(rows, batch=_batch([1, 2, 3, 4]))
-    other.write(rows, batch=batch)  # two sinks: the same records count once at most
-    assert batch.left_out == 4
-
-
-def test_the_newest_epoch_is_told() -> None:
-    sink = _sink()
-    assert sink.newest_epoch("job") is None
-    _write(sink, 1, epoch=7)
-    assert sink.newest_epoch("job") == 7
-    assert sink.newest_epoch("k") is None
-    with pytest.raises(FencedError) as caught:
-        _write(sink, 2, epoch=6)
-    assert caught.value.newest_epoch == 7
-    travelled = pickle.loads(pickle.dumps(caught.value))
-    assert (travelled.newest_epoch, str(travelled)) == (7, str(caught.value))
-    assert travelled.remedy == caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"url": "sqlite:///:memory:"}, "url"),
-        ({"url": "sqlite://"}, "url"),
-        ({"url": "sqlite://host/t.db"}, "url"),
-        ({"url": "t.db"}, "url"),
-        ({"url": "postgresql://me:secret@host/db"}, "url"),
-        ({"url": None}, "url"),
-        ({"connect": sqlite3.connect}, "url"),
-        ({"table": 't"; DROP TABLE x'}, "table"),
-        ({"table": ""}, "table"),
-        ({"timeout_s": -1}, "timeout_s"),
-        ({"timeout_s": float("inf")}, "timeout_s"),
-        ({"columns": ['a"b']}, "columns"),
-        ({"columns": ["a", "a"]}, "columns"),
-        ({"columns": []}, "columns"),
-        ({"paramstyle": "named"}, "paramstyle"),
-        ({"quote": "["}, "quote"),
-        ({"synchronous": "OFF"}, "synchronous"),
-    ],
-)
-def test_wrong_arguments_are_named(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        SqlSink(**{"url": "sqlite:///t.db", "table": "t", **options})
-    assert caught.value.field == field and caught.value.remedy
-    assert "secret" not in str(caught.value)

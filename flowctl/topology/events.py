@@ -1,0 +1,56 @@
+"""What happened in a topology, for others to read; what a stage gave up fails its roots instead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.topology.roots import Roots
+from flowctl.topology.routing import Router
+from flowctl.topology.stage import Stage, StageCore
+
+
+class TopologyEvents:
+    """Gives out the topology's own ``events``, then those of its cores.
+
+    Part of ``TopologyCore``, not thread-safe.
+    """
+
+    def __init__(
+        self, events: deque[FlowEvent], stages: Sequence[Stage], roots: Roots, router: Router
+    ) -> None:
+        self._events = events
+        self._stages = stages
+        self._roots = roots
+        self._router = router
+
+    def poll(self) -> FlowEvent | None:
+        """Return the next thing that happened and why, or None."""
+        if self._roots.drops:
+            self._events.extend(self._roots.drops.take())
+        if self._events:
+            return self._events.popleft()
+        for stage in self._stages:
+            for core in stage.cores:
+                event = core.poll_event()
+                if event is not None:
+                    return event
+        return None
+
+    def collect(self, stage: Stage, core: StageCore, now_s: float) -> None:
+        """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
+
+        What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
+        """
+        while (event := core.poll_event()) is not None:
+            if isinstance(event, TupleGaveUp):
+                inputs, bolt = core.abandon(event.tuple_id, now_s=now_s), ", ".join(event.bolts)
+            elif isinstance(event, TupleDropped):
+                inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
+            else:
+                self._events.append(event)
+                continue
+            ids: list[Any] = [record.position for record in inputs]
+            self._router.fail_inputs(stage, bolt, ids, event.reason, now_s)

@@ -1,0 +1,54 @@
+"""When trees begin, and what holds them back: absent bolts, full stages, ``max_pending``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowctl.topology.roots import PLANT_RECORDS, Roots
+from flowctl.topology.routing import Router
+from flowctl.topology.stage import Stage
+
+
+class Planter:
+    """Plants roots in the first stages.  Part of ``TopologyCore``, not thread-safe.
+
+    ``max_pending`` bounds the roots that are planted and not done (None: nothing does).
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], roots: Roots, router: Router, max_pending: int | None
+    ) -> None:
+        self._stages = stages
+        self._first = [stage for stage in stages if stage.is_first]
+        self._roots = roots
+        self._router = router
+        self._max_pending = max_pending
+
+    def plant(self, now_s: float) -> None:
+        """Begin trees, while the first stages have room."""
+        if not self.was_served:
+            return  # a tree's time would run while Spark starts
+        roots = self._roots
+        while not any(stage.is_full for stage in self._first):
+            batch = roots.take(self._room())
+            if not batch:
+                break
+            for root in batch:
+                self._router.plant(root, now_s)
+            for stage in self._first:
+                stage.flush(now_s)
+
+    @property
+    def was_served(self) -> bool:
+        """Whether every stage has had a bolt."""
+        return all(stage.was_served for stage in self._stages)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether so many roots are pending that no new one may be planted."""
+        return self._room() <= 0
+
+    def _room(self) -> int:
+        """How many more new roots may be planted at once."""
+        most = self._max_pending
+        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)

@@ -1,0 +1,146 @@
+"""SqlSink over SQLite: what it can't write and says so, what it leaves out, what it knows."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl.errors import ConfigError, EnvironmentFault, FencedError, RetryLater
+from flowctl_sql import SqlSink
+from tests.sql_parts import SCHEMA, batch_of, new_sink, query, write
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_autocommit_is_refused() -> None:
+    sink = SqlSink(
+        connect=lambda: sqlite3.connect("t.db", isolation_level=None), table="t", schema=SCHEMA
+    )
+    with pytest.raises(ConfigError, match="autocommit"):
+        write(sink, 1)
+
+
+def test_a_missing_table_is_named_with_its_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"'t'.*no such table.*schema=") as caught:
+        write(new_sink(schema=()), 1)
+    assert caught.value.field == "table"
+    query("CREATE TABLE t (number, line)")
+    assert write(new_sink(schema=()), 1) == (1, 0)
+
+
+def test_a_schema_that_fails_says_so() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="syntax"):
+        write(new_sink(schema="CREATE TABBLE t (a)"), 1)
+
+
+def test_a_missing_directory_is_named(here: Path) -> None:
+    sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=SCHEMA)
+    with pytest.raises(EnvironmentFault, match=str(here / "no/such/t.db")):
+        write(sink, 1)
+
+
+def test_a_lock_that_is_held_too_long_is_a_refusal_and_nothing_is_lost() -> None:
+    sink = new_sink(timeout_s=0.05)
+    write(sink, 1)
+    holder = sqlite3.connect("t.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RetryLater, match=r"write lock of .*t\.db could not be had for 0\.05 s"):
+        write(sink, 2)
+    holder.rollback()
+    holder.close()
+    assert write(sink, 2) == (1, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells")
+def test_who_holds_sqlites_lock_is_said() -> None:
+    write(new_sink(), 1)
+    code = (
+        "import sqlite3; c = sqlite3.connect('t.db', isolation_level=None);"
+        "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); input()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(RetryLater, match=f"process {holder.pid} holds it"):
+            write(new_sink(timeout_s=0.05), 2)
+        holder.kill()
+    assert write(new_sink(), 2) == (1, 0)
+
+
+def test_a_full_disk_is_a_refusal() -> None:
+    sink = new_sink()
+    write(sink, 1)
+    sink._session()._cursor.execute("PRAGMA max_page_count = 1")
+    batch = batch_of([2])
+    with pytest.raises(RetryLater, match="full"):
+        sink.write([(2, "x" * 100_000)], batch=batch)
+    sink._session()._cursor.execute("PRAGMA max_page_count = 1000000")
+    assert write(sink, 2) == (1, 0)
+
+
+def test_what_is_left_out_is_counted_in_records() -> None:
+    sink = new_sink()
+    write(sink, 2, 3)
+    batch = batch_of([1, 2, 3, 4])
+    rows = [[(n, "a"), (n, "b")] for n in (1, 2, 3, 4)]
+    sink.write(rows, batch=batch)
+    assert batch.left_out == 2
+    sink.write(rows, batch=batch)  # a retry in process: it is its own
+    assert batch.left_out == 2
+    other = new_sink(name="other")
+    other.write(rows, batch=batch_of([1, 2, 3, 4]))
+    other.write(rows, batch=batch)  # two sinks: the same records count once at most
+    assert batch.left_out == 4
+
+
+def test_the_newest_epoch_is_told() -> None:
+    sink = new_sink()
+    assert sink.newest_epoch("job") is None
+    write(sink, 1, epoch=7)
+    assert sink.newest_epoch("job") == 7
+    assert sink.newest_epoch("k") is None
+    with pytest.raises(FencedError) as caught:
+        write(sink, 2, epoch=6)
+    assert caught.value.newest_epoch == 7
+    travelled = pickle.loads(pickle.dumps(caught.value))
+    assert (travelled.newest_epoch, str(travelled)) == (7, str(caught.value))
+    assert travelled.remedy == caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"url": "sqlite:///:memory:"}, "url"),
+        ({"url": "sqlite://"}, "url"),
+        ({"url": "sqlite://host/t.db"}, "url"),
+        ({"url": "t.db"}, "url"),
+        ({"url": "postgresql://me:secret@host/db"}, "url"),
+        ({"url": None}, "url"),
+        ({"connect": sqlite3.connect}, "url"),
+        ({"table": 't"; DROP TABLE x'}, "table"),
+        ({"table": ""}, "table"),
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"timeout_s": float("inf")}, "timeout_s"),
+        ({"columns": ['a"b']}, "columns"),
+        ({"columns": ["a", "a"]}, "columns"),
+        ({"columns": []}, "columns"),
+        ({"paramstyle": "named"}, "paramstyle"),
+        ({"quote": "["}, "quote"),
+        ({"synchronous": "OFF"}, "synchronous"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SqlSink(**{"url": "sqlite:///t.db", "table": "t", **options})
+    assert caught.value.field == field and caught.value.remedy
+    assert "secret" not in str(caught.value)
