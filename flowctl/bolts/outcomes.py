@@ -69,7 +69,7 @@ def fail_of(
         error=f"refused ({reason}): {text}"[:_ERROR_CHARS_MAX] if is_refused else text,
         # A refusal is not the fault of any record or line, and there may be very many.
         traceback="" if is_refused or is_fatal else _traceback_text(error),
-        record_index=None if is_refused else record_index,
+        record_index=record_index,
         fenced=isinstance(error, FencedError),
         refused=is_refused,
         after_s=after_s,

@@ -16,6 +16,9 @@ from typing import Final
 # 32, as a target that is down should not be asked by a thousand slots first.
 _FAILURES_MIN: Final = 4
 _FAILURES_MAX: Final = 32
+# And so long without a success: a target that takes ten calls a second refuses many in a row, but
+# not for long.  Less than the first rest of a bolt, so that no bolt calls twice before.
+_RUN_S: Final = 0.4
 # Where most records are bad, long runs of failures are common though the target is well.  So a run
 # without a refusal must be twice as long as the last if the target came back this lately.
 _LATELY_S: Final = 10.0
@@ -34,11 +37,15 @@ class Breaker:
     """
 
     __slots__ = (
+        "_after_s",
         "_ask_at_s",
         "_ask_every_s",
         "_back_at_s",
         "_give_up_after_s",
+        "_next_patience",
+        "_opens_at_s",
         "_patience",
+        "_run_began_s",
         "asked",
         "down_since_s",
         "failing",
@@ -61,7 +68,10 @@ class Breaker:
         self._ask_at_s = inf
         self._ask_every_s = _ASK_FIRST_S
         self._back_at_s = -inf
-        self._patience = 1  # by which a run of failures must be longer
+        self._run_began_s = inf  # the first failure of the run
+        self._opens_at_s = inf
+        self._after_s = _ASK_FIRST_S
+        self._patience = self._next_patience = 1  # by which a run of failures must be longer
         self.has_refused = False  # one of the run, or since, was a refusal
 
     def on_failure(
@@ -84,23 +94,36 @@ class Breaker:
             if after_s is not None:
                 self._ask_at_s = max(self._ask_at_s, now_s + after_s)
             return False
+        if not self.failing:
+            self._run_began_s = now_s
         self.failing.append(tuple_id)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience
         if len(self.failing) < patience * min(_FAILURES_MAX, max(_FAILURES_MIN, slots)):
             return False
-        self._patience = 2 * patience
+        self._next_patience = 2 * patience
+        self._after_s = max(_ASK_FIRST_S, after_s or 0.0)
+        # Who asks to be left alone for a second is silent for that long, and is not down for it.
+        self._opens_at_s = self._run_began_s + _RUN_S + min(after_s or 0.0, _ASK_MAX_S)
+        return self._open_if_due(now_s)
+
+    def _open_if_due(self, now_s: float) -> bool:
+        if self.is_down or now_s < self._opens_at_s:
+            return False
+        self._opens_at_s = inf
+        self._patience = self._next_patience
         self.is_down = True
-        self.down_since_s = now_s
+        self.down_since_s = self._run_began_s
         self.asked = 0
         self._ask_every_s = _ASK_FIRST_S
-        self._ask_at_s = now_s + max(_ASK_FIRST_S, after_s or 0.0)
+        self._ask_at_s = now_s + self._after_s
         return True
 
     def close(self, now_s: float) -> float | None:
         """The run of failures is over; return how long the target was down, if it was [s]."""
         self.failing.clear()
         self.has_refused = False
+        self._opens_at_s = inf
         if not self.is_down:
             return None
         self.is_down = False
@@ -125,10 +148,11 @@ class Breaker:
     def next_s(self) -> float:
         """When :meth:`on_deadline` or another look at what may be sent is due; inf: never."""
         if not self.is_down or self.is_lost:
-            return inf
+            return self._opens_at_s
         return min(self.waits_until_s, self.down_since_s + self._give_up_after_s)
 
-    def on_deadline(self, now_s: float) -> None:
-        """Time passed: give up on a target that was down for too long."""
+    def on_deadline(self, now_s: float) -> bool:
+        """Time passed: open, or give up on a target; return whether that opened it."""
         if self.is_down and now_s >= self.down_since_s + self._give_up_after_s:
             self.is_lost = True
+        return self._open_if_due(now_s)

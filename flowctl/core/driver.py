@@ -102,6 +102,7 @@ class DriverCore(Protocol):
         reason: str,
         after_s: float | None,
         now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome: ...
     def on_revoked(
         self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float

@@ -114,6 +114,8 @@ class Emitter:
         book, settings, buffer = self._book, self._settings, self._intake.buffer
         counters = book.counters
         records_max = records_for(consumer, settings, len(book.bolts), self._pool)
+        if self._target.is_troubled and self._target.records_max < records_max:
+            records_max = int(self._target.records_max)
         if book.input_ended:
             records_max = self._ending.size_of_next(consumer, records_max, buffer.records)
             if not records_max:

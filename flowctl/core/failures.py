@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
@@ -26,7 +27,7 @@ from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
 from flowctl.core.retry import RetryQueue, backoff_s
 from flowctl.core.state import Liveness
-from flowctl.core.target import Target
+from flowctl.core.target import Refused, Target
 from flowctl.core.tuples import FlowTuple
 
 # A target that is full refuses at most every other call for long: twenty refusals in a row of one
@@ -34,6 +35,11 @@ from flowctl.core.tuples import FlowTuple
 _REFUSALS_MAX = 20
 # A refused tuple waits at most this long by itself, so that the end of a job does not wait for it.
 _REFUSED_WAIT_MAX_S = 2.0
+
+
+# So many records may be given up, and kept elsewhere, before anything has succeeded: a process that
+# never works must not empty the source into the dead letter.
+_GIVEN_UP_FIRST_MAX = 8
 
 
 class DeadTuple(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +70,9 @@ class Failures:
         self.target = Target(settings, book.counters, book.events)
         self.isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
+        self.has_succeeded = False  # process returned for a tuple, in this run
         self.dying = 0
+        self._given_up = 0
         self.has_dead_letter = has_dead_letter
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
         self._book = book
@@ -120,7 +128,7 @@ class Failures:
         has_news = self._intake.buffer.records > 0
         if target.is_down and not target.breaker.has_refused and not has_news:
             target.dismiss("nothing else is left to ask with, so the records count as bad", now_s)
-        is_news = not flow_tuple.faults and flow_tuple.search is None and book.counters.acked > 0
+        is_news = not flow_tuple.faults and flow_tuple.search is None and self.has_succeeded
         is_news = is_news and redrive_number(flow_tuple.cut.partition) is None
         if (target.is_down or (is_news and has_news)) and target.on_failure(
             flow_tuple.tuple_id, slots=book.slots, reason=reason, now_s=now_s
@@ -139,49 +147,37 @@ class Failures:
                 self._book.revoke(consumer, list(consumer.flight))
 
     def refuse(
-        self,
-        flow_tuple: FlowTuple,
-        consumer: AdaptiveFlowConsumer,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-        *,
-        in_flight: int,
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, refusal: Refused, now_s: float
     ) -> AckOutcome:
         """The target refused ``flow_tuple`` on ``consumer``: it goes again, without a fault.
 
         One that is refused again and again while others are not is itself the cause: a fault.
-
-        ``in_flight`` tuples were at bolts then, this one included.
         """
         self._book.counters.refused += 1
         flow_tuple.refusals += not self.target.is_down
         if flow_tuple.refusals > _REFUSALS_MAX:
-            return self.fault(flow_tuple, consumer.bolt, reason, now_s)
+            return self.fault(flow_tuple, consumer.bolt, refusal.reason, now_s)
         if not self._sends_again:
-            self.drop(flow_tuple, consumer.bolt, reason, now_s)
+            self.drop(flow_tuple, consumer.bolt, refusal.reason, now_s)
             return AckOutcome.DROPPED
-        if self.target.on_refused(
-            flow_tuple.tuple_id,
-            sent_at_s=flow_tuple.sent_at_s,
-            in_flight=in_flight,
-            slots=self._book.slots,
-            reason=reason,
-            after_s=after_s,
-            now_s=now_s,
-        ):
+        if self.target.on_refused(flow_tuple, refusal, slots=self._book.slots, now_s=now_s):
             self._excuse()
         flow_tuple.shun(consumer.bolt)  # it rests now
         consumer.on_refused(flow_tuple.sent_at_s, now_s)
         if consumer.liveness is Liveness.RESTING:
             self._book.alarms.set(consumer, consumer.rests_until_s)
-        self._refuse(flow_tuple, consumer.bolt, reason, after_s, now_s)
+        wait_s = self._refuse(flow_tuple, consumer.bolt, refusal.reason, refusal.after_s, now_s)
+        if refusal.done and flow_tuple.search is None:
+            self.isolation.split(flow_tuple, refusal.done, now_s, not_before_s=now_s + wait_s)
         return AckOutcome.REFUSED
 
     def _refuse(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
-    ) -> None:
-        """Schedule it without a fault; cap and breaker, not this wait, slow down what is sent."""
+    ) -> float:
+        """Schedule it without a fault; return after which time [s].
+
+        Cap and breaker, not this wait, slow down what is sent.
+        """
         wait_s = after_s
         if wait_s is None:
             most_s = min(_REFUSED_WAIT_MAX_S, self._settings.backoff_max_s)
@@ -198,6 +194,7 @@ class Failures:
                 retry_at_s=now_s + wait_s,
             )
         )
+        return wait_s
 
     def _tell_failed(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float, *, retry_at_s: float
@@ -223,9 +220,18 @@ class Failures:
         self._dead.append((flow_tuple, _gave_up(flow_tuple, f"rejected: {reason}", now_s)))
 
     def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
-        event = _gave_up(flow_tuple, reason, now_s)
         flow_tuple.is_given_up = True
-        if self.has_dead_letter:
+        self._given_up += 1
+        keeps = self.has_dead_letter
+        is_letter = redrive_number(flow_tuple.cut.partition) is not None
+        if keeps and not (self.has_succeeded or is_letter):
+            keeps = self._given_up <= _GIVEN_UP_FIRST_MAX
+            if not keeps:
+                reason = (
+                    f"{reason} (nothing has succeeded so far, so this is not the records' fault)"
+                )
+        event = _gave_up(flow_tuple, reason, now_s)
+        if keeps:
             self.dying += 1
             self._dead.append((flow_tuple, event))
         else:
@@ -298,15 +304,17 @@ class Failures:
     def next_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called, or None."""
         due_s = self.retries.next_due_s()
-        if self.target.is_down:
-            ask_s = self.target.breaker.next_s()
-            return ask_s if due_s is None else min(ask_s, due_s)
+        if self.target.is_troubled:
+            target_s = self.target.breaker.next_s()
+            if target_s < inf:
+                return target_s if due_s is None else min(target_s, due_s)
         return due_s
 
     def on_deadline(self, now_s: float) -> None:
         """Make retries ready; give up on a target that was down for too long."""
         self.retries.ripen(now_s)
-        self.target.breaker.on_deadline(now_s)
+        if self.target.is_troubled and self.target.on_deadline(now_s):
+            self._excuse()
 
 
 def _gave_up(flow_tuple: FlowTuple, reason: str, now_s: float) -> TupleGaveUp:

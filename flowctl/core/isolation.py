@@ -68,6 +68,15 @@ class Isolation:
         self._narrow(failed, aside, now_s)
         return True
 
+    def split(self, refused: FlowTuple, at: int, now_s: float, *, not_before_s: float) -> None:
+        """``refused`` was refused at record ``at``: what came before goes apart from the rest.
+
+        So a target that takes ten calls a second gets through a tuple of a hundred records.
+        """
+        for piece in self._cut(refused, (0, at, len(refused.cut.records)), now_s):
+            piece.faults = min(refused.faults, self._attempts_max - 1)
+            self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
+
     def on_done(self, piece: FlowTuple, now_s: float) -> None:
         """``piece``, which belongs to a search, was processed: the record is in the other part."""
         search, piece.search = piece.search, None

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, overload
 import msgspec
 
 from flowctl.core.settlement import Settlement
+from flowctl.errors import UnrunnableError
 
 # The source's own place of a record (S12, ruling 1.9-A): an offset, (byte, line), a key, a
 # time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
@@ -134,7 +135,7 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return self._records[index]
 
-    def reject(self, record: Record | int, reason: object) -> None:
+    def reject(self, record: Record | int, reason: object = "rejected") -> None:
         """Settle one record that can't be used; the rest of the batch goes on.
 
         ``record`` is a record of this batch or its index (0 is the first, -1 the last).
@@ -142,14 +143,15 @@ class Batch(Sequence[Record]):
         rejected and goes to the dead letter, if the job has one; it is not tried again.  If
         ``process`` raises, nothing is settled: the record may be rejected again next time.
 
-        A record that was rejected before keeps its first reason.  Raises IndexError or ValueError
-        for a record that is not in this batch.
+        A record that was rejected before keeps its first reason.  Anything but a record of this
+        batch, or its index, ends the run (:class:`flowctl.errors.UnrunnableError`): that is a
+        mistake in ``process``, and no record's fault.
         """
         index = record if isinstance(record, int) else self._index_of(record)
         if index < 0:
             index += len(self._records)
         if not 0 <= index < len(self._records):
-            raise IndexError(f"reject({record}): the batch has {len(self._records)} records")
+            raise _not_in_batch(f"{record} is not an index", len(self._records))
         text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
         self.rejected.setdefault(index, str(text))
 
@@ -160,7 +162,9 @@ class Batch(Sequence[Record]):
         for index, candidate in enumerate(self._records):
             if candidate is record:
                 return index
-        return self._records.index(record)  # an equal copy will do; raises ValueError
+        if record not in self._records:  # an equal copy will do
+            raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
+        return self._records.index(record)
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:
@@ -179,6 +183,14 @@ class Batch(Sequence[Record]):
         finally:
             self._in_sink = False
             self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
+
+def _not_in_batch(what: str, records: int) -> UnrunnableError:
+    return UnrunnableError(
+        "batch.reject",
+        f"{what} of this batch of {records}.",
+        remedy="Give a record of the batch or its index, and a reason: batch.reject(record, why).",
+    )
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):

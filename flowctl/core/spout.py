@@ -24,6 +24,7 @@ from flowctl.core.recovery import Recovery
 from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
 from flowctl.core.state import Liveness
+from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
 
 
@@ -143,6 +144,7 @@ class SpoutCore:
                 return self._count_unknown()
             self.counters.duplicate += 1
             return AckOutcome.DUPLICATE
+        self._failures.has_succeeded = True
         target = self._failures.target
         if target.is_troubled:
             target.on_success(now_s)
@@ -203,10 +205,12 @@ class SpoutCore:
         reason: str,
         after_s: float | None,
         now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome:
         """The target had no room or is away: the tuple goes again, and no attempt is counted.
 
-        ``after_s``: how long it asked to be left alone.
+        ``after_s``: how long it asked to be left alone.  ``record_index``: the record that was
+        being read, if that is known; those before it were taken.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -215,9 +219,10 @@ class SpoutCore:
         flow_tuple = self._hand_back(consumer, tuple_id)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
-        outcome = self._failures.refuse(
-            flow_tuple, consumer, reason, after_s, now_s, in_flight=in_flight
-        )
+        records = len(flow_tuple.cut.records)
+        done = record_index if record_index is not None and 0 < record_index < records else 0
+        refusal = Refused(reason, after_s, in_flight, done)
+        outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
         self.book.changed(consumer)
         return outcome
 

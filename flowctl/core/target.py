@@ -8,12 +8,28 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from typing import NamedTuple
 
 from flowctl.core.breaker import Breaker
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, SinkCapChanged, TargetCameBack, TargetWentDown
 from flowctl.core.refusal_cap import RefusalCap
+from flowctl.core.refusal_size import RefusalSize
 from flowctl.core.settings import RetrySettings
+from flowctl.core.tuples import FlowTuple
+
+
+class Refused(NamedTuple):
+    """What a refusal says: why, how long the target asked to be left alone, and what it saw.
+
+    ``in_flight`` tuples were at bolts then, the refused one included.  ``done``: so many records of
+    it were worked on before; 0: none, or nobody knows.
+    """
+
+    reason: str
+    after_s: float | None
+    in_flight: int
+    done: int = 0
 
 
 class Target:
@@ -23,7 +39,7 @@ class Target:
     else here.
     """
 
-    __slots__ = ("_cap", "_counters", "_events", "breaker", "is_troubled")
+    __slots__ = ("_cap", "_counters", "_events", "_size", "breaker", "is_troubled")
 
     def __init__(
         self, settings: RetrySettings, counters: Counters, events: deque[FlowEvent]
@@ -31,6 +47,7 @@ class Target:
         self.breaker = Breaker(settings.give_up_after_s)
         self.is_troubled = False
         self._cap = RefusalCap()
+        self._size = RefusalSize()
         self._counters = counters
         self._events = events
 
@@ -46,6 +63,11 @@ class Target:
             return None
         return TargetWentDown(at_s=self.breaker.down_since_s, reason=self.breaker.reason)
 
+    @property
+    def records_max(self) -> float:
+        """The most records that a new tuple should have."""
+        return self._size.records_max
+
     def has_room(self, in_flight: int, now_s: float) -> bool:
         """Whether one more tuple may be sent."""
         if self.breaker.is_down:
@@ -58,25 +80,30 @@ class Target:
             self.breaker.note_asked(now_s)
 
     def on_refused(
-        self,
-        tuple_id: int,
-        *,
-        sent_at_s: float,
-        in_flight: int,
-        slots: int,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
+        self, flow_tuple: FlowTuple, refusal: Refused, *, slots: int, now_s: float
     ) -> bool:
         """It had no room, or is away; return whether it counts as down from now on."""
         self.is_troubled = True
+        if refusal.done:  # it took some: it is full, not down
+            self._size.on_refused(refusal.done, now_s)
+            self.dismiss("", now_s)
         before = self._cap.cap
         if not self.breaker.is_down and self._cap.on_refused(
-            sent_at_s=sent_at_s, in_flight=in_flight, slots=slots, now_s=now_s
+            sent_at_s=flow_tuple.sent_at_s,
+            in_flight=refusal.in_flight,
+            slots=slots,
+            now_s=now_s,
         ):
-            self._tell_cap(before, f"refused: {reason}", now_s)
+            self._tell_cap(before, refusal.reason, now_s)
+        if refusal.done:
+            return False
         return self._note_failure(
-            tuple_id, slots=slots, reason=reason, is_refusal=True, after_s=after_s, now_s=now_s
+            flow_tuple.tuple_id,
+            slots=slots,
+            reason=refusal.reason,
+            is_refusal=True,
+            after_s=refusal.after_s,
+            now_s=now_s,
         )
 
     def on_failure(self, tuple_id: int, *, slots: int, reason: str, now_s: float) -> bool:
@@ -104,10 +131,16 @@ class Target:
             after_s=after_s,
             now_s=now_s,
         )
-        if went_down:
-            self._cap.forgive()
-            self._events.append(TargetWentDown(at_s=now_s, reason=reason))
-        return went_down
+        return went_down and self._goes_down(now_s)
+
+    def _goes_down(self, now_s: float) -> bool:
+        self._cap.forgive()
+        self._events.append(TargetWentDown(at_s=now_s, reason=self.breaker.reason))
+        return True
+
+    def on_deadline(self, now_s: float) -> bool:
+        """Time passed; return whether it counts as down from now on."""
+        return self.breaker.on_deadline(now_s) and self._goes_down(now_s)
 
     def on_success(self, now_s: float) -> None:
         """A tuple was processed while it was troubled."""
@@ -115,7 +148,8 @@ class Target:
         before = self._cap.cap
         if self._cap.on_success(now_s):
             self._tell_cap(before, "nothing refused any more", now_s)
-        self.is_troubled = self._cap.cap < inf
+        self._size.on_success(now_s)
+        self.is_troubled = self._cap.cap < inf or self._size.records_max < inf
 
     def dismiss(self, reason: str, now_s: float) -> None:
         """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""

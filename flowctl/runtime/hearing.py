@@ -120,7 +120,13 @@ class Hearing:
         reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
         if frame.refused:
             control.core.on_refused(
-                bolt, epoch, frame.tuple_id, reason=reason, after_s=frame.after_s, now_s=now_s
+                bolt,
+                epoch,
+                frame.tuple_id,
+                reason=frame.error,
+                after_s=frame.after_s,
+                now_s=now_s,
+                record_index=frame.record_index,
             )
             return
         outcome = control.core.on_fail(
@@ -146,9 +152,7 @@ class Hearing:
         """The run ends, and what a bolt could not do is left undone for the next."""
         problem, _, remedy = frame.error.partition("\n")
         # Out of flight, but not by a fail: that could put good records into the dead letter.
-        self._control.core.on_refused(
-            bolt, epoch, frame.tuple_id, reason=problem, after_s=None, now_s=now_s
-        )
+        self._control.core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
         field, _, problem = problem.partition(": ")
         self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 

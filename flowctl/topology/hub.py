@@ -252,14 +252,22 @@ class TopologyCore:
         reason: str,
         after_s: float | None,
         now_s: float,
+        record_index: int | None = None,
     ) -> AckOutcome:
         """As in ``SpoutCore``."""
         stage, core = self._place(bolt)
+        records = core.tuple_records(tuple_id)
         outcome = core.on_refused(
-            bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
+            bolt,
+            epoch,
+            tuple_id,
+            reason=reason,
+            after_s=after_s,
+            now_s=now_s,
+            record_index=record_index,
         )
         if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
-            for record in core.tuple_records(tuple_id):
+            for record in records:
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._told.collect(stage, core, now_s)
         return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import selectors
 import socket
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology
 from flowctl.wire import reception
+from flowctl.wire.lobby import Newcomer
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer, Witness
 
@@ -147,11 +149,13 @@ def test_a_handshake_that_fails_in_an_unexpected_way_keeps_no_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = threading.Event()
-    door = reception.Reception(b"key", None, done.set)
-    monkeypatch.setattr(reception, "receive_bolt", fails)
-    ours, theirs = socket.socketpair()
-    door.examine(ours)
-    assert done.wait(10)
+    with selectors.DefaultSelector() as selector:
+        door = reception.Reception(b"key", None, done.set, selector)
+        monkeypatch.setattr(reception, "receive_bolt", fails)
+        ours, theirs = socket.socketpair()
+        newcomer = Newcomer(ours)
+        door._examine(newcomer)
+        assert done.wait(10)
     assert door.arrivals() == [] and door.rejected == 1 and not door._visits
     ours.close()
     theirs.close()

@@ -332,10 +332,10 @@ def test_a_rule_that_gives_something_else_ends_the_run(rule: Any):
 FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
 
 
-def test_a_refusal_names_no_record_and_brings_no_traceback():
+def test_a_refusal_names_the_record_that_it_came_to_and_brings_no_traceback():
     frame = fail_of(FRAME, requests_error(429, **{"Retry-After": "2"}), 0)
     assert (frame.refused, frame.after_s, frame.fatal) == (True, 2.0, False)
-    assert (frame.record_index, frame.traceback) == (None, "")
+    assert (frame.record_index, frame.traceback) == (0, "")
     assert frame.error == "refused (HTTP 429): HTTPError: x"
 
 

@@ -43,6 +43,7 @@ def down(*, bolts: int = 16, records: int = 1_000, **values: object) -> Driver:
     driver = Driver(*BOLTS[:bolts], window_initial=1, **values)
     driver.offer(records)
     refuse_all(driver)
+    driver.wait(0.4)
     return driver
 
 
@@ -106,6 +107,7 @@ def test_what_bolts_have_not_begun_is_taken_back_when_the_target_goes() -> None:
     assert len(emissions) == 20
     for emission in emissions[:4]:
         refuse(driver, emission)
+    driver.wait(0.4)
     ordered = {tuple_id for order in driver.orders() for tuple_id in order.tuple_ids}
     assert ordered == {emission.tuple_id for emission in emissions[4:]}
 
@@ -117,11 +119,11 @@ def test_the_first_success_ends_it() -> None:
     driver.wait(0.1)
     driver.ack(emission)
     (back,) = driver.events(TargetCameBack)
-    assert back.down_s == pytest.approx(0.6) and back.asked == 1
+    assert back.down_s == pytest.approx(1.0) and back.asked == 1
     assert driver.core.target_down is None
     driver.wait(2.0)  # rests are over
     assert len(driver.emit()) >= 16
-    assert driver.core.counters.target_down_s == pytest.approx(0.6)
+    assert driver.core.counters.target_down_s == pytest.approx(1.0)
 
 
 def test_after_the_budget_the_run_has_to_end() -> None:
@@ -168,6 +170,66 @@ def test_a_process_that_never_worked_fails_at_once() -> None:
         driver.wait(1.0)
     assert driver.core.gave_up is not None
     assert not driver.events(TargetWentDown)
+
+
+def test_a_process_that_never_worked_does_not_empty_the_source_into_the_dead_letter() -> None:
+    driver = Driver(*BOLTS[:4], retry_attempts_max=2, has_dead_letter=True)
+    driver.offer(1_000)
+    letters = 0
+    for _ in range(100):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+        while (letter := driver.core.poll_dead()) is not None:
+            letters += 1
+            driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
+        if driver.core.gave_up is not None:
+            break
+    assert driver.core.gave_up is not None, "the run has to end"
+    assert "nothing has succeeded" in driver.core.gave_up.reason
+    assert letters <= 8
+
+
+@pytest.mark.parametrize("a_second", [1, 10, 100])
+def test_a_limit_of_calls_a_second_is_gone_through_though_tuples_are_larger(a_second: int) -> None:
+    """A token bucket: each record is a call, and the call that finds it empty is refused."""
+    driver = Driver(*BOLTS[:4], tuple_records_max=25, window_initial=2)
+    driver.checks = False
+    records = 20 * a_second
+    driver.offer(records)
+    driver.end()
+    done: set[object] = set()
+    calls = 0
+    tokens, filled_at_s = float(a_second), 0.0
+    while not driver.core.is_drained:
+        assert driver.clock() < 120, f"{len(done)} of {records} done"
+        for emission in driver.emit():
+            for index, record in enumerate(emission.records):
+                now_s = driver.clock()
+                tokens = min(a_second, tokens + (now_s - filled_at_s) * a_second)
+                filled_at_s = now_s
+                if tokens < 1:
+                    driver.core.on_refused(
+                        emission.bolt,
+                        1,
+                        emission.tuple_id,
+                        reason="429",
+                        after_s=1.0,
+                        now_s=now_s,
+                        record_index=index,
+                    )
+                    break
+                tokens -= 1
+                calls += 1
+                done.add(record.position)
+            else:
+                driver.ack(emission)
+        driver.wait(0.05)
+    assert len(done) == records
+    assert calls <= 2.5 * records, "not many records are called again and again"
+    assert driver.core.counters.failed == 0
+    if a_second > 1:  # one that takes a call a second looks as if it were down now and then
+        assert not driver.events(TargetWentDown), "it is full, not down"
 
 
 def test_bad_records_at_the_end_of_a_job_do_not_look_like_a_target_that_is_down() -> None:
