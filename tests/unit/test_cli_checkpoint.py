@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.cli import adapters
+from flowctl import adapters
 from flowctl.cli.checkpoint import checkpoint
 from flowctl.cli.positions import position_of, shown
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
