@@ -372,6 +372,6 @@ class TestSinks:
 
 
 def test_a_missing_adapter_says_how_to_get_it() -> None:
-    with pytest.raises(ConfigError, match=r'pip install "flowctl-spark\[redis\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'flowctl-spark\[redis\]'"):
         adapters.load_adapter("flowctl_no_such_adapter", "redis")
     assert "flowctl_no_such_adapter" not in sys.modules
