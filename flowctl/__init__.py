@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from flowctl.instrumentation.snapshot import Report
     from flowctl.ports import CheckpointStore, FlowProducer, SourceChunk
+    from flowctl.runtime.iterables import Records
     from flowctl.runtime.spout import FlowControlSpout
 
 __version__ = "0.1.0"
@@ -57,6 +58,7 @@ __all__ = [
     "Position",
     "ProcessError",
     "Record",
+    "Records",
     "Report",
     "RetryLater",
     "Settings",
@@ -77,6 +79,7 @@ _ELSEWHERE = {
     "LocalBolts": "flowctl.bolts.local",
     "Position": "flowctl.core.records",
     "Record": "flowctl.core.records",
+    "Records": "flowctl.runtime.iterables",
     "Report": "flowctl.instrumentation.snapshot",
     "Settings": "flowctl.config",
     "SourceChunk": "flowctl.ports",

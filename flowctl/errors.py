@@ -76,6 +76,18 @@ class ConfigError(JobError):
         super().__init__(f"{field}: {problem}", remedy=remedy)
 
 
+class MissingExtraError(ConfigError, ImportError):
+    """A package is missing that an optional install brings; also Python's own ``ImportError``.
+
+    ``extra`` is the name of that install; ``or_else`` is what else would do.
+    """
+
+    def __init__(self, field: str, package: str, extra: str, *, or_else: str = "") -> None:
+        remedy = f"Run: pip install 'flowctl-spark[{extra}]'{or_else}"
+        super().__init__(field, f"{package} is not installed.", remedy=remedy)
+        self.extra = extra
+
+
 class UnrunnableError(ConfigError):
     """``process`` hands back work instead of doing it, or can't be used at all.
 

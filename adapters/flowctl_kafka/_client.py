@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import ConfigError, MissingExtraError, SourceError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -38,11 +38,7 @@ def make_consumer(
     try:
         from confluent_kafka import Consumer, KafkaException
     except ImportError:
-        raise ConfigError(
-            "KafkaTopics",
-            "confluent-kafka is not installed.",
-            remedy="pip install 'flowctl-spark[kafka]'",
-        ) from None
+        raise MissingExtraError("KafkaTopics", "confluent-kafka", "kafka") from None
     for name in _OURS:
         if name in config:
             raise ConfigError(

@@ -39,6 +39,7 @@ from urllib.parse import quote
 
 from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis.binary import ServerBinary, find_binary
+from flowctl_redis.faults import expected
 from flowctl_redis.locks import held, try_lock, wait_for_lock
 
 # An unix socket's path is limited to 104 bytes (macOS) or 108 (Linux), the final NUL included.
@@ -90,8 +91,10 @@ class EmbeddedServer:
         """Return the URL of the running server, started if there is none.  Idempotent.
 
         Raises :class:`CheckpointUnavailableError` when no program is found, the directory
-        can't be used, or the server doesn't come up.
+        can't be used, or the server doesn't come up, and :class:`flowctl.errors.MissingExtraError`
+        without redis-py, before a server is started that nobody could stop.
         """
+        expected()
         with self._lock:
             if self._lease is not None and self._ask("PING"):
                 return self.url

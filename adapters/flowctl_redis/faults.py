@@ -8,8 +8,8 @@ from __future__ import annotations
 from flowctl.errors import (
     CheckpointCorruptError,
     CheckpointUnavailableError,
-    ConfigError,
     EnvironmentFault,
+    MissingExtraError,
 )
 from flowctl_redis.schema import to_text
 
@@ -76,11 +76,7 @@ def expected() -> tuple[type[Exception], ...]:
     try:
         from redis.exceptions import RedisError
     except ModuleNotFoundError:
-        raise ConfigError(
-            "redis",
-            "redis-py is not installed.",
-            remedy='Run: pip install "flowctl-spark[redis]"',
-        ) from None
+        raise MissingExtraError("redis", "redis-py", "redis") from None
     return RedisError, OSError
 
 

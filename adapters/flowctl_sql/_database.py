@@ -109,6 +109,13 @@ class Callback:
 def _path_of(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if scheme != "sqlite" or not separator:
+        if scheme.partition("+")[0] in ("postgres", "postgresql"):
+            raise ConfigError(
+                "url",
+                f"{scheme} is not built in.",
+                remedy="Run: pip install 'psycopg[binary]', and pass"
+                " connect=lambda: psycopg.connect(URL) in the URL's place.",
+            )
         raise ConfigError(
             "url",
             f"{scheme or url!r} is not built in.",

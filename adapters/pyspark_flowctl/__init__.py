@@ -29,7 +29,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_ELSEWHERE[name]), name)
+    try:
+        value = getattr(import_module(_ELSEWHERE[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        from flowctl.errors import MissingExtraError
+
+        raise MissingExtraError(name, "pyspark", "spark") from None
     globals()[name] = value
     return value
 

@@ -120,10 +120,16 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
     return outcome.remedy or "See the log of the Spark executors."
 
 
+# What Spark's own Python code needs for bolts on Spark Connect.
+_OF_SPARK = ("grpc", "pandas", "py4j", "pyarrow", "pyspark")
+
+
 def _install(module: str) -> str:
     top = module.partition(".")[0]
     if top == "flowctl":
         return "Install flowctl on every Spark worker: pip install flowctl-spark."
+    if top in _OF_SPARK:
+        return "Run on every Spark worker: pip install 'flowctl-spark[spark]'"
     return (
         f"Install {top!r} on every Spark worker, or ship it with spark.submit.pyFiles or "
         "addPyFile; a module of your own can also move into the job's file."
@@ -132,6 +138,8 @@ def _install(module: str) -> str:
 
 # The last line of a Python traceback: "package.SomeError: text".
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
+# Python's words, and those of Spark where it looks for a package that it needs.
+_MISSING = re.compile(r"No module named '([\w.]+)'|(\w+)(?: >= [\w.]+)? must be installed")
 _CRASHED = (
     "Python worker exited unexpectedly",
     "ExecutorLostFailure",
@@ -150,8 +158,19 @@ def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
         return Outcome(kind="crashed", lived_s=lived_s)
     if found := _PYTHON_ERROR.findall(text.partition("\n\tat ")[0]):
         name, detail = found[-1]
-        return Outcome(kind="spark", error=name.rpartition(".")[2], detail=detail, lived_s=lived_s)
+        return Outcome(
+            kind="spark",
+            error=name.rpartition(".")[2],
+            detail=detail,
+            module=_module_missing(detail),
+            lived_s=lived_s,
+        )
     return Outcome(kind="spark", detail=_first_lines(text), lived_s=lived_s)
+
+
+def _module_missing(detail: str) -> str | None:
+    found = _MISSING.search(detail)
+    return None if found is None else (found[1] or found[2]).lower()
 
 
 def _first_lines(text: str) -> str:

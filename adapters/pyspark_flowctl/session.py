@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, EnvironmentFault, MissingExtraError
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 
@@ -116,7 +116,10 @@ def _start(master: str | None, slots_wanted: int) -> Any:
     from pyspark.sql import SparkSession
 
     if master is not None and master.startswith("sc://"):
-        return SparkSession.builder.remote(master).getOrCreate()
+        try:
+            return SparkSession.builder.remote(master).getOrCreate()
+        except ImportError as error:  # Connect needs pandas, pyarrow and grpc; Spark says which
+            raise _not_installed(error) from error
     from pyspark_flowctl.java import ensure_java
 
     ensure_java()
@@ -124,12 +127,18 @@ def _start(master: str | None, slots_wanted: int) -> Any:
         with _workers_use_this_python():
             start_jvm(settings := _settings(master, slots_wanted))
             return SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    except ImportError as error:
+        raise _not_installed(error) from error
     except Exception as error:
         text = str(error).partition("\n")[0]
         raise EnvironmentFault(
             f"Spark did not start on {master or 'this machine'}: {text}",
             remedy="Run `flowctl doctor`; the lines above may say more.",
         ) from error
+
+
+def _not_installed(error: ImportError) -> MissingExtraError:
+    return MissingExtraError("spark", f"what Spark needs ({error})", "spark")
 
 
 def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from flowctl.bolts.callables import check_process
@@ -27,8 +28,8 @@ class LocalBolts:
     The bolts share one interpreter: they help where ``process`` waits, not where it computes.
     A plain ``process`` may be called from several threads at once; an ``async def`` runs as tasks
     of an event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals
-    of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  Start
-    once.
+    of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  One
+    object serves one run at a time, and any number one after the other.
     """
 
     def __init__(
@@ -50,9 +51,7 @@ class LocalBolts:
         self._prefix = prefix
         self._process = process
         self._refusal = refusal
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._running: dict[str, FlowControlBolt] = {}
+        self._run: _Run | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -65,16 +64,53 @@ class LocalBolts:
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         """Start the bolts and return; what dies comes back after a pause."""
-        for bolt in self.names:
+        if self._run is not None:
+            raise ConfigError(
+                "bolts",
+                "these LocalBolts are at work in another run.",
+                remedy="Give each spout LocalBolts of its own, or wait until the other run ends.",
+            )
+        bolt_of = partial(
+            FlowControlBolt,
+            endpoint,
+            process=self._process,
+            slots=self.slots,
+            refusal=self._refusal,
+        )
+        self._run = _Run(bolt_of, notify)
+        self._run.start(self.names)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End all bolts; a call of ``process`` that outlasts ``timeout_s`` is left behind.
+
+        Does nothing if the bolts were not started.
+        """
+        run, self._run = self._run, None
+        if run is not None:
+            run.stop(timeout_s)
+
+
+class _Run:
+    """From one start to its stop: a bolt that is left behind there never joins the next run."""
+
+    def __init__(
+        self, bolt_of: Callable[[str], FlowControlBolt], notify: Callable[[BoltNotice], None]
+    ) -> None:
+        self._bolt_of = bolt_of
+        self._notify = notify
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._running: dict[str, FlowControlBolt] = {}
+
+    def start(self, bolts: Sequence[str]) -> None:
+        for bolt in bolts:
             name = f"flowctl-bolt-{bolt}"
-            supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
-            arguments = (endpoint, bolt, notify)
-            thread = threading.Thread(target=supervise, args=arguments, name=name, daemon=True)
+            supervise = guarded(self._supervise, name=name, on_death=all_fatal(self._notify))
+            thread = threading.Thread(target=supervise, args=(bolt,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def stop(self, *, timeout_s: float) -> None:
-        """End all bolts; a call of ``process`` that outlasts ``timeout_s`` is left behind."""
+    def stop(self, timeout_s: float) -> None:
         self._stopping.set()
         for bolt in list(self._running.values()):
             bolt.cancel()
@@ -82,17 +118,15 @@ class LocalBolts:
         for thread in self._threads:
             thread.join(max(deadline_s - time.monotonic(), 0))
 
-    def _supervise(
-        self, endpoint: Endpoint, bolt: str, notify: Callable[[BoltNotice], None]
-    ) -> None:
-        notify(BoltNotice(bolt, "starting"))
+    def _supervise(self, bolt: str) -> None:
+        self._notify(BoltNotice(bolt, "starting"))
         pause_s = _RESTART_PAUSE_FIRST_S
         while not self._stopping.is_set():
             began_at_s = time.monotonic()
             try:
-                detail = self._run_once(endpoint, bolt)
+                detail = self._run_once(bolt)
             except (AuthenticationError, WireError) as error:
-                notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
+                self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
             except BaseException as error:  # also what user code raised to end its thread
                 detail = f"{type(error).__name__}: {error}"
@@ -100,15 +134,13 @@ class LocalBolts:
                 return
             if time.monotonic() - began_at_s > _WELL_AFTER_S:
                 pause_s = _RESTART_PAUSE_FIRST_S
-            notify(BoltNotice(bolt, "restarting", detail))
+            self._notify(BoltNotice(bolt, "restarting", detail))
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RESTART_PAUSE_MAX_S)
 
-    def _run_once(self, endpoint: Endpoint, bolt: str) -> str | None:
+    def _run_once(self, bolt: str) -> str | None:
         """Be the bolt for one connection: why it must come back, or None if it need not."""
-        running = FlowControlBolt(
-            endpoint, bolt, self._process, slots=self.slots, refusal=self._refusal
-        )
+        running = self._bolt_of(bolt)
         self._running[bolt] = running
         if self._stopping.is_set():  # stop() may have looked just before
             return None

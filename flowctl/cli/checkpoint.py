@@ -217,7 +217,7 @@ def _said(spec: str, job: str, forgot: bool | None) -> str:
 
 @contextmanager
 def _store(url: str | None) -> Iterator[Any]:
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     adapter = load_adapter("flowctl_redis", "redis")
     if not url and not adapter.DEFAULT_DATA_DIR.exists():

@@ -265,7 +265,7 @@ def parse_age_s(text: str) -> float:
 
 def _files(directory: Path | None, file: Path | None, job: str | None) -> list[Any]:
     """The files that may hold letters of ``job``; None: of any."""
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     adapter = load_adapter("flowctl_files.dead_letter", "files")
     if directory is not None and file is not None:

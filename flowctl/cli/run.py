@@ -167,14 +167,14 @@ def _checked(limit: str) -> str:
 
 
 def _letters_in(directory: Path) -> Any:
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     return load_adapter("flowctl_files", "files").FileDeadLetter(directory)
 
 
 def _tell_of_waiting_letters(job: str) -> None:
     """Letters that were to be processed in this run are not, as it has no dead letter."""
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     letters = load_adapter("flowctl_files", "files").FileDeadLetter()
     try:
@@ -190,7 +190,7 @@ def _tell_of_waiting_letters(job: str) -> None:
 
 
 def _redis(url: str) -> Any:
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     return load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
 

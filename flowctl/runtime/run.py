@@ -151,6 +151,8 @@ class Run:
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
             self._view.message(resume_line(self._restored))
+        if not self.control.store_survives:
+            self._view.message("the checkpoint is in memory only: after a kill the job starts over")
         if self._listening is not None:
             self._listening.opened(self._job, self._restored)
         if isinstance(self._producer, SharingProducer):

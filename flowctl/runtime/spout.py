@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,9 +30,9 @@ from flowctl.ports import (
 )
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.manual import HandDriven
+from flowctl.runtime.parts import bolts_of, producer_of, store_of
 from flowctl.runtime.run import Run
 
-PRODUCER_CALLS = ("partitions", "open", "poll", "close", "progress", "attach", "keep")
 _LISTENER_CALLS = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
 _NAME_MAX = 200  # as a file name or a Redis key it should still be readable
 
@@ -49,6 +49,8 @@ class Interrupted(KeyboardInterrupt):
 class FlowControlSpout(HandDriven):
     """Reads ``producer``, hands tuples to ``bolts``, keeps the position in ``checkpoint``.
 
+    ``producer`` may also be a list or another iterable (:class:`flowctl.Records`), ``checkpoint``
+    the URL of a Redis server; without one a new process starts over.
     ``name`` is the checkpoint's key: a run with the same name goes on where the last one ended,
     and two at once fence each other (the older stops).  ``dead_letter`` keeps what can't be
     processed; without one the run fails there.  ``listener`` is told what becomes of tuples.  The
@@ -62,9 +64,9 @@ class FlowControlSpout(HandDriven):
         self,
         *,
         name: str,
-        producer: FlowProducer,
+        producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         bolts: Bolts,
-        checkpoint: CheckpointStore,
+        checkpoint: CheckpointStore | str | None = None,
         settings: Settings | None = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
@@ -75,26 +77,23 @@ class FlowControlSpout(HandDriven):
             )
         super().__init__()
         self.name = name
-        self.producer = producer
-        self.bolts = bolts
-        self.checkpoint = checkpoint
+        self.producer = producer_of(producer)
+        self.bolts = bolts_of(bolts)
+        self.checkpoint = store_of(checkpoint)
         self.settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
-        self._refuse_async_parts()
+        self._check_parts()
         self._end_run: Callable[[FlowctlError], None] = lambda error: None
         self._death: FlowctlError | None = None
 
-    def _refuse_async_parts(self) -> None:
-        """Raise :class:`ConfigError` for methods that nothing would await."""
-        for part, methods, field in (
-            (self.producer, PRODUCER_CALLS, "producer"),
-            (self.bolts, ("listen_host", "start", "stop"), "bolts"),
-            (self.checkpoint, ("acquire", "load", "save", "close"), "checkpoint"),
-            (self.dead_letter, ("dead_letter", "close"), "dead_letter"),
-            (self.listener, _LISTENER_CALLS, "listener"),
-        ):
-            refuse_async(part, methods, field)
+    def _check_parts(self) -> None:
+        """Raise :class:`ConfigError` for parts that can't be used; take a list, a URL."""
+        self.producer = producer_of(self.producer)
+        self.bolts = bolts_of(self.bolts)
+        self.checkpoint = store_of(self.checkpoint)
+        refuse_async(self.dead_letter, ("dead_letter", "close"), "dead_letter")
+        refuse_async(self.listener, _LISTENER_CALLS, "listener")
 
     def run(
         self,
@@ -111,7 +110,7 @@ class FlowControlSpout(HandDriven):
         acked was saved, with the report as their attribute ``report``.  ``report_path`` gets the
         report as JSON, however the run ends.
         """
-        self._refuse_async_parts()  # they may have been replaced
+        self._check_parts()  # they may have been replaced
         shown = _view(view)
         run: Run | None = None
         interrupts = Interrupts()

@@ -16,7 +16,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
-from flowctl.runtime.spout import PRODUCER_CALLS
+from flowctl.runtime.parts import PRODUCER_CALLS
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob

@@ -13,7 +13,7 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from flowctl.errors import AuthenticationError, ConfigError
+from flowctl.errors import AuthenticationError, MissingExtraError
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +28,7 @@ _DAYS_AFTER: Final = 3650
 def spout_context() -> tuple[ssl.SSLContext, str]:
     """Make a certificate; return the spout's context and the certificate (PEM) to pin.
 
-    Raises :class:`ConfigError` when the ``cryptography`` package is missing.
+    Raises :class:`MissingExtraError` when the ``cryptography`` package is missing.
     """
     import ssl
 
@@ -84,10 +84,11 @@ def _make_certificate() -> tuple[str, bytes]:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise ConfigError(
+        raise MissingExtraError(
             "listen.tls",
-            "TLS needs the cryptography package.",
-            remedy="pip install 'flowctl-spark[tls]', or set listen.tls=off in a trusted network.",
+            "cryptography, which TLS needs,",
+            "tls",
+            or_else=", or set listen.tls=off in a trusted network.",
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.cli import adapters
+from flowctl import adapters
 from flowctl.cli.checkpoint import checkpoint
 from flowctl.cli.positions import position_of, shown
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
@@ -372,6 +372,6 @@ class TestSinks:
 
 
 def test_a_missing_adapter_says_how_to_get_it() -> None:
-    with pytest.raises(ConfigError, match=r'pip install "flowctl-spark\[redis\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'flowctl-spark\[redis\]'"):
         adapters.load_adapter("flowctl_no_such_adapter", "redis")
     assert "flowctl_no_such_adapter" not in sys.modules

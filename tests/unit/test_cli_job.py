@@ -18,7 +18,7 @@ from flowctl import FlowControlSpout, LocalBolts
 from helper_of_job import work
 def make():
     bolts = LocalBolts(work, count=1)
-    return FlowControlSpout(name="j", producer=None, bolts=bolts, checkpoint=None)
+    return FlowControlSpout(name="j", producer=[1], bolts=bolts)
 spout = make()
 number = 7
 def other():

@@ -24,6 +24,7 @@ PAGES = [
     *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
     *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
+    "docs/testing.md",
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 22  # it is called the twenty-line job; empty lines don't count

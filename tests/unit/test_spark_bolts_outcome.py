@@ -15,6 +15,7 @@ from pyspark_flowctl.outcome import (
     Restart,
     RestartPolicy,
     from_spark,
+    remedy_for,
 )
 
 ENDPOINT = Endpoint(host="10.0.0.1", port=4711, key=b"secret", job="test")
@@ -76,7 +77,11 @@ def test_a_stranger_at_the_port_gives_up_at_once(error: str) -> None:
 
 @pytest.mark.parametrize(
     ("module", "said"),
-    [("flowctl.bolts", "pip install flowctl-spark"), ("numpy.linalg", "'numpy'")],
+    [
+        ("flowctl.bolts", "pip install flowctl-spark"),
+        ("numpy.linalg", "'numpy'"),
+        ("pyarrow", "[spark]"),
+    ],
 )
 def test_a_missing_module_is_named_in_the_remedy(module: str, said: str) -> None:
     decide = policy().after
@@ -114,6 +119,20 @@ def test_an_error_of_python_is_quoted_without_java() -> None:
     assert (outcome.kind, outcome.error) == ("spark", "PySparkRuntimeError")
     assert outcome.detail.startswith("[PYTHON_VERSION_MISMATCH] Python in worker")
     assert "\tat " not in outcome.detail
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ModuleNotFoundError: No module named 'pyarrow.lib'",
+        "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= "
+        "18.0.0 must be installed; however, it was not found.",
+    ],
+)
+def test_what_spark_misses_on_a_worker_is_named(line: str) -> None:
+    outcome = from_spark(Exception(f"Job aborted\n{line}\n\tat org.x(Y)"), gone=False, lived_s=1.0)
+    assert (outcome.module or "").partition(".")[0] == "pyarrow"
+    assert "pip install 'flowctl-spark[spark]'" in remedy_for(outcome, ENDPOINT)
 
 
 def test_any_other_failure_is_cut_short() -> None:

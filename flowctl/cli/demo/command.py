@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowctl.cli.adapters import load_adapter
+from flowctl.adapters import load_adapter
 from flowctl.cli.demo import weblog
 from flowctl.cli.demo.plan import JOB, Places, Plan
 from flowctl.cli.run import view_mode

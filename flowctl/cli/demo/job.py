@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flowctl.cli.adapters import load_adapter
+from flowctl.adapters import load_adapter
 from flowctl.cli.demo import journal
 from flowctl.cli.demo.plan import JOB, SLOW_FACTOR, Places, Plan
 from flowctl.cli.demo.work import SCHEMA, Work

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from flowctl.cli.adapters import load_adapter
+from flowctl.adapters import load_adapter
 from flowctl.cli.demo import journal
 from flowctl.cli.demo.plan import JOB, Places, Plan
 from flowctl.errors import EnvironmentFault

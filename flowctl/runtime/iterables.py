@@ -1,0 +1,197 @@
+"""Records: the values of any iterable as a source."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from typing import Any, Final
+
+from flowctl.core.records import Checkpoint, Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl.ports import SourceChunk, SourceProgress
+
+# poll has some 100 ms: a slow generator hands over what it has given by then.
+_POLL_S: Final = 0.05
+_NEW_ITERATOR: Final = "Give a list, or a function that returns a new iterator: Records(read_rows)."
+
+
+_OTHER_SOURCE: Final = (
+    "Another source used this job's name: choose another name or clear the checkpoint."
+)
+
+
+class Records:
+    """The values of an iterable, one record each: a :class:`flowctl.ports.FlowProducer`.
+
+    ``values`` is a list or anything else that can be iterated more than once, or a function
+    without arguments, such as a generator function, that returns an iterator.  There is one
+    partition; the position of a record is its place in ``values``, from 0.
+
+    A resumed run skips the values that are done, so ``values`` must give the same values in the
+    same order; more may follow at the end.  A generator is read again up to there.  An iterator
+    that can be read once serves one run; a second one is refused.
+
+    Where ``values`` has a length, ``progress`` tells how much of it was read.
+    """
+
+    def __init__(
+        self, values: Iterable[Any] | Callable[[], Iterable[Any]], *, partition: str = "records"
+    ) -> None:
+        _check(values)
+        if not partition:
+            raise ConfigError("partition", "is empty.", remedy="Give a name, or leave it out.")
+        self._values = values
+        self._partition = partition
+        self._rest: Iterator[Any] = iter(())
+        self._read_from: Iterator[Any] | None = None  # what was read from last, now or before
+        self._error: Exception | None = None  # of ``values``, after the records before it
+        self._next = self._start = 0  # positions: of the next value, of the first that is not done
+        if isinstance(values, Sized):
+            self.progress = self._progress
+
+    def partitions(self) -> Sequence[str]:
+        """The one partition."""
+        return [self._partition]
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """Get ready to read on; :class:`SourceError` for an iterator that was read before."""
+        self.close()
+        self._error = None
+        self._start = self._first_undone(checkpoint)
+        self._next = 0
+        values = self._values
+        if isinstance(values, list | tuple | range):  # no need to walk over what is done
+            self._next = self._start
+            self._rest = (values[place] for place in range(self._next, len(values)))
+            return
+        self._rest = iter(values if isinstance(values, Iterable) else values())
+        if self._rest is self._read_from:
+            raise SourceError(
+                f"the producer's {type(self._rest).__name__} can be read once, and an earlier run"
+                " read from it.",
+                remedy=_NEW_ITERATOR,
+            )
+
+    def _first_undone(self, checkpoint: Checkpoint) -> int:
+        saved = checkpoint.partitions.get(self._partition)
+        position = saved.position if saved is not None else None
+        if position is None:
+            return 0
+        if not isinstance(position, int):
+            raise SourceError(
+                f"{self._partition}: the checkpoint's position {position!r} is not a place in an"
+                " iterable.",
+                remedy=_OTHER_SOURCE,
+            )
+        if isinstance(self._values, Sized) and position >= len(self._values):
+            raise self._too_few(len(self._values), position + 1)
+        return position + 1
+
+    def _too_few(self, there: int, done: int) -> SourceError:
+        return SourceError(
+            f"{self._partition}: there are {there} values, but {done} are done by the checkpoint.",
+            remedy=_OTHER_SOURCE,
+        )
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return the next values; see :class:`flowctl.ports.FlowProducer`."""
+        records: list[Record] = []
+        until_s = time.monotonic() + _POLL_S
+        while len(records) < max_records and self._error is None:
+            try:
+                self._read_from = self._rest
+                value = next(self._rest)
+            except StopIteration:
+                if self._next < self._start:
+                    raise self._too_few(self._next, self._start) from None
+                return SourceChunk(self._partition, records) if records else None
+            except Exception as error:  # for the next call too: it would look like the end
+                self._error = error
+                break
+            if self._next >= self._start:
+                records.append(Record(self._next, value))
+            self._next += 1
+            if time.monotonic() > until_s:
+                break
+        if self._error is not None and not records:
+            raise self._error
+        return SourceChunk(self._partition, records)
+
+    def close(self) -> None:
+        """Let go of the iterator; a generator's ``finally`` runs."""
+        rest, self._rest = self._rest, iter(())
+        # Not one that was given: its owner may want to go on with it.
+        if rest is not self._values and inspect.isgenerator(rest):
+            rest.close()
+
+    def _progress(self) -> SourceProgress:
+        """Values read and values there are; from any thread."""
+        assert isinstance(self._values, Sized)
+        done = max(self._next, self._start)
+        return SourceProgress(done, max(len(self._values), done), "records")
+
+
+def _check(values: Any) -> None:
+    """Raise :class:`ConfigError` for what would not give the records that were meant."""
+    problem, remedy = _problem(values)
+    if problem:
+        raise ConfigError("values", problem, remedy=remedy)
+
+
+def _problem(values: Any) -> tuple[str, str]:
+    kind = type(values).__name__
+    if (remedy := remedy_for_frame(values)) is not None:
+        return f"a {remedy[0]} is not read as records.", remedy[1]
+    if isinstance(values, str | bytes | bytearray | os.PathLike):
+        return (
+            f"a {kind} is one value.",
+            "For the lines of a file: flowctl_files.TextLines(path). For one record: [value].",
+        )
+    if isinstance(values, Mapping):
+        return f"a {kind} gives its keys only.", "Give list(values.items()) or list(values)."
+    if isinstance(values, Set) and not hasattr(values, "mapping"):  # views of a dict have an order
+        return (
+            f"a {kind} has no order that a resumed run could rely on.",
+            "Give sorted(values).",
+        )
+    if inspect.isasyncgenfunction(values) or inspect.iscoroutinefunction(values):
+        return f"{values.__qualname__} is async, and nothing would await it.", _NEW_ITERATOR
+    if isinstance(values, Iterable):
+        return "", ""
+    if not callable(values) or isinstance(values, type):
+        return f"a {kind} can't be iterated.", _NEW_ITERATOR
+    try:
+        inspect.signature(values).bind()
+    except TypeError as error:
+        name = getattr(values, "__qualname__", kind)
+        return f"{name} can't be called without arguments: {error}.", _NEW_ITERATOR
+    except ValueError:  # some builtins tell nothing of their arguments
+        pass
+    return "", ""
+
+
+_FRAMES: Final = {
+    "pandas": ("pandas DataFrame", 'Give df.to_dict("records"): one dict a row.'),
+    "polars": ("polars DataFrame", "Give df.to_dicts(): one dict a row."),
+    "pyspark": (
+        "Spark DataFrame",
+        'Write it with df.write.json("DIR") and read it with'
+        ' flowctl_files.TextLines("DIR/*.json"); or, if it fits into the driver\'s memory, give'
+        " [row.asDict() for row in df.collect()].",
+    ),
+}
+
+
+def remedy_for_frame(value: Any) -> tuple[str, str] | None:
+    """Return what kind of DataFrame ``value`` is and what to give instead; None: it is none.
+
+    By name: none of these libraries is imported for it.
+    """
+    for kind in type(value).__mro__:
+        if kind.__name__ in ("DataFrame", "LazyFrame"):
+            found = _FRAMES.get(kind.__module__.partition(".")[0])
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,122 @@
+"""The parts that a spout is given: what has one obvious meaning is taken, the rest is named."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from flowctl.adapters import load_adapter
+from flowctl.bolts.callables import refuse_async
+from flowctl.errors import ConfigError
+from flowctl.ports import Bolts, CheckpointStore, FlowProducer
+from flowctl.runtime.iterables import Records, remedy_for_frame
+from flowctl.runtime.memory_store import MemoryCheckpointStore
+
+_NEEDED: Final = ("partitions", "open", "poll", "close")
+PRODUCER_CALLS: Final = (*_NEEDED, "progress", "attach", "keep")
+_BOLTS_CALLS: Final = ("listen_host", "start", "stop")
+_STORE_CALLS: Final = ("acquire", "load", "save", "close")
+_STORE_NEEDED: Final = (*_STORE_CALLS, "jobs", "rewind", "clear")
+_REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+
+
+def producer_of(given: Any) -> FlowProducer:
+    """Return ``given``, or :class:`Records` of an iterable or a generator function.
+
+    Raises :class:`ConfigError` for anything that is no producer, with the methods that it lacks.
+    """
+    refuse_async(given, PRODUCER_CALLS, "producer")
+    _refuse_class("producer", given)
+    if isinstance(given, FlowProducer):
+        return given
+    if (frame := remedy_for_frame(given)) is not None:
+        raise ConfigError("producer", f"a {frame[0]} is not a producer.", remedy=frame[1])
+    if isinstance(given, str | bytes | os.PathLike):
+        raise ConfigError(
+            "producer",
+            f"{kind_of(given)} is not a producer.",
+            remedy="For the lines of files: flowctl_files.TextLines(path).",
+        )
+    # One that can be polled was meant as a producer, even if it can be iterated as well.
+    if not hasattr(given, "poll") and (
+        isinstance(given, Iterable) or inspect.isgeneratorfunction(given)
+    ):
+        try:
+            return Records(given)
+        except ConfigError as error:
+            problem = error.problem.removeprefix(f"{error.field}: ")
+            raise ConfigError("producer", problem, remedy=error.remedy) from None
+    raise ConfigError(
+        "producer",
+        f"{kind_of(given)} is not a producer: {_lacks(given, _NEEDED)}.",
+        remedy="Give a source such as flowctl_files.TextLines, a list or flowctl.Records(values),"
+        " or an object with the methods of flowctl.FlowProducer.",
+    )
+
+
+def bolts_of(given: Any) -> Bolts:
+    """Return ``given``; raise :class:`ConfigError` for a function, or what else is not bolts."""
+    refuse_async(given, _BOLTS_CALLS, "bolts")
+    _refuse_class("bolts", given)
+    missing = _lacks(given, (*_BOLTS_CALLS, "count"))
+    if missing:
+        name = getattr(given, "__name__", None) if callable(given) else None
+        shown = name if isinstance(name, str) and name.isidentifier() else "load"
+        what = "a function" if name else kind_of(given)
+        raise ConfigError(
+            "bolts",
+            f"{what} does not run bolts: {missing}.",
+            remedy=f"Give LocalBolts({shown}, count=4) or SparkBolts({shown}).",
+        )
+    return cast("Bolts", given)
+
+
+def store_of(given: Any) -> CheckpointStore:
+    """Return ``given``, the store of a Redis URL, or for None one in memory.
+
+    The adapter for Redis is imported only for a URL.
+    """
+    if given is None:
+        return MemoryCheckpointStore()
+    if isinstance(given, str):
+        if not given.startswith(_REDIS_SCHEMES):
+            raise ConfigError(  # not quoted: it may hold a password
+                "checkpoint",
+                f"the text does not begin with one of {', '.join(_REDIS_SCHEMES)}",
+                remedy='Example: checkpoint="redis://host:6379/0"',
+            )
+        given = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(given)
+    refuse_async(given, _STORE_CALLS, "checkpoint")
+    _refuse_class("checkpoint", given)
+    if missing := _lacks(given, _STORE_NEEDED):
+        raise ConfigError(
+            "checkpoint",
+            f"{kind_of(given)} is not a checkpoint store: {missing}.",
+            remedy='Give a URL such as "redis://host:6379/0", or flowctl_redis.RedisCheckpointStore'
+            "().",
+        )
+    return cast("CheckpointStore", given)
+
+
+def _refuse_class(field: str, given: Any) -> None:
+    if isinstance(given, type):
+        raise ConfigError(
+            field,
+            f"{given.__name__} is a class.",
+            remedy=f"Give an object of it: {given.__name__}(…).",
+        )
+
+
+def kind_of(given: Any) -> str:
+    """Return the type of ``given`` for a message: the values may be long, or secret."""
+    return "None" if given is None else type(given).__name__
+
+
+def _lacks(given: Any, methods: Iterable[str]) -> str:
+    """Say which of ``methods`` are missing; "" if none is."""
+    missing = [
+        f"{name}()" if name != "count" else name for name in methods if not hasattr(given, name)
+    ]
+    return f"it has no {', '.join(missing)}" if missing else ""

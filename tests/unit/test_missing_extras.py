@@ -1,0 +1,139 @@
+"""What an optional install brings and is missed names that install, wherever it is missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowctl.adapters import load_adapter
+from flowctl.cli.main import main
+from flowctl.core.records import Checkpoint
+from flowctl.errors import ConfigError, MissingExtraError
+
+ROOT = Path(__file__).parents[2]
+Hide = Callable[..., None]
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Hide:
+    def hide(*modules: str) -> None:
+        for module in modules:
+            for loaded in [name for name in sys.modules if name.startswith(f"{module}.")]:
+                monkeypatch.delitem(sys.modules, loaded)
+            monkeypatch.setitem(sys.modules, module, None)
+
+    return hide
+
+
+def assert_names(caught: pytest.ExceptionInfo[BaseException], extra: str) -> None:
+    error = caught.value
+    assert isinstance(error, MissingExtraError) and isinstance(error, ImportError | ConfigError)
+    assert f"pip install 'flowctl-spark[{extra}]'" in error.remedy
+
+
+def test_redis(hide: Hide, tmp_path: Path) -> None:
+    from flowctl_redis import EmbeddedServer, RedisCheckpointStore
+
+    hide("redis")
+    for store in (
+        RedisCheckpointStore("redis://localhost:1"),
+        RedisCheckpointStore(data_dir=tmp_path),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            store.acquire("j")
+        assert_names(caught, "redis")
+    with pytest.raises(ConfigError) as caught:
+        EmbeddedServer(tmp_path).start()
+    assert_names(caught, "redis")
+    assert not list(tmp_path.iterdir())  # no server was started
+
+
+def test_confluent_kafka(hide: Hide) -> None:
+    from flowctl_kafka import KafkaTopics
+
+    hide("confluent_kafka")
+    with pytest.raises(ConfigError) as caught:
+        KafkaTopics("t", servers="localhost:1").open(Checkpoint())
+    assert_names(caught, "kafka")
+
+
+def test_cryptography(hide: Hide) -> None:
+    from flowctl.wire.tls import spout_context
+
+    hide("cryptography")
+    with pytest.raises(
+        ConfigError, match=r"listen\.tls: cryptography.* is not installed"
+    ) as caught:
+        spout_context()
+    assert_names(caught, "tls")
+    assert "listen.tls=off" in caught.value.remedy
+
+
+def without(module: str, statement: str) -> subprocess.CompletedProcess[str]:
+    """Run ``statement`` in a new interpreter without ``module``: here it is imported already."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.modules[{module!r}] = None\n{statement}"],
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'adapters'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["SparkBolts", "SparkStages"])
+def test_pyspark(name: str) -> None:
+    done = without("pyspark", f"from pyspark_flowctl import {name}")
+    assert (
+        f"{name}: pyspark is not installed. Run: pip install 'flowctl-spark[spark]'" in done.stderr
+    )
+
+
+def test_pyspark_in_a_job_of_the_command(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("from pyspark_flowctl import SparkBolts\n")
+    done = without(
+        "pyspark", f"from flowctl.cli.main import main\nsys.exit(main(['run', {str(job)!r}]))"
+    )
+    assert done.returncode == 2
+    assert "pip install 'flowctl-spark[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pandas_for_spark_connect() -> None:
+    """Nothing is connected: Spark looks for its packages first."""
+    done = without(
+        "pandas",
+        "sys.modules['__main__'].__file__ = 'job.py'\n"  # else Spark thinks of its own doctests
+        "from pyspark_flowctl.session import SessionHolder\n"
+        "SessionHolder(spark=None, master='sc://localhost:1', slots_wanted=1).open()",
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MissingExtraError" in last and "pandas" in last.lower()
+    assert "pip install 'flowctl-spark[spark]'" in last
+
+
+def test_psycopg_has_no_url_yet() -> None:
+    from flowctl_sql import SqlSink
+
+    with pytest.raises(ConfigError, match="postgresql is not built in") as caught:
+        SqlSink("postgresql://user:secret@localhost/x", table="t").newest_epoch("j")
+    assert "pip install 'psycopg[binary]'" in caught.value.remedy
+    assert "connect=" in caught.value.remedy
+    assert "secret" not in str(caught.value)
+
+
+def test_an_adapter_whose_package_is_missing(hide: Hide) -> None:
+    hide("flowctl_redis")
+    with pytest.raises(ConfigError, match="flowctl_redis: the module flowctl_redis is") as caught:
+        load_adapter("flowctl_redis", "redis")
+    assert_names(caught, "redis")
+
+
+def test_the_command_ends_with_usage(hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:
+    hide("redis")
+    assert main(["checkpoint", "list", "--redis", "redis://localhost:1"]) == 2
+    assert "pip install 'flowctl-spark[redis]'" in capsys.readouterr().err

@@ -1,0 +1,296 @@
+"""Records(iterable): what it reads once, what it refuses; what a spout takes as its parts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl import FlowControlSpout, LocalBolts, Records
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl.ports import MeasuredProducer
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import ListProducer, Witness
+
+
+def done_to(position: Any) -> Checkpoint:
+    return Checkpoint({"records": PartitionCheckpoint(position, 1)})
+
+
+def values_of(producer: Records, checkpoint: Checkpoint | None = None) -> list[Record]:
+    producer.open(checkpoint or Checkpoint())
+    found: list[Record] = []
+    while (chunk := producer.poll(2)) is not None:
+        found += chunk.records
+    producer.close()
+    return found
+
+
+def spout(**parts: Any) -> FlowControlSpout:
+    parts.setdefault("producer", [1])
+    parts.setdefault("bolts", LocalBolts(print, count=1))
+    parts.setdefault("checkpoint", MemoryCheckpointStore())
+    return FlowControlSpout(name="j", **parts)
+
+
+# -- iterators that can be read once ----------------------------------------------------------
+
+
+def test_an_iterator_serves_one_run() -> None:
+    producer = Records(iter("abc"))
+    assert values_of(producer, done_to(0)) == [Record(1, "b"), Record(2, "c")]
+    with pytest.raises(SourceError, match="str_ascii_iterator can be read once") as caught:
+        producer.open(Checkpoint())
+    assert "function that returns a new iterator" in caught.value.remedy
+
+
+def test_an_iterator_that_nobody_read_from_may_be_opened_again() -> None:
+    producer = Records(iter("a"))
+    producer.open(Checkpoint())
+    producer.close()
+    assert values_of(producer) == [Record(0, "a")]
+
+
+def test_a_function_that_returns_the_same_iterator_again_is_refused() -> None:
+    same = iter([1, 2])
+    producer = Records(lambda: same)
+    producer.open(Checkpoint())
+    producer.poll(1)
+    with pytest.raises(SourceError, match="can be read once"):
+        producer.open(Checkpoint())
+
+
+def test_an_iterator_with_fewer_values_than_are_done() -> None:
+    producer = Records(lambda: iter([1, 2]))
+    producer.open(done_to(4))
+    with pytest.raises(SourceError, match="there are 2 values, but 5 are done"):
+        producer.poll(10)
+
+
+# -- what a checkpoint says --------------------------------------------------------------------
+
+
+def test_a_shorter_list_and_the_position_of_another_source_are_refused() -> None:
+    assert values_of(Records([1, 2]), done_to(1)) == []
+    with pytest.raises(SourceError, match="there are 2 values, but 3 are done"):
+        Records([1, 2]).open(done_to(2))
+    with pytest.raises(SourceError, match=r"\(7, 1\) is not a place"):
+        Records([1, 2]).open(done_to((7, 1)))
+
+
+def test_progress_counts_what_an_earlier_run_did() -> None:
+    producer = Records([1, 2, 3, 4])
+    assert isinstance(producer, MeasuredProducer)
+    producer.open(done_to(1))
+    assert producer.progress().done == 2
+    producer.poll(1)
+    assert (producer.progress().done, producer.progress().total) == (3, 4)
+    assert not isinstance(Records(lambda: [1]), MeasuredProducer)
+
+
+# -- generators -------------------------------------------------------------------------------
+
+
+def test_values_before_an_error_are_given_and_the_error_stays() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("the line is dead")
+
+    producer = Records(broken)
+    producer.open(Checkpoint())
+    chunk = producer.poll(5)
+    assert chunk is not None and chunk.records == [Record(0, 1)]
+    for _ in range(2):  # the generator has ended: that must not look like the end of the input
+        with pytest.raises(OSError, match="the line is dead"):
+            producer.poll(5)
+
+
+def test_a_slow_generator_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))  # each look at the clock is a second later
+    monkeypatch.setattr("flowctl.runtime.iterables.time.monotonic", lambda: next(now))
+    producer = Records(lambda: (n for n in range(3)))
+    producer.open(done_to(0))
+    chunks = [producer.poll(10) for _ in range(4)]
+    assert [c and list(c.records) for c in chunks] == [[], [Record(1, 1)], [Record(2, 2)], None]
+
+
+def test_close_ends_a_generator_of_its_own() -> None:
+    ended = []
+
+    def values() -> Iterator[int]:
+        try:
+            yield from range(9)
+        finally:
+            ended.append(True)
+
+    producer = Records(values)
+    producer.open(Checkpoint())
+    producer.poll(1)
+    producer.close()
+    assert ended
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+async def async_values() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("a/b.log", "TextLines(path)"),
+        (b"abc", "is one value"),
+        (Path("a"), "TextLines(path)"),
+        ({"a": 1}, "list(values.items())"),
+        ({1, 2}, "sorted(values)"),
+        (5, "can't be iterated"),
+        (list, "can't be iterated"),
+        (lambda need: need, "without arguments"),
+        (async_values, "is async"),
+    ],
+)
+def test_what_is_not_an_iterable_of_records(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Records(given)
+    assert caught.value.field == "values"
+    assert said in str(caught.value)
+
+
+def test_data_frames_are_refused_by_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    with pytest.raises(ConfigError, match="pandas DataFrame") as caught:
+        spout(producer=frame)
+    assert caught.value.field == "producer"
+    assert 'df.to_dict("records")' in caught.value.remedy
+    rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert [r.value for r in values_of(Records(frame.to_dict("records")))] == rows
+
+
+@pytest.mark.parametrize("make", [Records, lambda frame: spout(producer=frame)])
+@pytest.mark.parametrize("module", ["sql.classic.dataframe", "sql.connect.dataframe"])
+def test_spark_data_frames_are_refused_by_name(make: Any, module: str) -> None:
+    frame = type("DataFrame", (), {"__module__": f"pyspark.{module}", "__iter__": None})()
+    with pytest.raises(ConfigError, match="Spark DataFrame") as caught:
+        make(frame)
+    assert "df.write.json" in caught.value.remedy
+
+
+# -- what a spout takes -----------------------------------------------------------------------
+
+
+def test_a_spout_takes_an_iterable_as_records() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+
+    for given in ([1], (1,), range(1, 2), values, values()):
+        producer = spout(producer=given).producer
+        assert isinstance(producer, Records)
+        assert values_of(producer) == [Record(0, 1)]
+    own = ListProducer(3)
+    assert spout(producer=own).producer is own
+
+
+def test_a_spout_whose_producer_is_replaced_takes_an_iterable_too() -> None:
+    done: list[Any] = []
+    job = spout(bolts=LocalBolts(lambda batch: done.extend(r.value for r in batch), count=1))
+    job.producer = ["x"]
+    assert job.run(view="off").records_acked == 1
+    assert done == ["x"]
+
+
+class Halfway:
+    """Was meant as a producer."""
+
+    def partitions(self) -> list[str]:
+        return ["p"]
+
+    def poll(self, max_records: int) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Halfway(), "Halfway is not a producer: it has no open(), close()."),
+        (7, "int is not a producer: it has no partitions(), open(), poll(), close()."),
+        (None, "None is not a producer"),
+        (ListProducer, "ListProducer is a class. Give an object of it: ListProducer(…)."),
+        ("logs/*.log", "flowctl_files.TextLines(path)"),
+        ({1, 2}, "no order"),
+    ],
+)
+def test_what_is_not_a_producer(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spout(producer=given)
+    assert caught.value.field == "producer"
+    assert said in str(caught.value)
+
+
+def load(batch: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (load, "a function does not run bolts: it has no listen_host()"),
+        (load, "LocalBolts(load, count=4) or SparkBolts(load)"),
+        (lambda batch: None, "LocalBolts(load, count=4)"),
+        (LocalBolts, "is a class"),
+        (3, "int does not run bolts: it has no listen_host(), start(), stop(), count."),
+    ],
+)
+def test_what_is_not_bolts(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spout(bolts=given)
+    assert caught.value.field == "bolts"
+    assert said in str(caught.value)
+
+
+def test_a_url_is_taken_as_the_checkpoint() -> None:
+    from flowctl_redis import RedisCheckpointStore
+
+    store = spout(checkpoint="redis://user:secret@localhost:6399/3").checkpoint
+    assert isinstance(store, RedisCheckpointStore)
+    assert store.address == "localhost:6399/3"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("localhost:6379/secret", 'checkpoint="redis://host:6379/0"'),
+        ("redis://user:secret@a/b", "database is no number"),
+        (7, "int is not a checkpoint store: it has no acquire(), load()"),
+        (MemoryCheckpointStore, "is a class"),
+    ],
+)
+def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spout(checkpoint=given)
+    assert caught.value.field in ("checkpoint", "redis")
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
+    job, view = spout(checkpoint=None), Witness()
+    job.run(view=view)
+    assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
+    again = job.run(view=view)  # the object still knows
+    assert (again.records_acked, again.resumed_records) == (0, 1)
+
+
+def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flowctl_redis", None)
+    with pytest.raises(ConfigError, match=r"flowctl-spark\[redis\]"):
+        spout(checkpoint="redis://localhost")
