@@ -147,6 +147,27 @@ def test_a_bolt_that_gets_more_after_its_end_is_called_again() -> None:
     assert seen == [[("x", 4)], [("x", 4)]]
 
 
+def test_an_end_that_was_called_before_more_came_is_not_the_last() -> None:
+    sink = Sink()
+    hub = Hub(collecting(Totals, sink=sink))
+    hub.offer(["x"] * 4)
+    while hub.step():
+        pass
+    hub.core.end_of_input(now_s=hub.now_s)
+    hub.emit()
+    [call] = hub.in_flight
+    hub.offer(["y"], start=5)  # as a root that goes again
+    hub.emit()
+    hub.in_flight.remove(call)
+    hub.answer(hub.in_flight.popleft())  # "first" passes it on to the bolt that was called
+    hub.emit()
+    hub.in_flight.appendleft(call)
+    hub.run()
+    assert Totals.ends == ["total.1", "total.1"]
+    assert sink.values == [[("x", 4)], [("y", 1)]]
+    assert hub.figures.complete == 5
+
+
 def test_what_is_held_for_the_end_does_not_expire_nor_count_as_held_up() -> None:
     hub = Hub(collecting(Totals, tree_timeout_s=10.0))
     hub.offer(["x"])
