@@ -122,6 +122,14 @@ class DriverCore(Protocol):
 
 
 @runtime_checkable
+class CollectingCore(Protocol):
+    """A core some of whose bolts may hold inputs until the end of the input: a topology's."""
+
+    @property
+    def collects(self) -> bool: ...
+
+
+@runtime_checkable
 class ProlongingCore(Protocol):
     """A core whose bolts may say that an input takes longer: a topology's."""
 

@@ -1,19 +1,24 @@
-"""What all views share: the run's clock, and that every event is logged."""
+"""What all views share: the run's clock, that every event is logged, and that none floods."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
 from flowctl.core.events import FlowEvent
 from flowctl.instrumentation import numbers
-from flowctl.instrumentation.events import EventLogger, log_event
+from flowctl.instrumentation.events import EventLogger, log_event, log_repeats
 from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.repeats import Repeats
 from flowctl.instrumentation.snapshot import Report, Snapshot
 
 
 class BaseView:
     """Shows nothing; logs each event.  Also the view of mode ``off``.
+
+    The first failure of a kind is logged and shown at once.  More of it are logged at level debug,
+    and every few seconds, and at the end, as one ``failures_repeated`` with their number.
 
     One thread calls it.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the
     core's own ``at_s`` has no origin that means anything to a person.
@@ -28,25 +33,39 @@ class BaseView:
         self._clock = clock
         self._logger = logger or get_logger()
         self._started_s = clock()
+        self._repeats = Repeats(clock)
 
     def start(self, job: str, headline: str) -> None:
         self._started_s = self._clock()
 
     def update(self, snapshot: Snapshot) -> None:
         """Show how the run stands."""
+        self._tell_repeats()
 
     def event(self, event: FlowEvent) -> None:
-        log_event(self._logger, event)
-        self.show_event(event)
+        if self._repeats.is_news(event):
+            log_event(self._logger, event)
+            self.show_event(event)
+        else:
+            log_event(self._logger, event, level=logging.DEBUG)
+
+    def _tell_repeats(self, *, is_end: bool = False) -> None:
+        for event, count in self._repeats.due(is_end=is_end):
+            log_repeats(self._logger, event, count)
+            self.show_repeats(event, count)
 
     def show_event(self, event: FlowEvent) -> None:
         """Show ``event`` if it is news to a person."""
+
+    def show_repeats(self, event: FlowEvent, count: int) -> None:
+        """Show that ``count`` more were like ``event``, which is the last of them."""
 
     def message(self, text: str) -> None:
         """Show a line."""
 
     def stop(self, report: Report) -> None:
         """Show how the run ended and give the terminal back."""
+        self._tell_repeats(is_end=True)
 
     def now(self) -> str:
         """Return the time since the start as ``0:14.2``."""

@@ -92,9 +92,15 @@ def level_of(event: ev.FlowEvent) -> int:
     return _LEVELS.get(type(event), logging.INFO)
 
 
-def log_event(logger: EventLogger, event: ev.FlowEvent) -> None:
-    """Log ``event`` with its stable name, fields and level."""
-    logger.log(level_of(event), name_of(event), **fields_of(event))
+def log_event(logger: EventLogger, event: ev.FlowEvent, *, level: int | None = None) -> None:
+    """Log ``event`` with its stable name, fields and level, or another ``level``."""
+    logger.log(level_of(event) if level is None else level, name_of(event), **fields_of(event))
+
+
+def log_repeats(logger: EventLogger, event: ev.FlowEvent, count: int) -> None:
+    """Log that ``count`` more were like ``event``, whose fields are those of the last one."""
+    fields = fields_of(event)
+    logger.log(level_of(event), "failures_repeated", of=name_of(event), count=count, **fields)
 
 
 def sentence(event: ev.FlowEvent) -> str:
@@ -121,6 +127,11 @@ def sentence(event: ev.FlowEvent) -> str:
             return f"{event.bolt}  back" if event.epoch > 1 else ""
         case _:
             return _failure(event)
+
+
+def repeated(event: ev.FlowEvent, count: int) -> str:
+    """Return that ``count`` more were like ``event``, the last of them, in one line."""
+    return f"{numbers.count(count)} more like this: {sentence(event)}"
 
 
 def _cap(cap: int | None) -> str:

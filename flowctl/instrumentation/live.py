@@ -14,7 +14,7 @@ from rich.text import Text
 from flowctl.core.events import FlowEvent
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
-from flowctl.instrumentation.events import EventLogger, sentence
+from flowctl.instrumentation.events import EventLogger, repeated, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
 from flowctl.instrumentation.plain import left_out, store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
@@ -56,6 +56,7 @@ class LiveView(BaseView):
         self._live.start(refresh=True)
 
     def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
         self._last = snapshot
         self._draw()
 
@@ -64,11 +65,15 @@ class LiveView(BaseView):
         if text:
             self._events.append(f"{self.now()}  {text}")
 
+    def show_repeats(self, event: FlowEvent, count: int) -> None:
+        self._events.append(f"{self.now()}  {repeated(event, count)}")
+
     def message(self, text: str) -> None:
         # As Text: neither markup nor emoji codes in text of others mean anything.
         self._console.print(Text(printable_problem(text)), highlight=False)
 
     def stop(self, report: Report) -> None:
+        super().stop(report)
         if self._live is not None:
             self._draw()
             self._live.stop()

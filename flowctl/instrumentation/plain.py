@@ -11,7 +11,7 @@ from typing import TextIO
 from flowctl.core import events as ev
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
-from flowctl.instrumentation.events import EventLogger, name_of, sentence
+from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
@@ -64,6 +64,7 @@ class PlainView(BaseView):
         self._write(headline)
 
     def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
         self._show_store(snapshot)
         if snapshot.note and snapshot.note != self._note:
             self._write(f"{self.now()}  {snapshot.note}")
@@ -87,11 +88,15 @@ class PlainView(BaseView):
             self._events_shown += 1
         self._write(f"{self.now()}  {text}")
 
+    def show_repeats(self, event: ev.FlowEvent, count: int) -> None:
+        self._write(f"{self.now()}  {repeated(event, count)}")
+
     def message(self, text: str) -> None:
         self._note = text  # the same again as the snapshot's note would be no news
         self._print(printable_problem(text))
 
     def stop(self, report: Report) -> None:
+        super().stop(report)
         self._show_left_out()
         for text in summary.lines(report):
             self._write(text)

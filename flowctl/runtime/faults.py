@@ -69,10 +69,12 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
 def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError:
     """Return the error that ends the run; ``frame`` is the last fail, if it was one."""
     bolts = ", ".join(gave_up.bolts)
+    where = f"{gave_up.partition}, records {show(gave_up.first)} to {show(gave_up.last)}: process"
+    if gave_up.first == "":  # a topology's on_end, which is called with no record
+        where = gave_up.partition
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
-        f"{gave_up.partition}, records {show(gave_up.first)} to {show(gave_up.last)}:"
-        f" process failed {gave_up.attempts} times, on {bolts}:"
+        f"{where} failed {gave_up.attempts} times, on {bolts}:"
         # One line: what follows the first line of a problem is its traceback.
         f" {printable(gave_up.reason)}.{traceback}",
         remedy=(

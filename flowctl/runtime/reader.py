@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from flowctl.core.driver import CollectingCore
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer, SharingProducer
@@ -61,6 +62,10 @@ class Reader(GuardedThread):
             self._read()
         except FlowctlError as error:
             self.source_error = error
+            core = self._control.core
+            if isinstance(core, CollectingCore) and core.collects:
+                # What bolts hold until the end of the input is not done without it.
+                self._control.fail(error)
         except BaseException as error:  # before reader_done is set: that looks like the end
             self._control.fail(death_of(self.name, error))
         finally:

@@ -43,7 +43,12 @@ class HeldUp:
             return
         roots = self._roots
         # What is in no tree is done when its stage is through with it.
-        progress = roots.ended if roots.pending else sum(stage.done for stage in self._stages)
+        if roots.pending:
+            # No root ends while a bolt collects until the end; what it is given is progress.
+            collecting = sum(stage.done for stage in self._stages if stage.plan.has_end)
+            progress = roots.ended + collecting
+        else:
+            progress = sum(stage.done for stage in self._stages)
         if self._since_s is None or progress != self._progress:
             self._progress = progress
             self._since_s = now_s

@@ -21,6 +21,7 @@ from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settlement import Settlement, Watched
 from flowctl.errors import InternalError
+from flowctl.topology.calls import CALLS_FROM, Calls
 from flowctl.topology.events import TopologyEvents
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.handover import RootHandover
@@ -100,6 +101,7 @@ class TopologyCore:
         self._in_order = list(self._stages.values())
         self._planter = Planter(self._in_order, self._roots, self._router, max_pending)
         self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
+        self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, chance)
         self._held_up = HeldUp(self._in_order, self._roots, self._events)
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
 
@@ -109,11 +111,12 @@ class TopologyCore:
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
         """As in ``SpoutCore``; what it held, as far as a bolt before it did, is put again."""
-        core = self._place(bolt)[1]
+        stage, core = self._place(bolt)
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
         core.add_bolt(bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order)
         self.bolts[bolt] = core.bolts[bolt]
+        self._calls.came(stage, bolt, now_s)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
         """A bolt went: its tuples go to others of its stage, and so does what it held.
@@ -124,6 +127,7 @@ class TopologyCore:
         if consumer is None:
             return
         self._windows[bolt] = consumer.policy.window
+        self._calls.left(bolt)
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
         if self.guarantee.sends_again:
@@ -171,9 +175,14 @@ class TopologyCore:
             if not stage.is_blocked:
                 emission = stage.poll_emit(now_s)
                 if emission is not None:
+                    if self._calls.is_used:
+                        self._calls.sent(emission.bolt)
                     return emission
-        if self._input_ended and not self._roots.has_next:
+        is_input_done = self._input_ended and not self._roots.has_next
+        if is_input_done:
             self._pass_end_on(now_s)
+        if self._calls.is_used and self.is_active:
+            return self._calls.poll(now_s, is_input_done=is_input_done)
         return None
 
     def _pass_end_on(self, now_s: float) -> None:
@@ -207,11 +216,13 @@ class TopologyCore:
     def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
         """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
         stage, core = self._place(ack.bolt)
-        records = core.tuple_records(ack.tuple_id)
-        outcome = core.on_ack(ack, now_s=now_s)
         if self._on_watched is not None and ack.settlement and ack.settlement.watched:
             # Of copies too: they were worked on.
             self._on_watched(ack.bolt, ack.settlement.watched)
+        if ack.tuple_id > CALLS_FROM:
+            return self._calls.on_ack(ack, now_s)
+        records = core.tuple_records(ack.tuple_id)
+        outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
         if core.dropped:  # this ack proved others lost
@@ -230,6 +241,8 @@ class TopologyCore:
         is_data_error: bool = False,
     ) -> AckOutcome:
         """As in ``SpoutCore``; a tuple that is given up fails the roots of its inputs."""
+        if tuple_id > CALLS_FROM:
+            return self._calls.on_fail(bolt, epoch, tuple_id, reason, now_s)
         stage, core = self._place(bolt)
         outcome = core.on_fail(
             bolt,
@@ -255,6 +268,10 @@ class TopologyCore:
         record_index: int | None = None,
     ) -> AckOutcome:
         """As in ``SpoutCore``."""
+        if tuple_id > CALLS_FROM:
+            return self._calls.on_refused(
+                bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
+            )
         stage, core = self._place(bolt)
         records = core.tuple_records(tuple_id)
         outcome = core.on_refused(
@@ -295,7 +312,8 @@ class TopologyCore:
 
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
         """As in ``SpoutCore``; tuples are numbered by stage."""
-        return self._place(bolt)[1].may_speak_of(bolt, tuple_id)
+        is_sent = self._place(bolt)[1].may_speak_of(bolt, tuple_id)
+        return is_sent or self._calls.is_open(bolt, tuple_id)
 
     def attempts_of(self, bolt: str, tuple_id: int) -> int:
         """As in ``SpoutCore``; tuples are numbered by stage."""
@@ -313,6 +331,7 @@ class TopologyCore:
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
         due = [self._roots.next_s(), self._router.refused.next_s(), self._held_up.next_s()]
+        due.append(self._calls.next_s())
         due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
@@ -325,10 +344,12 @@ class TopologyCore:
                     self._told.collect(stage, core, now_s)
             stage.refresh_rate()
         self._router.on_time(now_s)
+        self._calls.on_time(now_s)
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
             self._router.renew_refused(now_s)
+            self._calls.renew_held(now_s)
         is_idle = not self.is_active or self.is_drained or not self._planter.was_served
         self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
 
@@ -352,7 +373,7 @@ class TopologyCore:
     @property
     def gave_up(self) -> TupleGaveUp | None:
         """The first root whose attempts ran out, if there is one: the run has to fail."""
-        return self._roots.gave_up
+        return self._roots.gave_up or self._calls.gave_up
 
     @property
     def target_down(self) -> TargetWentDown | None:
@@ -375,14 +396,20 @@ class TopologyCore:
         return not self.is_active or self._planter.is_at_limit
 
     @property
+    def collects(self) -> bool:
+        """Whether some bolts hold inputs until the end of the input."""
+        return bool(self._calls.ending)
+
+    @property
     def is_served(self) -> bool:
         """Whether every stage has a bolt that is not silent."""
         return all(stage.is_served for stage in self._in_order)
 
     @property
     def is_drained(self) -> bool:
-        """Every root is done, and what belongs to no tree as well."""
-        return self._roots.is_drained and all(stage.is_drained for stage in self._in_order)
+        """Every root is done, what belongs to no tree as well, and ``on_end`` was called."""
+        is_drained = self._roots.is_drained and all(stage.is_drained for stage in self._in_order)
+        return is_drained and self._calls.are_done(is_input_done=self._input_ended)
 
     @property
     def counters(self) -> Counters:

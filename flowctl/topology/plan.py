@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,11 @@ GroupingKind: TypeAlias = Literal["shuffle", "least_loaded", "fields", "direct",
 _SHARED: frozenset[str] = frozenset({"shuffle", "least_loaded"})
 _NAME_MAX = 100  # it is part of every bolt's name, which people read in a table
 _RESERVED = ":./ "  # put between a name and a partition, a bolt's number, a stream
+
+# Partitions of the tuples by which the hub calls a bolt's on_tick and on_end: no stage has such a
+# name.
+TICK_CALL: Final = ":tick"
+END_CALL: Final = ":end"
 
 
 def source_key(component: str, stream: str | None) -> str:
@@ -76,6 +81,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``is_manual``: its inputs may be held over several tuples.  ``emits``: the streams that it
     declares, each with the fields of its values (None: not declared); None: it declares nothing.
+    ``has_end``: its bolts have ``on_end``.  ``tick_s``: how often ``on_tick`` is called; None:
+    never.
     """
 
     name: str
@@ -85,6 +92,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     code: Any
     subscriptions: tuple[Subscription, ...]
     emits: Emits | None = None
+    has_end: bool = False
+    tick_s: float | None = None
 
     @property
     def is_keyed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -15,7 +16,7 @@ from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
 from flowctl.topology.isolate import isolate
 from flowctl.topology.notes import problem_of
-from flowctl.topology.plan import source_of, task_of
+from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
 from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
 from flowctl.wire.values import carry_emits
 
@@ -26,6 +27,7 @@ ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
 _REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
 _NO_WATCH: Final = WatchPlan()
+_CALLS: Final = (TICK_CALL, END_CALL)
 _FAILS: Final = (Exception, SystemExit)  # what fails an input; all else ends the bolt
 
 
@@ -35,6 +37,10 @@ class ManualBolt(Protocol):
 
     Give the class, or a function that makes one: each task makes its own, anew at each connection.
     What the last one held is given to it again.
+
+    It may also have ``on_end(out)``, called when all input of its stage is done, and
+    ``on_tick(out)``, called every ``tick_s`` seconds, for what it collects.  Both are called in the
+    thread of ``execute``, between its calls.
     """
 
     def execute(self, given: Input, out: ManualCollector) -> Any:
@@ -105,6 +111,31 @@ def is_manual(code: Any) -> bool:
     return isinstance(inner, type) and hasattr(inner, "execute")
 
 
+def has_call(code: Any, name: str) -> bool:
+    """Whether ``code`` makes manual-ack bolts with a method ``name``."""
+    inner = code.func if isinstance(code, functools.partial) else code
+    return is_manual(code) and hasattr(inner, name)
+
+
+def check_ticks(stage: str, code: Any, tick_s: float | None) -> None:
+    """Raise :class:`ConfigError` unless ``on_tick`` and ``tick_s`` come together."""
+    has_tick = has_call(code, "on_tick")
+    if tick_s is None and has_tick:
+        raise ConfigError(stage, "has on_tick, and no interval.", remedy="Give tick_s=1.0 or so.")
+    if tick_s is None:
+        return
+    if not has_tick:
+        raise ConfigError(
+            stage,
+            "tick_s is given, and there is no on_tick to call.",
+            remedy="Give the bolt, a class with execute, a method on_tick(self, out).",
+        )
+    if not 0 < tick_s < math.inf:
+        raise ConfigError(
+            stage, f"tick_s must be greater than 0, got {tick_s!r}.", remedy="Give seconds."
+        )
+
+
 def check_code(stage: str, code: Any, slots: int) -> None:
     """Raise :class:`ConfigError` for what can't be a bolt."""
     if not isinstance(code, Batched) and not callable(code):
@@ -116,7 +147,7 @@ def check_code(stage: str, code: Any, slots: int) -> None:
         )
     if is_manual(code):
         made = code.func if isinstance(code, functools.partial) else code
-        refuse_async(made, ("execute",), stage)
+        refuse_async(made, ("execute", "on_tick", "on_end"), stage)
     else:
         check_plain(code.execute if isinstance(code, Batched) else code, stage)
     if is_manual(code) and slots > 1:
@@ -258,9 +289,13 @@ class _Manual:
         self._out = ManualCollector()
 
     def __call__(self, batch: Batch) -> Settlement:
-        out = self._out
-        out._batch = batch
+        self._out._batch = batch
         watch = self._watches.mine if self._watches is not None else None
+        kind = batch.span.partition
+        return self._call(kind, watch) if kind in _CALLS else self._execute(batch, watch)
+
+    def _execute(self, batch: Batch, watch: BoltWatch | None) -> Settlement:
+        out = self._out
         inputs = _inputs(self._sources, batch)
         for index, given in enumerate(inputs):
             mark = out.mark()
@@ -288,6 +323,31 @@ class _Manual:
                 if watch is not None:
                     watch.failed(given, out.report_error)
         return out.settlement(inputs, take(watch, out._emits, out._notes))
+
+    def _call(self, kind: str, watch: BoltWatch | None) -> Settlement:
+        """Call ``on_tick`` or ``on_end``; what it raises takes back what it said.
+
+        A tick that raised is reported, and the next one comes in its time; the hub is told of an
+        end, and calls again.
+        """
+        out = self._out
+        mark = out.mark()
+        bolt: Any = self._bolt
+        try:
+            check_returned(bolt.on_end(out) if kind == END_CALL else bolt.on_tick(out))
+            carry_emits(out._emits, mark[0])
+            if watch is not None:
+                watch.called(out._emits, mark[0])
+                _watch_settled(watch, out)
+        except (FencedError, UnrunnableError):
+            raise
+        except _FAILS as error:
+            out.take_back(mark)
+            if kind == END_CALL:
+                raise
+            if refusal_of(error) is None:
+                out.report_error(error)
+        return out.settlement((), take(watch, out._emits, out._notes))
 
 
 def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:

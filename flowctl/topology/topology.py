@@ -33,7 +33,7 @@ from flowctl.topology.plan import (
 from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
 from flowctl.topology.stages import Stages
-from flowctl.topology.tasks import StageCode, check_code, is_manual
+from flowctl.topology.tasks import StageCode, check_code, check_ticks, has_call, is_manual
 from flowctl.topology.watch import WatchPlan
 
 # Storm's topology.message.timeout.secs.
@@ -170,6 +170,7 @@ class Topology:
         slots: int = 1,
         hooks: Sequence[HookLike] = (),
         emits: Emits | None = None,
+        tick_s: float | None = None,
     ) -> BoltDeclarer:
         """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
 
@@ -180,13 +181,16 @@ class Topology:
         a class or function that makes one for each process thread.  ``emits`` names the streams
         that it emits on, with the fields of their values if they are to be checked:
         ``{"default": ("client", "path"), "bad": None}``.  What others want of it is checked by it
-        before the run, what it emits while it runs; without it, anything may be wanted.
+        before the run, what it emits while it runs; without it, anything may be wanted.  A class
+        may also have ``on_end(collector)``, called when all input of its stage is done, and
+        ``on_tick(collector)``, called every ``tick_s`` seconds.
         """
         check_name("bolt", name, [*self.producers, *self._bolts])
         for field, value in (("count", count), ("slots", slots)):
             if value < 1:
                 raise ConfigError(field, f"{value!r} is no count.", remedy="Give 1 or more.")
         check_code(name, code, slots)
+        check_ticks(name, code, tick_s)
         check_hooks(name, hooks)
         self._hooks[name] = list(hooks)
         plan = StagePlan(
@@ -197,6 +201,8 @@ class Topology:
             code=code,
             subscriptions=(),
             emits=declared_emits(name, emits),
+            has_end=has_call(code, "on_end"),
+            tick_s=tick_s,
         )
         declarer = self._bolts[name] = BoltDeclarer(plan)
         return declarer

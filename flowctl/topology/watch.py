@@ -99,6 +99,11 @@ class BoltWatch:
             self._hooks.bolt_execute(BoltExecuteInfo(given, self._task_id, delta_s))
         self._executed[source] += 1
 
+    def called(self, emits: Sequence[Emitted], start: int) -> None:
+        """``on_tick`` or ``on_end`` is over; ``emits`` from ``start`` on are what it emitted."""
+        if self._hooks is not None:
+            self._tell_emits(emits, start)
+
     def acked(self, given: Input) -> None:
         """``given`` was acked."""
         source, came_s, delta_s = given._source, given._came_at_s, None

@@ -1,0 +1,303 @@
+"""Calls of bolts that collect: ``on_tick`` at intervals, ``on_end`` when their input is done.
+
+A call goes to a bolt as a tuple does, behind all that it was sent before, and its answer comes back
+as an ack, with what the bolt emitted, acked and failed.  No window and no record knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.events import TupleGaveUp
+from flowctl.core.records import Ack, AckOutcome, Emission, Record
+from flowctl.core.retry import backoff_s
+from flowctl.core.settings import RetrySettings
+from flowctl.core.settlement import Settlement
+from flowctl.topology.plan import END_CALL, TICK_CALL
+from flowctl.topology.roots import Roots
+from flowctl.topology.routing import Router
+from flowctl.topology.stage import Stage
+
+# Far above the numbers of tuples, which count from 1.
+CALLS_FROM: Final = 1 << 62
+_NO_RECORD: Final = (Record(0, None),)  # a tuple has a record; no input has the id 0
+_DONE: Final = Settlement()
+_LEFT_OVER: Final = "on_end neither acked nor failed it"
+
+
+class _Call:
+    """One that was not answered yet."""
+
+    __slots__ = ("consumer", "has_more", "kind", "number", "sent_at_s", "stage")
+
+    def __init__(
+        self, stage: Stage, consumer: AdaptiveFlowConsumer, kind: str, number: int, now_s: float
+    ) -> None:
+        self.stage = stage
+        self.consumer = consumer
+        self.kind = kind
+        self.number = number
+        self.sent_at_s = now_s
+        self.has_more = False  # the bolt was sent a tuple after it
+
+
+class _Trouble:
+    """How often ``on_end`` of a bolt raised or was refused in a row."""
+
+    __slots__ = ("due_s", "faults", "is_waiting", "refusals", "since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.since_s = now_s
+        self.due_s = now_s
+        self.faults = self.refusals = 0
+        self.is_waiting = False
+
+    def wait(self, until_s: float) -> None:
+        """It is called again then."""
+        self.due_s = until_s
+        self.is_waiting = True
+
+
+class Calls:
+    """Part of ``TopologyCore``, not thread-safe.
+
+    ``on_end`` is called once for each bolt of a stage that is there when its input is done: nothing
+    more comes from the sources or the stages before it, and its bolts have settled all but what
+    they hold.  It is called again for a bolt that gets inputs after that.  What such a bolt holds
+    does not expire while the bolt is connected.  ``gave_up``: an ``on_end`` that failed too often.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        roots: Roots,
+        router: Router,
+        retry: RetrySettings,
+        chance: Callable[[], float] | None,
+    ) -> None:
+        self._stages = stages
+        self._roots = roots
+        self._router = router
+        self._retry = retry
+        self._chance = chance
+        self.ending = [stage for stage in stages if stage.plan.has_end]
+        self.is_used = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
+        self.gave_up: TupleGaveUp | None = None
+        self._number = CALLS_FROM
+        self._open: dict[str, _Call] = {}  # by bolt: one at a time
+        self._ended: set[str] = set()  # bolts that got nothing since their on_end
+        self._troubles: dict[str, _Trouble] = {}
+        self._tick_due_s: dict[str, tuple[float, Stage]] = {}
+        self._ticks: dict[str, Stage] = {}  # due now
+
+    # -- what happens to bolts -----------------------------------------------------------
+
+    def came(self, stage: Stage, bolt: str, now_s: float) -> None:
+        """``bolt`` connected."""
+        if stage.plan.tick_s is not None:
+            self._tick_due_s[bolt] = (now_s + stage.plan.tick_s, stage)
+
+    def left(self, bolt: str) -> None:
+        """``bolt`` is gone; a call that it did not answer is void."""
+        self._open.pop(bolt, None)
+        self._tick_due_s.pop(bolt, None)
+        self._ticks.pop(bolt, None)
+        self._troubles.pop(bolt, None)
+
+    def sent(self, bolt: str) -> None:
+        """``bolt`` is sent a tuple: its ``on_end`` is to come after that."""
+        self._ended.discard(bolt)
+        call = self._open.get(bolt)
+        if call is not None:
+            call.has_more = True
+
+    # -- calls go out --------------------------------------------------------------------
+
+    def poll(self, now_s: float, *, is_input_done: bool) -> Emission | None:
+        """Return the next call.  ``is_input_done``: the sources gave all, and it is planted."""
+        while self._ticks:
+            bolt, stage = self._ticks.popitem()
+            consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
+            if consumer is None:
+                continue
+            if bolt not in self._open and not consumer.is_suspect:
+                return self._call(stage, consumer, TICK_CALL, now_s)
+            self._await_tick(stage, bolt, now_s, now_s)
+        if self.ending and is_input_done and not self._roots.to_go_again:
+            for stage in self._done_stages():
+                for consumer in self._not_ended(stage):
+                    if self._may_end(consumer):
+                        return self._call(stage, consumer, END_CALL, now_s)
+        return None
+
+    def _may_end(self, consumer: AdaptiveFlowConsumer) -> bool:
+        bolt = consumer.bolt
+        trouble = self._troubles.get(bolt)
+        is_waiting = trouble is not None and trouble.is_waiting
+        return not (is_waiting or bolt in self._open or consumer.is_suspect or self.gave_up)
+
+    def _done_stages(self) -> Iterator[Stage]:
+        """Stages with ``on_end`` to which no input will come, unless something fails."""
+        over: set[Stage] = set()
+        for stage in self._stages:
+            if not (stage.is_drained and over.issuperset(stage.fed_by)):
+                continue
+            if stage.plan.has_end:
+                yield stage
+                is_over = not any(True for _ in self._not_ended(stage))
+            else:
+                is_over = not _holds_tracked(stage)
+            if is_over:
+                over.add(stage)
+
+    def _not_ended(self, stage: Stage) -> Iterator[AdaptiveFlowConsumer]:
+        """Bolts of ``stage`` whose ``on_end`` is to come; not a silent one that has nothing."""
+        for core in stage.cores:
+            for bolt, consumer in core.bolts.items():
+                is_void = consumer.is_suspect and not stage.held.get(bolt)
+                if bolt in self._open or not (bolt in self._ended or is_void):
+                    yield consumer
+
+    def _call(
+        self, stage: Stage, consumer: AdaptiveFlowConsumer, kind: str, now_s: float
+    ) -> Emission:
+        self._number += 1
+        bolt = consumer.bolt
+        self._open[bolt] = _Call(stage, consumer, kind, self._number, now_s)
+        return Emission(self._number, bolt, 1, kind, _NO_RECORD, None, 0)
+
+    # -- answers -------------------------------------------------------------------------
+
+    def is_open(self, bolt: str, number: int) -> bool:
+        """Whether ``bolt`` may answer this one."""
+        call = self._open.get(bolt)
+        return call is not None and call.number == number
+
+    def on_ack(self, ack: Ack, now_s: float) -> AckOutcome:
+        """Take what the bolt said in the call; inputs that ``on_end`` left unsettled fail."""
+        call = self._answered(ack.bolt, ack.epoch, ack.tuple_id, now_s)
+        if call is None:
+            return AckOutcome.UNKNOWN
+        stage, bolt = call.stage, ack.bolt
+        self._router.settle(stage, bolt, (), ack.settlement or _DONE, now_s)
+        if call.kind == END_CALL:
+            self._troubles.pop(bolt, None)
+            if not call.has_more:
+                self._end(stage, bolt, _LEFT_OVER, now_s)
+        return AckOutcome.ACKED
+
+    def on_fail(self, bolt: str, epoch: int, number: int, reason: str, now_s: float) -> AckOutcome:
+        """``on_end`` raised: it is called again after a back-off, where anything goes again."""
+        call = self._answered(bolt, epoch, number, now_s)
+        if call is None or call.kind != END_CALL:
+            return AckOutcome.UNKNOWN
+        if not self._roots.sends_again:
+            self._end(call.stage, bolt, reason, now_s)
+            return AckOutcome.DROPPED
+        trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
+        trouble.faults += 1
+        trouble.wait(now_s + backoff_s(trouble.faults, self._retry, self._chance))
+        if trouble.faults < self._retry.attempts_max:
+            return AckOutcome.FAILED
+        return self._give_up(call, trouble.faults, reason, now_s)
+
+    def on_refused(
+        self,
+        bolt: str,
+        epoch: int,
+        number: int,
+        *,
+        reason: str,
+        after_s: float | None,
+        now_s: float,
+    ) -> AckOutcome:
+        """The target of ``on_end`` has no room: it is called again later, no fault is counted."""
+        call = self._answered(bolt, epoch, number, now_s)
+        if call is None or call.kind != END_CALL:
+            return AckOutcome.UNKNOWN
+        trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
+        trouble.refusals += 1
+        if after_s is None:
+            after_s = backoff_s(trouble.refusals, self._retry, self._chance)
+        trouble.wait(now_s + after_s)
+        if now_s - trouble.since_s < self._retry.give_up_after_s:
+            return AckOutcome.REFUSED
+        return self._give_up(call, trouble.faults + trouble.refusals, reason, now_s)
+
+    def _answered(self, bolt: str, epoch: int, number: int, now_s: float) -> _Call | None:
+        call = self._open.get(bolt)
+        if call is None or call.number != number or call.consumer.epoch != epoch:
+            return None
+        del self._open[bolt]
+        if call.kind == TICK_CALL:
+            self._await_tick(call.stage, bolt, call.sent_at_s, now_s)
+        return call
+
+    def _await_tick(self, stage: Stage, bolt: str, last_s: float, now_s: float) -> None:
+        assert stage.plan.tick_s is not None
+        self._tick_due_s[bolt] = (max(now_s, last_s + stage.plan.tick_s), stage)
+
+    def _end(self, stage: Stage, bolt: str, reason: str, now_s: float) -> None:
+        self._ended.add(bolt)
+        left_over = list(stage.held.get(bolt, ()))
+        self._router.fail_inputs(stage, bolt, left_over, reason, now_s)
+
+    def _give_up(self, call: _Call, attempts: int, reason: str, now_s: float) -> AckOutcome:
+        self.gave_up = TupleGaveUp(
+            at_s=now_s,
+            tuple_id=call.number,
+            partition=f"on_end of {call.stage.name}",
+            first="",
+            last="",
+            attempts=attempts,
+            bolts=(call.consumer.bolt,),
+            reason=reason,
+        )
+        return AckOutcome.GAVE_UP
+
+    # -- time passes ---------------------------------------------------------------------
+
+    def next_s(self) -> float | None:
+        """When :meth:`on_time` wants to be called, or None."""
+        due = [due_s for due_s, _ in self._tick_due_s.values()]
+        due += [trouble.due_s for trouble in self._troubles.values() if trouble.is_waiting]
+        return min(due, default=None)
+
+    def on_time(self, now_s: float) -> None:
+        """Make ready the calls that are due."""
+        for trouble in self._troubles.values():
+            trouble.is_waiting = trouble.is_waiting and trouble.due_s > now_s
+        for bolt, (due_s, stage) in list(self._tick_due_s.items()):
+            if due_s <= now_s:
+                del self._tick_due_s[bolt]
+                self._ticks[bolt] = stage
+
+    def renew_held(self, now_s: float) -> None:
+        """Trees were judged by a tick: those whose inputs wait for an ``on_end`` live on."""
+        for stage in self.ending:
+            for bolt, held in stage.held.items():
+                consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
+                if consumer is not None and not consumer.is_suspect:
+                    for input_id in list(held):
+                        self._router.prolong(stage, input_id, now_s)
+
+    def are_done(self, *, is_input_done: bool) -> bool:
+        """Whether the run may end: no call is open, and ``on_end`` was called wherever it is."""
+        if self._open:
+            return False
+        if not (self.ending and is_input_done):
+            return True
+        is_over = all(not any(True for _ in self._not_ended(stage)) for stage in self.ending)
+        return is_over or self.gave_up is not None
+
+
+def _holds_tracked(stage: Stage) -> bool:
+    """Whether bolts hold inputs that settle or expire; nobody waits for others."""
+    return any(
+        stage.parcels[input_id].is_tracked
+        for held in stage.held.values()
+        for input_id in held
+        if input_id in stage.parcels
+    )
