@@ -75,7 +75,6 @@ class TopologyCore:
         restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
-        self._windows = dict(restored.windows)
         self._roots = Roots(
             settings,
             restored,
@@ -92,9 +91,7 @@ class TopologyCore:
         self.handover = RootHandover(self._roots, self._events)
         self._max_pending = max_pending
         self._input_ended = False
-        self._stages = {
-            plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
-        }
+        self._stages = {plan.name: Stage(plan, settings, next_id, chance) for plan in stages}
         self._router = Router(
             self._stages,
             self._roots,
@@ -124,10 +121,8 @@ class TopologyCore:
 
         Where nothing is sent again, both are dropped.
         """
-        consumer = self.bolts.pop(bolt, None)
-        if consumer is None:
+        if self.bolts.pop(bolt, None) is None:
             return
-        self._windows[bolt] = consumer.policy.window
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
         if self.guarantee.sends_again:
@@ -387,10 +382,7 @@ class TopologyCore:
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
-        windows = dict(self._windows)
-        for stage in self._in_order:
-            windows.update(stage.windows())
-        return self._roots.intake.checkpoint(windows)
+        return self._roots.intake.checkpoint()
 
     @property
     def gave_up(self) -> TupleGaveUp | None:
