@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from flowctl.core.offsets import seek_forward
 from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
 from flowctl.ports import SourceHost
 from flowctl_kafka._client import TIMEOUT_S, name_of, split_name, unreachable
 from flowctl_kafka._commits import GroupCommits
-from flowctl_kafka._start import FirstPoll, first_position, next_offset, where_to_start
+from flowctl_kafka._start import (
+    FirstPoll,
+    first_position,
+    next_offset,
+    seek_forward,
+    where_to_start,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

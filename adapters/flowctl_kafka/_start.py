@@ -88,6 +88,14 @@ def next_offset(state: PartitionCheckpoint, *, low: int) -> int:
     return low if state.position is None else _position(state) + 1
 
 
+def seek_forward(position: int, low: int) -> int | None:
+    """Where a reader at ``position`` has to go on if what comes before ``low`` is not to be read.
+
+    Both are the next offset to be read (S100).  None: it is where it should be.
+    """
+    return low if position < low else None
+
+
 def _position(state: PartitionCheckpoint) -> int:
     return -1 if state.position is None else _int(state.position)
 

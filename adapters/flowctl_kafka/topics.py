@@ -11,7 +11,6 @@ import structlog
 
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Checkpoint, Record
-from flowctl.core.timers import Timer
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceHost
 from flowctl_kafka._assignment import Assignment
@@ -24,6 +23,7 @@ from flowctl_kafka._client import (
 )
 from flowctl_kafka._commits import GroupCommits
 from flowctl_kafka._start import FirstPoll
+from flowctl_kafka._timers import Timer
 from flowctl_kafka.translate import Translate, translated, value_of
 
 if TYPE_CHECKING:

@@ -13,24 +13,22 @@ class LastSave:
     ``revision`` is the one that it left in Redis: see :mod:`flowctl_redis.schema`.
     """
 
-    __slots__ = ("_partitions", "epoch", "revision", "windows")
+    __slots__ = ("_partitions", "epoch", "revision")
 
     def __init__(
         self,
         partitions: dict[str, PartitionCheckpoint],
-        windows: Mapping[str, float],
         epoch: int,
         revision: bytes,
     ) -> None:
         self._partitions = partitions
-        self.windows = windows
         self.epoch = epoch
         self.revision = revision
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, epoch: int, revision: bytes) -> LastSave:
-        # Copies: the caller may go on changing its dicts.
-        return cls(dict(checkpoint.partitions), dict(checkpoint.windows), epoch, revision)
+        # A copy: the caller may go on changing its dict.
+        return cls(dict(checkpoint.partitions), epoch, revision)
 
     def changed(
         self, partitions: Mapping[str, PartitionCheckpoint]
@@ -47,4 +45,4 @@ class LastSave:
     def updated(self, checkpoint: Checkpoint, revision: bytes) -> LastSave:
         """Return what is saved once ``checkpoint`` has arrived as ``revision``.  Consumes self."""
         self._partitions.update(checkpoint.partitions)
-        return LastSave(self._partitions, dict(checkpoint.windows), self.epoch, revision)
+        return LastSave(self._partitions, self.epoch, revision)

@@ -8,13 +8,14 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
                                      taken; only rises, survives ``clear``
       revision           "1042"      rises with every save and rewind; see below
       saved_at_unix_ms   "17952…"    the saving driver's clock; absent: nothing is stored
-      windows            msgpack     {bolt: learned window}, names sorted
       p:<partition>      hex|msgpack one field per source partition
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position
 None), a ``|``, and msgpack ``[position, records, [[first, last, records], …]]``.  The hex is
 what Lua compares; it is bytewise ordered as the positions are.  The same checkpoint gives the
 same bytes (S120).
+
+Other fields are ignored: older versions also wrote ``windows``, and do without.
 
 ``revision`` makes partial saves safe: a store sends only the partitions that changed since its
 last save, and names the revision that save left.  Another revision means that the server lost
@@ -47,7 +48,6 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _partition_decoder = msgspec.msgpack.Decoder(_Stored)
-_windows_decoder = msgspec.msgpack.Decoder(dict[str, float])
 
 
 def to_bytes(text: str) -> bytes:
@@ -99,10 +99,6 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
     return PartitionCheckpoint(position=stored.position, records=stored.records, acked=stored.acked)
 
 
-def encode_windows(windows: Mapping[str, float]) -> bytes:
-    return _encoder.encode(windows)
-
-
 def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
     """Return the checkpoint in a job's hash; raise :class:`CheckpointCorruptError`."""
     if not fields:
@@ -115,17 +111,7 @@ def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
         for field, raw in fields.items()
         if field.startswith(_PARTITION)
     }
-    return Checkpoint(partitions=partitions, windows=_decode_windows(key, fields))
-
-
-def _decode_windows(key: bytes, fields: Mapping[bytes, bytes]) -> dict[str, float]:
-    raw = fields.get(b"windows")
-    if raw is None:
-        return {}
-    try:
-        return _windows_decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        corrupt(key, "field windows does not decode")
+    return Checkpoint(partitions)
 
 
 def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:

@@ -183,13 +183,11 @@ class RedisCheckpointStore:
     def _send(
         self, job: str, checkpoint: Checkpoint, epoch: int, last: LastSave | None
     ) -> tuple[bytes, list[bytes]]:
-        partitions = checkpoint.partitions
-        windows, expected = schema.encode_windows(checkpoint.windows), b""
+        partitions, expected = checkpoint.partitions, b""
         if last is not None:
             partitions, expected = last.changed(partitions), last.revision
-            windows = b"" if checkpoint.windows == last.windows else windows
         now_unix_ms = str(time.time_ns() // 1_000_000).encode()
-        arguments = [schema.SCHEMA, str(epoch).encode(), expected, now_unix_ms, windows]
+        arguments = [schema.SCHEMA, str(epoch).encode(), expected, now_unix_ms]
         for partition, value in partitions.items():
             arguments += (schema.partition_field(partition), schema.encode_partition(value))
         return self._reply("save", self._key(job), arguments)

@@ -38,14 +38,13 @@ from flowctl.wire.frames import (
     End,
     FailFrame,
     Heartbeat,
-    Ping,
     Revoke,
     Revoked,
     TupleFrame,
 )
 from flowctl.wire.stream import Stream
 
-Order: TypeAlias = TupleFrame | Revoke | Ping | End
+Order: TypeAlias = TupleFrame | Revoke | End
 Outcome: TypeAlias = AckFrame | FailFrame
 
 # The spout learns of a free place at most this much later, a tenth of the shortest
@@ -58,7 +57,6 @@ _LOOKS_IN_VAIN: Final = 4
 # would only make the spout wait.
 _ACKS_PER_SEND: Final = 64
 _RECEIVE_BYTES: Final = 256 << 10  # a window of small tuples, or four of 64 KB, in one call
-_NONE_YET: Final = -1
 
 
 class Work(NamedTuple):
@@ -87,7 +85,7 @@ class Link:
         self._bolt = bolt
         self._wait = endpoint.wait
         self._heartbeat_s = endpoint.heartbeat_s
-        decoder = decoder_of(TupleFrame | Revoke | Ping | End)
+        decoder = decoder_of(TupleFrame | Revoke | End)
         self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
         self._slots = slots
         # Guarded by _changed, which is notified when the queue grows or the link ends.
@@ -105,7 +103,6 @@ class Link:
         self._look_at_s = 0.0  # then,
         self._looks_left = 0  # and so often, if nothing is reported meanwhile
         self._idleness = Idleness(slots)
-        self._last_tuple_id = _NONE_YET
         self._prolonged: dict[int, None] = {}  # to be told with the next heartbeat, each once
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -245,7 +242,6 @@ class Link:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # who is idle may have to wait now
         frame, received_at_s = self._queue.popleft()
-        self._last_tuple_id = frame.tuple_id
         return Work(frame, received_at_s, self._idleness.total_s())
 
     def _pause_s(self, slot: Hashable) -> float:
@@ -324,8 +320,6 @@ class Link:
             tuples = []
             if isinstance(order, Revoke):
                 self._give_back(set(order.tuple_ids))
-            elif isinstance(order, Ping):
-                self._beat()
             else:
                 self._end("end")
         self._queue_up(tuples, now_s)
@@ -378,8 +372,6 @@ class Link:
             beat = Heartbeat(
                 busy_slots=self._slots - self._idleness.idle_slots,
                 queued=len(self._queue),
-                last_tuple_id=self._last_tuple_id,
-                idle_total_s=self._idleness.total_s(),
                 prolonged=list(self._prolonged),
             )
             self._prolonged.clear()

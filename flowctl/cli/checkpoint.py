@@ -77,9 +77,6 @@ def show_command(name: str, url: str | None, as_json: bool) -> None:
         return click.echo(json.dumps(tree, indent=2))
     click.echo(f"{printable(name)} · {_headline(tree)}")
     _print_partitions(stored.checkpoint.partitions)
-    if tree["windows"]:
-        windows = ", ".join(f"{printable(bolt)} {size:g}" for bolt, size in tree["windows"].items())
-        click.echo(f"windows  {windows}")
 
 
 @checkpoint.command("rewind")
@@ -241,7 +238,6 @@ def _row(store: Any, job: str) -> dict[str, Any]:
     except CheckpointCorruptError as error:
         return {"job": job, "error": str(error)}  # the other jobs are still worth a line
     partitions = tree.pop("partitions")
-    del tree["windows"]
     return tree | {"partitions": len(partitions)}
 
 
@@ -254,7 +250,6 @@ def _tree(stored: Any) -> dict[str, Any]:
         "saved_at_unix_ms": stored.saved_at_unix_ms,
         "records": stored.checkpoint.records,
         "partitions": {name: _plain(partitions[name]) for name in sorted(partitions)},
-        "windows": dict(sorted(stored.checkpoint.windows.items())),
     }
 
 

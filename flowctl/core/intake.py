@@ -186,9 +186,9 @@ class Intake:
         """Records read again though an earlier run had acked them."""
         return sum(ledger.skipped for ledger in self.ledgers.values())
 
-    def checkpoint(self, windows: dict[str, float]) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """What a restart needs, of partitions read in this run and of those not reached yet."""
         partitions = dict(self._restored)
         for name, ledger in self.ledgers.items():
             partitions[name] = ledger.checkpoint()
-        return Checkpoint(partitions, windows)
+        return Checkpoint(partitions)

@@ -80,4 +80,4 @@ def without_redrives(checkpoint: Checkpoint) -> Checkpoint:
     if not any(redrive_number(name) for name in partitions):
         return checkpoint
     kept = {name: part for name, part in partitions.items() if redrive_number(name) is None}
-    return Checkpoint(kept, checkpoint.windows)
+    return Checkpoint(kept)

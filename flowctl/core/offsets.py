@@ -138,12 +138,3 @@ class OffsetManager:
                 f" {self.committed!r} is committed.",
                 remedy="Seek to just after the commit.",
             )
-
-
-def seek_forward(position: int, committed_next: int) -> int | None:
-    """Where a reader at ``position`` has to go on, if it fell behind the commit (S100).
-
-    Both are the next offset to be read.  None: it is where it should be.  Records that were read
-    and lie below must not be emitted.
-    """
-    return committed_next if position < committed_next else None

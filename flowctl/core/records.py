@@ -275,10 +275,9 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """What a restart goes on from: positions per partition, and the learned windows per bolt."""
+    """What a restart goes on from: how far each partition is done."""
 
     partitions: dict[str, PartitionCheckpoint] = {}
-    windows: dict[str, float] = {}
 
     @property
     def records(self) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from flowctl.core.records import Position
 from flowctl.core.settings import RetrySettings
 from flowctl.core.tuples import FlowTuple
 
@@ -93,23 +92,6 @@ class RetryQueue:
             if self._due_s.get(tuple_id) == due_s:
                 del self._due_s[tuple_id]
                 heappush(self._ready, (self.scheduled[tuple_id].deadline_s, tuple_id))
-
-    def is_ready(self, tuple_id: int, *, now_s: float) -> bool:
-        """Whether the tuple is scheduled and its time has come."""
-        return tuple_id in self.scheduled and self._due_s.get(tuple_id, now_s) <= now_s
-
-    def earliest_retriable(self, *, now_s: float) -> dict[str, Position]:
-        """Per partition the lowest position among tuples that are due (S111).  O(due)."""
-        self.ripen(now_s)
-        earliest: dict[str, Position] = {}
-        for _, tuple_id in self._ready:
-            flow_tuple = self.scheduled.get(tuple_id)
-            if flow_tuple is None or tuple_id in self._due_s:
-                continue
-            partition, first = flow_tuple.cut.partition, flow_tuple.first
-            if partition not in earliest or first < earliest[partition]:  # type: ignore[operator]
-                earliest[partition] = first
-        return earliest
 
     def take_ready(self) -> Iterator[FlowTuple]:
         """Yield ready tuples, earliest deadline first, each taken out; :meth:`put_back` undoes."""

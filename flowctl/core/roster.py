@@ -8,27 +8,21 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import BoltAdded, BoltRemoved
 from flowctl.core.failures import Failures
-from flowctl.core.records import Checkpoint
 from flowctl.core.settings import CoreSettings
 
 
 class Roster:
-    """Adds bolts to the book and takes them out; remembers what those that went had learned.
+    """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
 
     Part of ``SpoutCore``; not thread-safe.
     """
 
-    def __init__(self, book: Book, restored: Checkpoint, failures: Failures) -> None:
+    def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book
         self._failures = failures
-        self._windows = dict(restored.windows)
+        self._windows: dict[str, float] = {}  # of bolts that went
         # What a bolt had done before it went: (acked, records acked, moved away).
         self._former: dict[str, tuple[int, int, int]] = {}
-
-    @property
-    def windows(self) -> dict[str, float]:
-        """The windows of all bolts, of those that went their last ones."""
-        return {**self._windows, **{b: c.policy.window for b, c in self._book.bolts.items()}}
 
     def add(
         self,

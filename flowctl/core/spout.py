@@ -49,7 +49,7 @@ class SpoutCore:
         self._failures = Failures(book, self.intake, has_dead_letter=has_dead_letter, chance=chance)
         self._completion = Completion(book, self.intake, self._failures)
         self._recovery = Recovery(book, self._failures)
-        self._roster = Roster(book, checkpoint, self._failures)
+        self._roster = Roster(book, self._failures)
         self._ending = Ending(book)
         self._guard = SinkGuard(book.events) if self.settings.dispatch.sink_guard else None
         self.handover = Handover(book, self.intake, self._failures)
@@ -346,7 +346,7 @@ class SpoutCore:
 
     def checkpoint(self) -> Checkpoint:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
-        return self.intake.checkpoint(self._roster.windows)
+        return self.intake.checkpoint()
 
     @property
     def gave_up(self) -> TupleGaveUp | None:

@@ -179,8 +179,6 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.busy_slots} of {consumer.slots} slots are busy"
     if not 0 <= frame.queued <= _QUEUED_MAX:
         return f"{frame.queued} tuples are queued"
-    if not _SECONDS_MIN <= frame.idle_total_s <= _SECONDS_MAX:
-        return f"it was idle for {frame.idle_total_s} s"
     return ""
 
 

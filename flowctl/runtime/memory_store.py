@@ -17,7 +17,6 @@ class _Stored(msgspec.Struct):
     epoch: int = 0
     saved: bool = False
     partitions: dict[str, PartitionCheckpoint] = {}
-    windows: dict[str, float] = {}
 
 
 class MemoryCheckpointStore:
@@ -44,7 +43,7 @@ class MemoryCheckpointStore:
         """See :class:`flowctl.ports.CheckpointStore`."""
         with self._lock:
             stored = self._jobs.get(job, _Stored())
-            return Checkpoint(dict(stored.partitions), dict(stored.windows))
+            return Checkpoint(dict(stored.partitions))
 
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
         """See :class:`flowctl.ports.CheckpointStore`."""
@@ -64,7 +63,6 @@ class MemoryCheckpointStore:
                     )
             stored.epoch, stored.saved = epoch, True
             stored.partitions.update(checkpoint.partitions)
-            stored.windows = dict(checkpoint.windows)
 
     def jobs(self) -> Sequence[str]:
         """See :class:`flowctl.ports.CheckpointStore`."""

@@ -39,11 +39,11 @@ from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
+from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import End
 from flowctl.wire.listener import needs_host
 from flowctl.wire.server import Joined, SpoutServer
 
-KEY_BYTES = 32  # the strength of HMAC-SHA256 (RFC 2104: at least the hash's length)
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
 VIEW_EVERY_S = 0.25  # four times a second reads as live
 # When stopping early, tuples in flight are waited for this long: a tuple takes up to

@@ -136,7 +136,6 @@ class CheckpointStoreConformance:
         checkpoint = _partitions(a=1)
         store.save("job", checkpoint, epoch=epoch)
         checkpoint.partitions["a"] = PartitionCheckpoint(2, 2)
-        checkpoint.windows["b1"] = 9.0
         assert store.load("job") == _partitions(a=1)
         store.save("job", checkpoint, epoch=epoch)
         assert store_factory().load("job") == checkpoint
@@ -221,7 +220,7 @@ def check_against_model(store_factory: StoreFactory, *, examples: int = 30) -> N
 
 
 def _at(position: Position | None) -> Checkpoint:
-    return Checkpoint({"a": PartitionCheckpoint(position, 1)}, {"b1": 2.0})
+    return Checkpoint({"a": PartitionCheckpoint(position, 1)})
 
 
 def _partitions(**positions: int) -> Checkpoint:
@@ -235,5 +234,4 @@ _EXAMPLE = Checkpoint(
         "not begun": PartitionCheckpoint(),
         "not begun, but a hole": PartitionCheckpoint(None, 0, (AckedRange((1, 1), (1, 1), 1),)),
     },
-    windows={"b2": 20.5, "b1": 3.0, "b10": 1.0},
 )

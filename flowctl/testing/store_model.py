@@ -31,8 +31,7 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
         return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked)
 
     names = draw(st.sets(_NAMES))
-    windows = draw(st.dictionaries(st.sampled_from(["b1", "b2"]), st.floats(1, 9), max_size=2))
-    return Checkpoint({name: partition() for name in sorted(names)}, windows)
+    return Checkpoint({name: partition() for name in sorted(names)})
 
 
 class _Model:
@@ -50,7 +49,7 @@ class _Model:
         if any(_below(v, partitions.get(n)) for n, v in checkpoint.partitions.items()):
             return InternalError
         self.saved = True
-        self.checkpoint = Checkpoint(partitions | checkpoint.partitions, checkpoint.windows)
+        self.checkpoint = Checkpoint(partitions | checkpoint.partitions)
         return None
 
     def rewind(self, name: str, position: int | None) -> type[Exception] | None:
@@ -59,7 +58,7 @@ class _Model:
             return ConfigError
         records = before.records if before.position == position else 0
         after = {name: PartitionCheckpoint(position, records)}
-        self.checkpoint = Checkpoint(self.checkpoint.partitions | after, self.checkpoint.windows)
+        self.checkpoint = Checkpoint(self.checkpoint.partitions | after)
         self.epoch += 1
         return None
 

@@ -72,7 +72,6 @@ class TopologyCore:
         restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
-        self._windows = dict(restored.windows)
         self._roots = Roots(
             settings,
             restored,
@@ -88,9 +87,7 @@ class TopologyCore:
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = RootHandover(self._roots, self._events)
         self._input_ended = False
-        self._stages = {
-            plan.name: Stage(plan, settings, restored.windows, next_id, chance) for plan in stages
-        }
+        self._stages = {plan.name: Stage(plan, settings, next_id, chance) for plan in stages}
         self._router = Router(
             self._stages,
             self._roots,
@@ -123,10 +120,8 @@ class TopologyCore:
 
         Where nothing is sent again, both are dropped.
         """
-        consumer = self.bolts.pop(bolt, None)
-        if consumer is None:
+        if self.bolts.pop(bolt, None) is None:
             return
-        self._windows[bolt] = consumer.policy.window
         self._calls.left(bolt)
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
@@ -365,10 +360,7 @@ class TopologyCore:
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
-        windows = dict(self._windows)
-        for stage in self._in_order:
-            windows.update(stage.windows())
-        return self._roots.intake.checkpoint(windows)
+        return self._roots.intake.checkpoint()
 
     @property
     def gave_up(self) -> TupleGaveUp | None:

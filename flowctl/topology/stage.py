@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from flowctl.config import Settings
 from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.carried import record_of
 from flowctl.core.finish import speed
-from flowctl.core.records import Checkpoint, Emission, Record
+from flowctl.core.records import Emission, Record
 from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
@@ -52,13 +52,9 @@ class StageCore(SpoutCore):
     """
 
     def __init__(
-        self,
-        settings: CoreSettings,
-        *,
-        checkpoint: Checkpoint,
-        chance: Callable[[], float] | None = None,
+        self, settings: CoreSettings, *, chance: Callable[[], float] | None = None
     ) -> None:
-        super().__init__(settings, checkpoint=checkpoint, chance=chance)
+        super().__init__(settings, chance=chance)
         self.dropped: dict[int, Sequence[Record]] = {}
         self.book.dropped = self.dropped
 
@@ -77,7 +73,6 @@ class Stage:
         self,
         plan: StagePlan,
         settings: Settings,
-        windows: Mapping[str, float],
         next_id: NextId,
         chance: Callable[[], float] | None = None,
     ) -> None:
@@ -94,11 +89,8 @@ class Stage:
         self.refused_now = 0  # inputs that wait as their target refused them
         self.waiting_max = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
-        learned = Checkpoint(windows=dict(windows))
         count = plan.count if plan.is_keyed else 1
-        self.cores = [
-            StageCore(core_settings, checkpoint=learned, chance=chance) for _ in range(count)
-        ]
+        self.cores = [StageCore(core_settings, chance=chance) for _ in range(count)]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
@@ -285,12 +277,6 @@ class Stage:
         if parcel is None:
             return True
         return parcel.is_tracked and not any(root in is_pending for root in parcel.edges)
-
-    def windows(self) -> Iterator[tuple[str, float]]:
-        """Learned windows of the bolts that are here."""
-        for core in self.cores:
-            for name, consumer in core.bolts.items():
-                yield name, consumer.policy.window
 
 
 def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:

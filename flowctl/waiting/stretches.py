@@ -36,7 +36,6 @@ class Stretch:
         "_long_s",
         "_since_s",
         "_started",
-        "_taken_s",
         "_waits",
         "skipped_s",
     )
@@ -58,7 +57,6 @@ class Stretch:
         self._since_s: float | None = None
         self._is_told = False
         self._waits = 0
-        self._taken_s = 0.0
         self.skipped_s = 0.0
 
     @property
@@ -93,12 +91,6 @@ class Stretch:
             self._logger.log(level, self._started, **self._fields)
         self._is_told = False
         self._logger.log(level, self._ended, length_s=length_s, waits=self._waits, **self._fields)
-
-    def get_value_and_reset(self) -> float | None:
-        """Time waited since the last call [s], as a metric; None: none."""
-        skipped_s = self.skipped_s - self._taken_s
-        self._taken_s = self.skipped_s
-        return skipped_s or None
 
 
 class SlowCalls:

@@ -21,7 +21,8 @@ from typing import Final
 
 from flowctl.errors import AuthenticationError
 
-KEY_BYTES: Final = 32  # as long as the digest: guessing it is as hard as guessing the proof
+# A run's key, as long as the digest (RFC 2104): guessing it is as hard as guessing the proof.
+KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = hashlib.sha256().digest_size
 # Seven letters and the version of this exchange: a peer that speaks something else is turned
@@ -31,11 +32,6 @@ GREETING_BYTES: Final = len(MAGIC) + NONCE_BYTES  # what a bolt says first
 _SPOUT: Final = b"flowctl spout proof"
 _BOLT: Final = b"flowctl bolt proof"
 _SAME_KEY: Final = "Start the bolts from this run: each run makes a key of its own."
-
-
-def new_key() -> bytes:
-    """Make a run's key."""
-    return secrets.token_bytes(KEY_BYTES)
 
 
 class Challenge:

@@ -14,7 +14,7 @@ import msgspec
 from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.settlement import Settlement
 
-PROTOCOL_VERSION: Final = 2  # 1 had no DetailedAckFrame, and fails could not be refusals
+PROTOCOL_VERSION: Final = 2  # 1 had no DetailedAckFrame, other fails and heartbeats
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,8 +113,6 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
 
     busy_slots: int
     queued: int
-    last_tuple_id: int
-    idle_total_s: float
     prolonged: list[int] = []  # last, so that peers without it understand each other
 
 
@@ -130,15 +128,12 @@ class Revoked(_Frame, frozen=True, array_like=True, gc=False, tag=8):
     tuple_ids: list[int]
 
 
-class Ping(_Frame, frozen=True, array_like=True, gc=False, tag=9):
-    """Spout → bolt: answer with a heartbeat now."""
-
-
+# Tag 9 was version 1's Ping.
 class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
     """Spout → bolt: no more work; drop what is queued, close and go."""
 
 
-ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | Ping | End
+ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End
 ToSpout: TypeAlias = (
     Hello | AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
 )

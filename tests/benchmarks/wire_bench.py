@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from flowctl.bolts.worker import run_bolt
 from flowctl.config import ListenSettings
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
-from flowctl.wire.auth import new_key
+from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received, SpoutServer
 
@@ -122,7 +123,7 @@ def flowctl_tuples_per_s(
     server = SpoutServer(
         ListenSettings(),
         host="127.0.0.1",
-        key=new_key(),
+        key=secrets.token_bytes(KEY_BYTES),
         job="bench",
         job_epoch=1,
         heartbeat_s=0.25,

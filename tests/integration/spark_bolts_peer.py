@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from types import TracebackType
 from flowctl.config import ListenSettings
 from flowctl.core.records import Record
 from flowctl.ports import BoltNotice, Bolts
-from flowctl.wire.auth import new_key
+from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, FailFrame, TupleFrame
 from flowctl.wire.server import Joined, Left, Received, SpoutServer
 
@@ -31,7 +32,7 @@ class Peer:
         self.server = SpoutServer(
             ListenSettings(),
             host=bolts.listen_host(),
-            key=new_key(),
+            key=secrets.token_bytes(KEY_BYTES),
             job="test",
             job_epoch=1,
             heartbeat_s=0.25,

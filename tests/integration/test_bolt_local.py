@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import secrets
 import threading
 
 import msgspec
@@ -9,8 +10,8 @@ from wire_peers import PATIENCE_S, spout, tuple_of
 from flowctl.bolts.local import LocalBolts
 from flowctl.errors import ConfigError
 from flowctl.ports import BoltNotice, Bolts
-from flowctl.wire.auth import new_key
-from flowctl.wire.frames import Ping
+from flowctl.wire.auth import KEY_BYTES
+from flowctl.wire.frames import Revoke
 
 
 def test_it_is_what_the_spout_runs():
@@ -76,7 +77,8 @@ def test_a_spout_of_another_run_is_fatal():
     notices: list[BoltNotice] = []
     with spout() as s:
         bolts = LocalBolts(print, count=1)
-        bolts.start(msgspec.structs.replace(s.endpoint, key=new_key()), notices.append)
+        wrong = msgspec.structs.replace(s.endpoint, key=secrets.token_bytes(KEY_BYTES))
+        bolts.start(wrong, notices.append)
         s.until(lambda: [n for n in notices if n.kind == "fatal"])
         assert notices[-1].remedy
         bolts.stop(timeout_s=PATIENCE_S)
@@ -96,7 +98,7 @@ def test_stop_does_not_wait_for_a_call_that_never_ends():
         s.send("b1", tuple_of(1))
         s.until(entered.is_set)
         bolts.stop(timeout_s=0.05)
-        assert s.server.send("b1", Ping()) in (True, False)  # no deadlock, no error
+        assert s.server.send("b1", Revoke([])) in (True, False)  # no deadlock, no error
         leave.set()
         bolts.stop(timeout_s=PATIENCE_S)
 

@@ -14,7 +14,6 @@ from flowctl.wire.codec import LENGTH
 from flowctl.wire.frames import (
     AckFrame,
     Heartbeat,
-    Ping,
     Revoke,
     Revoked,
 )
@@ -70,8 +69,8 @@ def test_acks_tell_wait_service_and_idle_time():
         s.send("b1", tuple_of(1, 0.05), tuple_of(2, 0.1))
         s.until(lambda: len(s.acks("b1")) == 2)
         # Only a bolt that has seen its empty queue is idle: on a busy machine that takes a while.
-        known_s = s.frames("b1", AckFrame)[1].idle_total_s
-        s.until(lambda: any(beat.idle_total_s > known_s for beat in s.frames("b1", Heartbeat)))
+        known = len(s.frames("b1", Heartbeat))
+        s.until(lambda: any(b.busy_slots == 0 for b in s.frames("b1", Heartbeat)[known:]))
         s.send("b1", tuple_of(3, 0.0))
         s.until(lambda: len(s.acks("b1")) == 3)
         s.end("b1")
@@ -241,20 +240,9 @@ def test_a_busy_bolt_still_speaks(gate):
         known = len(s.frames("b1", Heartbeat))
         s.until(lambda: len(s.frames("b1", Heartbeat)) >= known + 5)
         beats = s.frames("b1", Heartbeat)[-3:]
-        assert {(b.busy_slots, b.queued, b.last_tuple_id) for b in beats} == {(1, 2, 7)}
-        assert len({b.idle_total_s for b in beats}) == 1  # busy: it does not grow
+        assert {(b.busy_slots, b.queued) for b in beats} == {(1, 2)}
         gate.leave.release()
         s.until(lambda: len(s.acks("b1")) == 3)
-        s.end("b1")
-        bolt.wait()
-
-
-def test_a_ping_is_answered_at_once():
-    with spout(heartbeat_s=60) as s:
-        bolt = ThreadBolt(s.endpoint, "b1", lambda batch: None)
-        s.until(lambda: s.joined("b1"))
-        s.send("b1", Ping())
-        s.until(lambda: len(s.frames("b1", Heartbeat)) == 1)
         s.end("b1")
         bolt.wait()
 

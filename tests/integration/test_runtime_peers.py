@@ -136,7 +136,7 @@ LIES = {
     "times that are none": AckFrame(1, 1, math.nan, 1e300, -1.0),
     "a tuple of another bolt": AckFrame(1, 1, 0.0, 0.0, 0.0),
     "no tuple at all": AckFrame(1 << 60, 1, 0.0, 0.0, 0.0),
-    "fewer than no slots busy": Heartbeat(-7, 0, 0, 0.0),
+    "fewer than no slots busy": Heartbeat(-7, 0),
 }
 
 

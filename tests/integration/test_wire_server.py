@@ -13,7 +13,7 @@ from wire_peers import ThreadBolt, process_bolt, spout, tuple_of
 from flowctl.errors import AuthenticationError
 from flowctl.wire import tls
 from flowctl.wire.codec import FrameReader, decoder_of
-from flowctl.wire.frames import Heartbeat, Hello, Ping, TupleFrame
+from flowctl.wire.frames import End, Heartbeat, Hello, TupleFrame
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.server import Joined, Left
 
@@ -29,7 +29,7 @@ def test_a_bolt_comes_works_and_goes(use_tls):
             s.until(lambda: len(s.acks("b1")) == 500)
             assert s.acks("b1") == list(range(500))
             s.end("b1")
-            assert not s.server.send("b1", Ping())
+            assert not s.server.send("b1", End())
             assert child.wait(20) == 0
         assert s.left("b1") == []
 

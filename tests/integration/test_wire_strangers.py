@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
+import secrets
 import selectors
 import socket
 import threading
@@ -81,7 +82,7 @@ def test_a_stranger_is_turned_away(said, use_tls):
 
 def test_a_bolt_with_another_runs_key_gives_up_with_a_reason():
     with spout() as s:
-        wrong = msgspec.structs.replace(s.endpoint, key=auth.new_key())
+        wrong = msgspec.structs.replace(s.endpoint, key=secrets.token_bytes(auth.KEY_BYTES))
         bolt = ThreadBolt(wrong, "b1", lambda batch: None)
         s.until(lambda: s.server.rejected == 1)
         with pytest.raises(AuthenticationError) as caught:

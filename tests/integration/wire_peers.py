@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from flowctl.bolts.worker import BoltSummary, run_bolt
 from flowctl.config import ListenSettings
 from flowctl.core.records import Batch, Record
 from flowctl.ports import Endpoint
-from flowctl.wire.auth import new_key
+from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, FailFrame, ToBolt, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
 
@@ -50,7 +51,7 @@ class Spout:
         self.server = SpoutServer(
             ListenSettings(**listen),
             host=host,
-            key=new_key(),
+            key=secrets.token_bytes(KEY_BYTES),
             job="test",
             job_epoch=5,
             heartbeat_s=heartbeat_s,

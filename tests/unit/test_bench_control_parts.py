@@ -19,7 +19,7 @@ from flowctl.simulation.scenario import Loss
 from flowctl.simulation.sink import SharedSink
 from flowctl.wire.auth import MAGIC, NONCE_BYTES, PROOF_BYTES
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import Hello, Ping, TupleFrame, Welcome
+from flowctl.wire.frames import Hello, Revoke, TupleFrame, Welcome
 from tests.benchmarks import control_trace
 from tests.benchmarks.control_cases import CASES, LEFT_OUT, shortened
 from tests.benchmarks.control_faults import signals_of
@@ -146,9 +146,9 @@ def test_the_network_loses_the_tuples_that_the_simulator_loses(bolt: int) -> Non
     for byte in hello:
         losses.note(bytes([byte]))
     tuples = [TupleFrame(n, 1, "p", None, [Record(n, None)]) for n in range(100)]
-    stream = PROOF + _frames(Welcome(1, 1, 1), *tuples[:50], Ping(), *tuples[50:])
+    stream = PROOF + _frames(Welcome(1, 1, 1), *tuples[:50], Revoke([1]), *tuples[50:])
     left = b"".join(losses.left_of(stream[at : at + 11]) for at in range(0, len(stream), 11))
-    reader = FrameReader(decoder_of(Welcome | TupleFrame | Ping), 1 << 20)
+    reader = FrameReader(decoder_of(Welcome | TupleFrame | Revoke), 1 << 20)
     arrived = reader.feed(left[len(PROOF) :])
     rng = Random(f"bolt 5 {bolt}")
     rng.random()  # its heartbeat's
@@ -161,7 +161,7 @@ def test_the_network_loses_the_tuples_that_the_simulator_loses(bolt: int) -> Non
 def test_a_stranger_breaks_the_network_loudly() -> None:
     losses = Losses(CATALOGUE["lossy"], 5)
     with pytest.raises(WireError):
-        losses.note(PROOF + _frames(Ping()))
+        losses.note(PROOF + _frames(Revoke([1])))
 
 
 def test_the_sink_is_as_late_as_it_should_be_and_no_later() -> None:

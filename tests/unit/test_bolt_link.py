@@ -39,56 +39,61 @@ def _tuples(count: int) -> list[TupleFrame]:
     return [TupleFrame(n, 1, "p", None, [Record(n, "x")]) for n in range(count)]
 
 
-def _finish(bolt_link: Link, count: int) -> None:
-    """Report ``count`` tuples; the next one is taken each time."""
-    for _ in range(count):
-        tuple_id = bolt_link._last_tuple_id
-        bolt_link.report_and_take(AckFrame(tuple_id, 1, 0.0, 0.0, 0.0), bolt_link.new_idling())
+class Hand:
+    """A process thread that is moved by hand."""
+
+    def __init__(self, bolt_link: Link, tuples: int) -> None:
+        self._link = bolt_link
+        self._idling = bolt_link.new_idling()
+        bolt_link._obey(_tuples(tuples), 0.0)
+        self._work = bolt_link.take(self._idling)
+
+    def finish(self, count: int) -> None:
+        """Report ``count`` tuples; the next one is taken each time."""
+        for _ in range(count):
+            assert self._work is not None
+            ack = AckFrame(self._work.frame.tuple_id, 1, 0.0, 0.0, 0.0)
+            self._work = self._link.report_and_take(ack, self._idling)
 
 
 def test_with_more_queued_acks_ride_together(bolt_link, wire):
-    bolt_link._obey(_tuples(200), 0.0)
-    bolt_link.take(bolt_link.new_idling())
-    _finish(bolt_link, 199)
+    hand = Hand(bolt_link, 200)
+    hand.finish(199)
     assert [len(ids) for ids in wire.sent] == [64, 64, 64]
     bolt_link._keep_promise(0.001)
     assert [n for ids in wire.sent for n in ids] == list(range(199))
 
 
 def test_the_last_ack_is_sent_at_once(bolt_link, wire):
-    bolt_link._obey(_tuples(2), 0.0)
-    bolt_link.take(bolt_link.new_idling())
-    _finish(bolt_link, 1)
+    hand = Hand(bolt_link, 2)
+    hand.finish(1)
     assert wire.sent == []
     bolt_link.ended = "end"  # or it would wait for more
-    _finish(bolt_link, 1)
+    hand.finish(1)
     assert wire.sent == [[0, 1]]
 
 
 def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
-    bolt_link._obey(_tuples(10), 0.0)
-    bolt_link.take(bolt_link.new_idling())
+    hand = Hand(bolt_link, 10)
     for _ in range(link._LOOKS_IN_VAIN):
         assert bolt_link._promised
         bolt_link._keep_promise(0.001)
     assert not bolt_link._promised
-    _finish(bolt_link, 3)
+    hand.finish(3)
     assert wire.sent == [[0], [1], [2]]
 
 
 def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
-    bolt_link._obey(_tuples(50), 0.0)
-    bolt_link.take(bolt_link.new_idling())
+    hand = Hand(bolt_link, 50)
     for _ in range(3 * link._LOOKS_IN_VAIN):
-        _finish(bolt_link, 2)
+        hand.finish(2)
         bolt_link._keep_promise(0.001)
     assert all(len(ids) == 2 for ids in wire.sent)
     assert bolt_link._promised
 
 
 def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
-    bolt_link._obey(_tuples(10), 0.0)
-    bolt_link.take(bolt_link.new_idling())
+    Hand(bolt_link, 10)
     for renew in (lambda: bolt_link._obey(_tuples(1), 1.0), bolt_link._beat):
         for _ in range(link._LOOKS_IN_VAIN):
             bolt_link._keep_promise(0.001)

@@ -28,7 +28,6 @@ _CHECKPOINT = Checkpoint(
         ),
         "b.log": PartitionCheckpoint(),
     },
-    {"b2": 19.0, "b1": 20.5},
 )
 
 
@@ -73,7 +72,7 @@ def test_show(store: RedisCheckpointStore) -> None:
     assert lines[0].endswith(" ago · epoch 1")
     assert lines[2].split() == ["a.log", "12345:57", "5", "702", "1", "range,", "27", "records"]
     assert lines[3].split() == ["b.log", "-", "0", "-"]
-    assert lines[4] == "windows  b1 20.5, b2 19"
+    assert len(lines) == 4
 
 
 def test_show_json(store: RedisCheckpointStore) -> None:

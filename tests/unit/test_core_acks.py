@@ -284,6 +284,7 @@ def test_a_bolt_back_with_a_new_epoch_starts_empty_and_old_acks_mean_nothing() -
     assert driver.core.is_drained
 
 
+@pytest.mark.req("S15")
 def test_a_bolt_keeps_its_window_and_its_counts_over_epochs() -> None:
     driver = Driver("a", window_initial=2, window_threshold_s=1.0)
     driver.offer(50)

@@ -125,7 +125,7 @@ def test_bounds_and_bolts_that_tell_nothing() -> None:
     assert dumb.window == 3
 
 
-def test_a_new_run_begins_small_whatever_was_learned() -> None:
+def test_a_bolt_that_comes_back_begins_small_whatever_was_learned() -> None:
     assert make_policy(WindowSettings(policy="just_full"), learned=256.0).window == 2
 
 

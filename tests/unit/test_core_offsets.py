@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.offsets import Next, OffsetManager, seek_forward
+from flowctl.core.offsets import Next, OffsetManager
 from flowctl.errors import InternalError, SourceError
 
 
@@ -144,13 +144,6 @@ def test_nothing_vanished_when_what_was_sought_was_found() -> None:
     made = manager(1, 2, 3)
     assert made.vanish(2, 2, in_flight=()) == []
     assert made.is_pending(1), "what lies below was not sought"
-
-
-@pytest.mark.req("S100")
-def test_a_reader_behind_the_commit_goes_forward() -> None:
-    assert seek_forward(3, 7) == 7
-    assert seek_forward(7, 7) is None
-    assert seek_forward(9, 7) is None
 
 
 def test_offsets_must_rise() -> None:

@@ -42,7 +42,7 @@ def test_also_if_the_producer_begins_at_the_beginning() -> None:
 
 
 @pytest.mark.req("S13", "S15")
-def test_learned_windows_are_not_learned_again() -> None:
+def test_a_restart_begins_with_the_configured_window_whatever_was_learned() -> None:
     driver = Driver("a", window_initial=2, window_threshold_s=1.0)
     driver.offer(200)
     for _ in range(5):
@@ -50,10 +50,9 @@ def test_learned_windows_are_not_learned_again() -> None:
         for emission in driver.emit():
             driver.clock.advance(0.001)
             driver.ack(emission)
-    learned = driver.window("a")
-    assert learned > 2
-    again = Driver("a", "new", checkpoint=driver.core.checkpoint(), window_initial=2)
-    assert (again.window("a"), again.window("new")) == (learned, 2)
+    assert driver.window("a") > 2
+    again = Driver("a", checkpoint=driver.core.checkpoint(), window_initial=2)
+    assert again.window("a") == 2
 
 
 def test_partitions_that_are_not_read_again_keep_their_place() -> None:

@@ -107,7 +107,6 @@ def test_one_schedule_per_id_the_newest(first_s: float, then_s: float) -> None:
     queue.add(flow_tuple, not_before_s=then_s, now_s=0.0)
     assert len(queue) == 1
     queue.ripen(then_s - 0.5)
-    assert queue.is_ready(1, now_s=0.0) is (then_s == 0.0)
     assert ids(queue) == ([1] if then_s == 0.0 else [])
     queue.ripen(9.0)
     assert ids(queue) == ([] if then_s == 0.0 else [1])
@@ -115,16 +114,15 @@ def test_one_schedule_per_id_the_newest(first_s: float, then_s: float) -> None:
 
 
 @pytest.mark.req("S111")
-def test_the_earliest_retriable_of_each_partition_among_those_that_are_due() -> None:
+def test_what_is_due_goes_and_nothing_else_whatever_its_partition() -> None:
     queue = RetryQueue()
-    for tuple_id, partition, first, due_s in (
-        (1, "p", 30, 1.0), (2, "p", 10, 2.0), (3, "p", 5, 9.0), (4, "q", 7, 0.0), (5, "r", 1, 9.0),
+    for tuple_id, partition, due_s in (
+        (1, "p", 1.0), (2, "p", 2.0), (3, "p", 9.0), (4, "q", 0.0), (5, "r", 9.0),
     ):  # fmt: skip
-        flow_tuple = FlowTuple(tuple_id, Cut(partition, 0, [Record(first, None)], 9))
+        flow_tuple = FlowTuple(tuple_id, Cut(partition, 0, [Record(tuple_id, None)], 9))
         queue.add(flow_tuple, not_before_s=due_s, now_s=0.0)
-    assert queue.earliest_retriable(now_s=0.5) == {"q": 7}
-    assert queue.earliest_retriable(now_s=2.0) == {"p": 10, "q": 7}
-    assert queue.is_ready(2, now_s=2.0) and not queue.is_ready(3, now_s=2.0)
-    assert not queue.is_ready(99, now_s=2.0)
-    queue.discard(2)
-    assert queue.earliest_retriable(now_s=2.0) == {"p": 30, "q": 7}
+    queue.ripen(0.5)
+    assert ids(queue) == [4]
+    queue.ripen(2.0)
+    assert sorted(ids(queue)) == [1, 2]
+    assert sorted(queue.scheduled) == [3, 5]

@@ -133,7 +133,7 @@ def test_a_fixed_window_never_moves() -> None:
 
 
 @pytest.mark.req("S15")
-def test_the_first_window_is_the_configured_one_or_what_an_earlier_run_learned() -> None:
+def test_the_first_window_is_the_configured_one_or_what_the_bolt_had_before_it_went() -> None:
     assert make_policy(WindowSettings(policy="aiad", initial=3)).window == 3
     assert make_policy(WindowSettings(policy="aiad", initial=3), learned=17.5).window == 17.5
     assert make_policy(WindowSettings(policy="aiad", max=8), learned=17.5).window == 8

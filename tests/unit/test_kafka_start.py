@@ -12,6 +12,7 @@ from flowctl_kafka._start import (
     first_position,
     next_offset,
     read_note,
+    seek_forward,
     where_to_start,
 )
 
@@ -85,3 +86,10 @@ def test_a_note_fits_into_what_kafka_keeps_by_leaving_ranges_out_from_above() ->
     assert len(text.encode()) <= 4_096
     kept = msgspec.json.decode(text, type=Note).acked
     assert len(kept) > 50 and kept == acked[: len(kept)]
+
+
+@pytest.mark.req("S100")
+def test_a_reader_behind_the_commit_goes_forward() -> None:
+    assert seek_forward(3, 7) == 7
+    assert seek_forward(7, 7) is None
+    assert seek_forward(9, 7) is None

@@ -24,7 +24,6 @@ MAY_IMPORT = {
     "flowctl.core.letters",
     "flowctl.core.offsets",
     "flowctl.core.records",
-    "flowctl.core.timers",
     "flowctl.errors",
     "flowctl.ports",
 }

@@ -1,5 +1,5 @@
 -- ARGV: schema, epoch, expected revision ('' = all partitions are in here), saved_at_unix_ms,
---       windows ('' = as stored), then field, value, field, value, …
+--       then field, value, field, value, …
 -- Returns {'ok', revision}, or why nothing was written.
 local refusal = other_schema(ARGV[1]) or bad_number()
 if refusal then return refusal end
@@ -11,7 +11,7 @@ if tonumber(ARGV[2]) < epoch then return {'fenced', text} end
 local revision = redis.call('HGET', key, 'revision') or '0'
 if ARGV[3] ~= '' and ARGV[3] ~= revision then return {'resend'} end
 
-for i = 6, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   local stored = redis.call('HGET', key, ARGV[i])
   if stored then
     local there = sort_key(stored)
@@ -21,8 +21,7 @@ for i = 6, #ARGV, 2 do
 end
 
 redis.call('HSET', key, 'schema', ARGV[1], 'epoch', ARGV[2], 'saved_at_unix_ms', ARGV[4])
-if ARGV[5] ~= '' then redis.call('HSET', key, 'windows', ARGV[5]) end
-for i = 6, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   redis.call('HSET', key, ARGV[i], ARGV[i + 1])
 end
 return {'ok', tostring(redis.call('HINCRBY', key, 'revision', 1))}

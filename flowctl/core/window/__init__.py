@@ -31,5 +31,5 @@ _POLICIES: Final[Mapping[PolicyName, Callable[..., WindowPolicy]]] = {
 
 
 def make_policy(settings: WindowSettings, *, learned: float | None = None) -> WindowPolicy:
-    """Return a new policy for one bolt; ``learned`` is its window in an earlier run."""
+    """Return a new policy for one bolt; ``learned`` is its window before it went, in this run."""
     return _POLICIES[settings.policy](settings, learned=learned)

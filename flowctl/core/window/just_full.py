@@ -36,8 +36,8 @@ _WORK_MIN = 0.5
 class JustFullWindow:
     """One bolt's window from its telemetry; without telemetry, as in ``rtt_only``.
 
-    What an earlier run had learned is left aside: one ack teaches it anew, and a window from
-    calls that had nothing to do would flood a bolt whose calls are slow now.
+    A bolt that comes back starts small again: one ack is enough to learn its window, and a window
+    learned from calls that had nothing to do would flood a bolt whose calls are slow now.
     """
 
     __slots__ = (

@@ -61,8 +61,8 @@ class RttOnlyWindow:
     two acks.  A round is one of start-up, cruise, probe (one of eight: a quarter more than the
     path holds) and dip (a quarter less, when no RTT near the base was seen for its whole life).
 
-    What an earlier run had learned is left aside, as in ``just_full``: start-up takes a few
-    round trips, and a window from quick calls would flood a bolt whose calls are slow now.
+    A bolt that comes back starts small again, as in ``just_full``: start-up takes a few round
+    trips, and a window learned from quick calls would flood a bolt whose calls are slow now.
     """
 
     __slots__ = (

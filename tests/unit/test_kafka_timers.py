@@ -1,11 +1,11 @@
-"""Timers that are looked at."""
+"""Timers that are polled."""
 
 from __future__ import annotations
 
 import pytest
 
-from flowctl.core.timers import Timer
 from flowctl.errors import ConfigError
+from flowctl_kafka._timers import Timer
 
 
 @pytest.mark.req("S90")
@@ -16,7 +16,7 @@ def test_the_first_time_comes_after_delay_and_period() -> None:
 
 
 @pytest.mark.req("S90")
-def test_it_starts_anew_only_when_it_said_so() -> None:
+def test_it_restarts_only_when_it_said_so() -> None:
     timer = Timer(2.0, now_s=0.0, delay_s=0.0)
     for now_s in (0.5, 1.0, 1.9):
         assert not timer.expired_reset_on_true(now_s)
@@ -26,7 +26,7 @@ def test_it_starts_anew_only_when_it_said_so() -> None:
 
 
 @pytest.mark.req("S90")
-def test_looking_late_is_one_expiry() -> None:
+def test_polling_late_is_one_expiry() -> None:
     timer = Timer(1.0, now_s=0.0, delay_s=0.0)
     assert timer.expired_reset_on_true(9.0)
     assert not timer.expired_reset_on_true(9.5)
@@ -34,6 +34,6 @@ def test_looking_late_is_one_expiry() -> None:
 
 
 @pytest.mark.parametrize(("period_s", "delay_s"), [(0.0, 0.5), (1.0, -0.1)])
-def test_no_times(period_s: float, delay_s: float) -> None:
+def test_a_period_or_delay_that_can_not_be_names_its_field(period_s: float, delay_s: float) -> None:
     with pytest.raises(ConfigError):
         Timer(period_s, now_s=0.0, delay_s=delay_s)

@@ -1,4 +1,4 @@
-"""Timers that are looked at: no thread, no clock of their own (S90)."""
+"""Timers that are polled: they have no thread and no clock of their own (S90)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ FIRST_DELAY_S = 0.5
 class Timer:
     """Expires ``delay_s + period_s`` after its start, then a period after each reset.  Seconds.
 
-    Late looks don't add up: however late, it is one expiry.  Not thread-safe.
+    Expiries don't add up: however late it is polled, it expires once.  Not thread-safe.
     """
 
     __slots__ = ("_from_s", "_period_s")
 
     def __init__(self, period_s: float, *, now_s: float, delay_s: float = FIRST_DELAY_S) -> None:
         if not period_s > 0:
-            raise ConfigError("period_s", f"{period_s} is no time.", remedy="Give more than 0.")
+            raise ConfigError(
+                "period_s",
+                f"must be greater than 0, got {period_s}.",
+                remedy="Give a time in seconds.",
+            )
         if delay_s < 0:
-            raise ConfigError("delay_s", f"{delay_s} is no time.", remedy="Give 0 or more.")
+            raise ConfigError(
+                "delay_s", f"must be 0 or more, got {delay_s}.", remedy="Give a time in seconds."
+            )
         self._period_s = period_s
         self._from_s = now_s + delay_s
 
@@ -30,7 +36,7 @@ class Timer:
         return self._from_s + self._period_s
 
     def expired_reset_on_true(self, now_s: float) -> bool:
-        """Say whether it has expired, and start anew only if so."""
+        """Say whether it has expired, and restart the period only if so."""
         if now_s < self.due_s:
             return False
         self._from_s = now_s
