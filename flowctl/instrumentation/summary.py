@@ -81,14 +81,13 @@ def _tuples(report: Report) -> str:
 def _losses(report: Report) -> list[str]:
     """What was left out, where it is, and why."""
     what = losses(report.records_rejected, report.records_dead_lettered)
-    if not what:
-        return []
+    earlier = earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint)
     hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
-    found = [what + hint]
+    found = [what + hint] if what else []
     reasons = [f"{told.reason} ({count(told.records)})" for told in report.loss_reasons]
     if reasons:
         found.append(f"most frequent: {' · '.join(reasons)}")
-    return found
+    return [*found, earlier] if earlier else found
 
 
 def losses(rejected: int, dead_lettered: int) -> str:
@@ -98,6 +97,15 @@ def losses(rejected: int, dead_lettered: int) -> str:
         number = count(dead_lettered) if facts else counted(dead_lettered, "record")
         facts.append(f"{number} dead-lettered")
     return " · ".join(facts)
+
+
+def earlier_losses(letters: int, hint: str) -> str:
+    """Return ``3 dead letters of earlier runs are still open: flowctl dlq show NAME``, or ""."""
+    if not letters:
+        return ""
+    are = "is" if letters == 1 else "are"
+    where = f": {hint}" if hint else ""
+    return f"{counted(letters, 'dead letter')} of earlier runs {are} still open{where}"
 
 
 def _quietly(report: Report) -> list[str]:
