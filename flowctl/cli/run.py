@@ -15,7 +15,7 @@ from flowctl.errors import (
     ConfigError,
 )
 from flowctl.instrumentation.numbers import counted
-from flowctl.instrumentation.summary import earlier_losses, losses
+from flowctl.instrumentation.summary import earlier_losses, losses_of
 from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def run_spout(
     finally:
         spout.checkpoint.close()  # the last user of an embedded server stops it
     facts = (
-        losses(report.records_rejected, report.records_dead_lettered),
+        losses_of(report),
         earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
     )
     lost = " · ".join(fact for fact in facts if fact)

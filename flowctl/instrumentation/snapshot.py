@@ -142,6 +142,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "": there is none
+    records_kept_nowhere: int = 0  # rejected without a dead letter
     letters_open: int = 0  # of all runs: neither dropped nor processed again
 
     @property

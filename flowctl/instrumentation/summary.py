@@ -80,7 +80,7 @@ def _tuples(report: Report) -> str:
 
 def _losses(report: Report) -> list[str]:
     """What was left out, where it is, and why."""
-    what = losses(report.records_rejected, report.records_dead_lettered)
+    what = losses_of(report)
     earlier = earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint)
     hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
     found = [what + hint] if what else []
@@ -88,6 +88,14 @@ def _losses(report: Report) -> list[str]:
     if reasons:
         found.append(f"most frequent: {' · '.join(reasons)}")
     return [*found, earlier] if earlier else found
+
+
+def losses_of(report: Report) -> str:
+    """As :func:`losses`, and whether the records are kept nowhere; without those of before."""
+    what = losses(report.records_rejected, report.records_dead_lettered)
+    if not report.records_kept_nowhere:
+        return what
+    return f"{what} and kept nowhere: --dead-letters DIR keeps such records"
 
 
 def losses(rejected: int, dead_lettered: int) -> str:

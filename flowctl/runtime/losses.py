@@ -180,6 +180,7 @@ class Losses:
             loss_reasons=self._reasons.most(REASONS_TOLD),
             dead_letters_hint=hint,
             letters_open=self._letters_open,
+            records_kept_nowhere=report.records_rejected if port is None else 0,
         )
 
 

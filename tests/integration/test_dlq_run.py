@@ -405,6 +405,35 @@ def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
     assert code == 0 and "3    finished, but records were rejected or dead-lettered" in text
 
 
+REJECTING_JOB = """
+from flowctl import FlowControlSpout, LocalBolts
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+
+def load(batch):
+    for record in batch:
+        if record.value in ("line 7", "line 8"):
+            batch.reject(record, "not wanted")
+
+spout = FlowControlSpout(
+    name="lines", producer=TextLines("in.log"), bolts=LocalBolts(load, count=2),
+    checkpoint=RedisCheckpointStore(data_dir="redis"),
+)
+"""
+
+
+def test_what_is_kept_nowhere_is_said_at_the_end_also_of_a_quiet_run(place: Path) -> None:
+    (place / "job.py").write_text(REJECTING_JOB)
+    text = "2 records rejected and kept nowhere: --dead-letters DIR keeps such records"
+    told = flowctl(place, "run", "job.py", "--quiet", "--report", "r.json")
+    assert told == (3, f"flowctl: finished, {text}\n")
+    assert json.loads((place / "r.json").read_text())["records_kept_nowhere"] == 2
+    (place / "redis").rename(place / "old")
+    (place / "redis").mkdir()
+    code, said = flowctl(place, "run", "job.py", "--plain")
+    assert code == 3 and text in said
+
+
 def test_a_retry_does_not_turn_red_into_green(place: Path) -> None:
     run = ["run", "job.py", "--plain", *SMALL, *LETTERS]
     assert flowctl(place, *run, "--fail-over", "0", poison=POISON)[0] == 1

@@ -249,6 +249,14 @@ def test_the_summary_says_records_where_they_are_and_why() -> None:
     assert "200 000 records written before, left out · 7 calls refused by the target" in found
 
 
+def test_the_summary_says_that_rejected_records_are_kept_nowhere() -> None:
+    report = msgspec.structs.replace(REPORT, records_rejected=6)
+    text = "6 records rejected and kept nowhere: --dead-letters DIR keeps such records"
+    assert text in summary.lines(Losses(None, None, job="j").completed(report))
+    kept = summary.lines(Losses(None, Letters(), job="j").completed(report))
+    assert "6 records rejected" in kept
+
+
 def test_the_summary_tells_of_letters_of_earlier_runs() -> None:
     report = msgspec.structs.replace(
         REPORT, records_rejected=4, letters_open=34, dead_letters_hint="flowctl dlq show visits"
