@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.text import shown_command
 
 _OUTCOMES = {
     "finished": "finished",
@@ -22,6 +23,7 @@ def lines(report: Report) -> list[str]:
         _tuples(report),
         *_losses(report),
         *_quietly(report),
+        *_all_left_out(report),
         *report.more(),
         *_waits(report),
         _checkpoint(report),
@@ -124,6 +126,17 @@ def _quietly(report: Report) -> list[str]:
     if report.calls_refused:
         facts.append(f"{counted(report.calls_refused, 'call')} refused by the target")
     return [" · ".join(facts)] if facts else []
+
+
+def _all_left_out(report: Report) -> list[str]:
+    """A run that wrote nothing new: how to have it written again, if that was meant."""
+    if not 0 < report.records_left_out == report.records_acked:
+        return []
+    name = shown_command([report.job])
+    return [
+        "all of them were written before: to have them written again, delete the rows and"
+        f" `flowctl checkpoint clear {name} --sink FILE:NAME`, which forgets what the sink wrote"
+    ]
 
 
 def _waits(report: Report) -> list[str]:

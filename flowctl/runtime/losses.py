@@ -48,7 +48,15 @@ class LossBudget(msgspec.Struct, frozen=True):
             )
         if found[1] is not None:
             return cls(text, records=int(found[1]))
-        return cls(text, share=Fraction(found[2]) / 100)
+        share = Fraction(found[2]) / 100
+        if share > 1:
+            raise ConfigError(
+                name,
+                f"{text!r} is more than all records.",
+                remedy="Write a share of up to 100%, or leave the limit out: then any number may be"
+                " lost, and the exit code is 3.",
+            )
+        return cls(text, share=share)
 
     def is_exceeded(self, lost: int, done: int, *, at_end: bool) -> bool:
         """Whether ``lost`` of ``done`` records is more than may be; ``at_end``: nothing follows."""

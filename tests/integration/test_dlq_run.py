@@ -384,7 +384,8 @@ def test_kept_listed_shown_put_back_and_dropped(place: Path) -> None:
     code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, "--quiet")
     assert (code, text) == (0, "")
     assert rows(place) == EXACT - Counter(["line 7"])
-    assert flowctl(place, "dlq", "list") == (0, "No dead letters.\n")
+    where = place / ".flowctl" / "dead-letters"
+    assert flowctl(place, "dlq", "list") == (0, f"No dead letters in {where}.\n")
     assert "nothing to do" in flowctl(place, "run", "job.py")[1]
 
 

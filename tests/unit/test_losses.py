@@ -113,6 +113,13 @@ def test_other_limits_are_refused(text: str) -> None:
         LossBudget.parse(text)
 
 
+@pytest.mark.parametrize("text", ["101%", "100.01 %", "1000%"])
+def test_a_share_of_more_than_all_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--fail-over: '.*%' is more than all records"):
+        LossBudget.parse(text, name="--fail-over")
+    assert LossBudget.parse("100%").share == 1
+
+
 def test_the_setting_takes_both_and_nothing_else() -> None:
     for text in ("100", "0.1%", "0.1 %"):
         assert Settings().with_overrides({"loss.fail_over": text}).loss.fail_over == text
@@ -265,6 +272,15 @@ def test_the_summary_tells_of_letters_of_earlier_runs() -> None:
     assert text in summary.lines(report)
     report = msgspec.structs.replace(report, records_rejected=34)
     assert "still open" not in "\n".join(summary.lines(report))
+
+
+def test_a_run_whose_sink_had_all_names_what_forgets_it() -> None:
+    report = msgspec.structs.replace(REPORT, job="my job", records_left_out=REPORT.records_acked)
+    text = "\n".join(summary.lines(report))
+    assert "`flowctl checkpoint clear 'my job' --sink FILE:NAME`" in text
+    for left_out, acked in ((REPORT.records_acked - 1, REPORT.records_acked), (0, 0)):
+        report = msgspec.structs.replace(report, records_left_out=left_out, records_acked=acked)
+        assert "checkpoint clear" not in "\n".join(summary.lines(report))
 
 
 @pytest.mark.parametrize(
