@@ -188,6 +188,17 @@ class RedrivableDeadLetter(Protocol):
         """As :meth:`DeadLetter.close`; :meth:`on_redriven` may still be called."""
 
 
+@runtime_checkable
+class CountingDeadLetter(Protocol):
+    """A dead letter that can tell how many letters are open: a later run does not forget them."""
+
+    def open_letters(self, job: str) -> int:
+        """Return how many letters of ``job`` are neither dropped nor processed again.
+
+        Called once, as a run ends, after :meth:`DeadLetter.close`.
+        """
+
+
 class SpoutListener(Protocol):
     """Is told what becomes of tuples (S112).  From one thread; must not block; must not raise."""
 

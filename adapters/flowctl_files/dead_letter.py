@@ -75,6 +75,10 @@ class _InFiles:
         if not any(owner == job for owner, *_ in self._given):
             file.tidy()
 
+    def open_letters(self, job: str) -> int:
+        """See :class:`flowctl.ports.CountingDeadLetter`; raises ``OSError``."""
+        return sum(owner == job for owner, _ in self.file_of(job).read().held)
+
     def close(self) -> None:
         """Nothing stays open between calls."""
 

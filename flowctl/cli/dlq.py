@@ -68,7 +68,8 @@ def list_command(
     for row in rows:
         _print_row(row)
     if not rows:
-        click.echo("No dead letters.")
+        whose = f" of {printable(name)}" if name else ""
+        click.echo(f"No dead letters{whose} in {printable(_place(directory, file))}.")
     for path, lines in damaged:
         click.echo(
             f"{printable(path)}: {counted(lines, 'line')} cut short or damaged, left out", err=True
@@ -261,6 +262,16 @@ def parse_age_s(text: str) -> float:
             "--older-than", f"{text!r} is not an age.", remedy="Write 7d, 12h, 30min or 45s."
         )
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _place(directory: Path | None, file: Path | None) -> str:
+    """Where letters are looked for, as a person can find it again."""
+    from flowctl.cli.adapters import load_adapter
+
+    if file is not None:
+        return str(file)
+    default = load_adapter("flowctl_files.dead_letter", "files").default_directory
+    return str((directory or default()).absolute())
 
 
 def _files(directory: Path | None, file: Path | None, job: str | None) -> list[Any]:

@@ -15,7 +15,7 @@ from flowctl.errors import (
     ConfigError,
 )
 from flowctl.instrumentation.numbers import counted
-from flowctl.instrumentation.summary import losses
+from flowctl.instrumentation.summary import earlier_losses, losses_of
 from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def run(
       0    finished; nothing was lost, or no more than --fail-over allows
       1    failed, also by --fail-over
       2    wrong usage: an argument, a setting
-      3    finished, but records were rejected or dead-lettered
+      3    finished, but records were rejected or dead-lettered, or dead letters of earlier
+           runs are still open
       130  interrupted and saved
     """
     from flowctl.cli.job import load_spout
@@ -101,7 +102,11 @@ def run_spout(
         return EXIT_INTERRUPTED
     finally:
         spout.checkpoint.close()  # the last user of an embedded server stops it
-    lost = losses(report.records_rejected, report.records_dead_lettered)
+    facts = (
+        losses_of(report),
+        earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
+    )
+    lost = " · ".join(fact for fact in facts if fact)
     if not lost or spout.settings.loss.fail_over is not None:
         return EXIT_FINISHED
     if view == "off":

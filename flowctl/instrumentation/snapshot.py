@@ -142,6 +142,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "": there is none
+    records_kept_nowhere: int = 0  # rejected without a dead letter
+    letters_open: int = 0  # of all runs: neither dropped nor processed again
+
+    @property
+    def letters_of_earlier_runs(self) -> int:
+        """How many of the open letters this run did not write."""
+        return max(0, self.letters_open - self.records_rejected - self.records_dead_lettered)
 
     def more(self) -> list[str]:
         """Lines of the summary that only this kind of run has."""

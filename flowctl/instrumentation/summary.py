@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.text import shown_command
 
 _OUTCOMES = {
     "finished": "finished",
@@ -22,6 +23,7 @@ def lines(report: Report) -> list[str]:
         _tuples(report),
         *_losses(report),
         *_quietly(report),
+        *_all_left_out(report),
         *report.more(),
         *_waits(report),
         _checkpoint(report),
@@ -80,15 +82,22 @@ def _tuples(report: Report) -> str:
 
 def _losses(report: Report) -> list[str]:
     """What was left out, where it is, and why."""
-    what = losses(report.records_rejected, report.records_dead_lettered)
-    if not what:
-        return []
+    what = losses_of(report)
+    earlier = earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint)
     hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
-    found = [what + hint]
+    found = [what + hint] if what else []
     reasons = [f"{told.reason} ({count(told.records)})" for told in report.loss_reasons]
     if reasons:
         found.append(f"most frequent: {' · '.join(reasons)}")
-    return found
+    return [*found, earlier] if earlier else found
+
+
+def losses_of(report: Report) -> str:
+    """As :func:`losses`, and whether the records are kept nowhere; without those of before."""
+    what = losses(report.records_rejected, report.records_dead_lettered)
+    if not report.records_kept_nowhere:
+        return what
+    return f"{what} and kept nowhere: --dead-letters DIR keeps such records"
 
 
 def losses(rejected: int, dead_lettered: int) -> str:
@@ -100,6 +109,15 @@ def losses(rejected: int, dead_lettered: int) -> str:
     return " · ".join(facts)
 
 
+def earlier_losses(letters: int, hint: str) -> str:
+    """Return ``3 dead letters of earlier runs are still open: flowctl dlq show NAME``, or ""."""
+    if not letters:
+        return ""
+    are = "is" if letters == 1 else "are"
+    where = f": {hint}" if hint else ""
+    return f"{counted(letters, 'dead letter')} of earlier runs {are} still open{where}"
+
+
 def _quietly(report: Report) -> list[str]:
     """What cost nothing: records that the sink had, and calls that had to be made again."""
     facts = []
@@ -108,6 +126,17 @@ def _quietly(report: Report) -> list[str]:
     if report.calls_refused:
         facts.append(f"{counted(report.calls_refused, 'call')} refused by the target")
     return [" · ".join(facts)] if facts else []
+
+
+def _all_left_out(report: Report) -> list[str]:
+    """A run that wrote nothing new: how to have it written again, if that was meant."""
+    if not 0 < report.records_left_out == report.records_acked:
+        return []
+    name = shown_command([report.job])
+    return [
+        "all of them were written before: to have them written again, delete the rows and"
+        f" `flowctl checkpoint clear {name} --sink FILE:NAME`, which forgets what the sink wrote"
+    ]
 
 
 def _waits(report: Report) -> list[str]:

@@ -10,12 +10,12 @@ import msgspec
 
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered
-from flowctl.errors import ConfigError, TooManyLostError
+from flowctl.errors import ConfigError, EnvironmentFault, TooManyLostError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import Reasons
 from flowctl.instrumentation.snapshot import Report
-from flowctl.instrumentation.summary import losses
-from flowctl.ports import DeadLetter, RedrivableDeadLetter
+from flowctl.instrumentation.summary import earlier_losses, losses
+from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 
 # A share of fewer says little: at 0.1 % the first bad record among the first 999 would end the run,
@@ -48,7 +48,15 @@ class LossBudget(msgspec.Struct, frozen=True):
             )
         if found[1] is not None:
             return cls(text, records=int(found[1]))
-        return cls(text, share=Fraction(found[2]) / 100)
+        share = Fraction(found[2]) / 100
+        if share > 1:
+            raise ConfigError(
+                name,
+                f"{text!r} is more than all records.",
+                remedy="Write a share of up to 100%, or leave the limit out: then any number may be"
+                " lost, and the exit code is 3.",
+            )
+        return cls(text, share=share)
 
     def is_exceeded(self, lost: int, done: int, *, at_end: bool) -> bool:
         """Whether ``lost`` of ``done`` records is more than may be; ``at_end``: nothing follows."""
@@ -61,13 +69,23 @@ class LossBudget(msgspec.Struct, frozen=True):
 class Losses:
     """What a run leaves out, why, and whether that is too much.
 
-    For one thread, but for :meth:`is_too_many`.
+    ``records_before``: done by earlier runs; a share is of these too.  For one thread, but for
+    :meth:`is_too_many`.
     """
 
-    def __init__(self, fail_over: str | None, dead_letter: DeadLetter | None, *, job: str) -> None:
+    def __init__(
+        self,
+        fail_over: str | None,
+        dead_letter: DeadLetter | None,
+        *,
+        job: str,
+        records_before: int = 0,
+    ) -> None:
         self._budget = LossBudget.parse(fail_over) if fail_over is not None else None
         self._dead_letter = dead_letter
         self._job = job
+        self._records_before = records_before
+        self._letters_open = 0  # as the run ended
         self._reasons = Reasons()
 
     def take(self, event: FlowEvent) -> None:
@@ -75,11 +93,19 @@ class Losses:
         self._reasons.take(event)
 
     def is_too_many(self, counters: Counters, *, at_end: bool = False) -> bool:
-        """Whether more was left out than may be."""
+        """Whether more was left out than may be.
+
+        Letters of earlier runs count at the end only: this run may process them again.
+        """
         if self._budget is None:
             return False
-        lost = counters.records_rejected + counters.records_dead_lettered
-        return self._budget.is_exceeded(lost, counters.records_acked, at_end=at_end)
+        lost = _lost(counters) + (self._earlier(counters) if at_end else 0)
+        done = self._records_before + counters.records_acked
+        return self._budget.is_exceeded(lost, done, at_end=at_end)
+
+    def _earlier(self, counters: Counters) -> int:
+        """How many letters are open that this run did not write."""
+        return max(0, self._letters_open - _lost(counters))
 
     def enforce(self, control: RunControl) -> None:
         """Stop the run if too much was left out, also where that is seen without a further loss.
@@ -98,21 +124,45 @@ class Losses:
 
         A run that was ended by its losses says how many there were in the end.
         """
+        uncounted = self._count_letters()
+        if error is None and uncounted is not None:
+            return uncounted
         if self._budget is None:
             return error
         is_over = error is None and self.is_too_many(counters, at_end=True)
         return self._error(counters) if is_over or isinstance(error, TooManyLostError) else error
 
+    def _count_letters(self) -> EnvironmentFault | None:
+        """Count the open letters; return why that can't be done, None if it was."""
+        port = self._dead_letter
+        if not isinstance(port, CountingDeadLetter):
+            return None
+        try:
+            self._letters_open = port.open_letters(self._job)
+        except Exception as error:
+            return EnvironmentFault(
+                f"the letters in the dead letter {type(port).__name__} can't be counted:"
+                f" {type(error).__name__}: {error}.",
+                remedy="What is done is saved. Make it readable and run again: letters of earlier"
+                " runs may still be open.",
+            )
+        return None
+
     def _error(self, counters: Counters) -> TooManyLostError:
         budget = self._budget
         assert budget is not None
-        done = counted(counters.records_acked, "record")
-        what = losses(counters.records_rejected, counters.records_dead_lettered)
+        total = self._records_before + counters.records_acked
+        runs = "all runs" if self._records_before else "this run"
+        facts = (
+            losses(counters.records_rejected, counters.records_dead_lettered),
+            earlier_losses(self._earlier(counters), ""),
+        )
+        what = " · ".join(fact for fact in facts if fact)
         why = "; ".join(
             f"{told.reason} ({count(told.records)})" for told in self._reasons.most(REASONS_TOLD)
         )
         return TooManyLostError(
-            f"too many records were left out: {what}, of {done} done in this run;"
+            f"too many records were left out: {what}, of {counted(total, 'record')} done in {runs};"
             f" --fail-over allows {budget.text}.{f' Most frequent: {why}.' if why else ''}",
             remedy=f"{self._where()} What is done is saved: mend the cause or raise the limit"
             " (loss.fail_over), and run again.",
@@ -121,7 +171,10 @@ class Losses:
     def _where(self) -> str:
         port = self._dead_letter
         if isinstance(port, RedrivableDeadLetter):
-            return f"Look at them with: {port.hint(self._job)}."
+            return (
+                f"Look at them with: {port.hint(self._job)}. They count until they are dropped or"
+                " processed again."
+            )
         if port is not None:
             return f"They are in the job's {type(port).__name__}."
         return "The job has no dead letter, so rejected records are kept nowhere."
@@ -131,8 +184,16 @@ class Losses:
         port = self._dead_letter
         hint = port.hint(self._job) if isinstance(port, RedrivableDeadLetter) else ""
         return msgspec.structs.replace(
-            report, loss_reasons=self._reasons.most(REASONS_TOLD), dead_letters_hint=hint
+            report,
+            loss_reasons=self._reasons.most(REASONS_TOLD),
+            dead_letters_hint=hint,
+            letters_open=self._letters_open,
+            records_kept_nowhere=report.records_rejected if port is None else 0,
         )
+
+
+def _lost(counters: Counters) -> int:
+    return counters.records_rejected + counters.records_dead_lettered
 
 
 def stopped() -> TooManyLostError:

@@ -90,9 +90,11 @@ class Run:
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
-        self._losses = Losses(settings.loss.fail_over, dead_letter, job=job)
         epoch = self._epoch = store.acquire(job)
         restored = self._restored = store.load(job)
+        self._losses = Losses(
+            settings.loss.fail_over, dead_letter, job=job, records_before=restored.records
+        )
         self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
         self.control = RunControl(make_core(restored))
         self.control.records_before = self.control.records_saved = restored.records

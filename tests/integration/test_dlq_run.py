@@ -268,7 +268,8 @@ def test_kept_listed_shown_put_back_and_dropped(place: Path) -> None:
     code, text = flowctl(place, "run", "job.py", *SMALL, *LETTERS, "--quiet")
     assert (code, text) == (0, "")
     assert rows(place) == EXACT - Counter(["line 7"])
-    assert flowctl(place, "dlq", "list") == (0, "No dead letters.\n")
+    where = place / ".flowctl" / "dead-letters"
+    assert flowctl(place, "dlq", "list") == (0, f"No dead letters in {where}.\n")
     assert "nothing to do" in flowctl(place, "run", "job.py")[1]
 
 
@@ -278,7 +279,8 @@ def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
     assert (code, text) == (0, "")
     (place / "in.log").write_text("".join(f"line {n}\n" for n in range(1, 2 * LINES + 1)))
     code, text = flowctl(place, *run, poison=(LINES + 1,))
-    assert (code, text) == (3, "flowctl: finished, 1 record dead-lettered\n")
+    earlier = "4 dead letters of earlier runs are still open: flowctl dlq show lines"
+    assert (code, text) == (3, f"flowctl: finished, 1 record dead-lettered · {earlier}\n")
     (place / "in.log").write_text("".join(f"line {n}\n" for n in range(1, 3 * LINES + 1)))
     code, text = flowctl(place, *run, "--fail-over", "0", poison=(2 * LINES + 1,))
     assert code == 1 and "too many records were left out: 1 record dead-lettered" in text
@@ -286,6 +288,52 @@ def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
     assert code == 2 and "--fail-over: 'some' is neither a count nor a share" in text
     code, text = flowctl(place, "run", "--help")
     assert code == 0 and "3    finished, but records were rejected or dead-lettered" in text
+
+
+REJECTING_JOB = """
+from flowctl import FlowControlSpout, LocalBolts
+from flowctl_files import TextLines
+from flowctl_redis import RedisCheckpointStore
+
+def load(batch):
+    for record in batch:
+        if record.value in ("line 7", "line 8"):
+            batch.reject(record, "not wanted")
+
+spout = FlowControlSpout(
+    name="lines", producer=TextLines("in.log"), bolts=LocalBolts(load, count=2),
+    checkpoint=RedisCheckpointStore(data_dir="redis"),
+)
+"""
+
+
+def test_what_is_kept_nowhere_is_said_at_the_end_also_of_a_quiet_run(place: Path) -> None:
+    (place / "job.py").write_text(REJECTING_JOB)
+    text = "2 records rejected and kept nowhere: --dead-letters DIR keeps such records"
+    told = flowctl(place, "run", "job.py", "--quiet", "--report", "r.json")
+    assert told == (3, f"flowctl: finished, {text}\n")
+    assert json.loads((place / "r.json").read_text())["records_kept_nowhere"] == 2
+    (place / "redis").rename(place / "old")
+    (place / "redis").mkdir()
+    code, said = flowctl(place, "run", "job.py", "--plain")
+    assert code == 3 and text in said
+
+
+def test_a_retry_does_not_turn_red_into_green(place: Path) -> None:
+    run = ["run", "job.py", "--plain", *SMALL, *LETTERS]
+    assert flowctl(place, *run, "--fail-over", "0", poison=POISON)[0] == 1
+    flowctl(place, *run, poison=POISON)  # to the end of the input
+    open_letters = "4 dead letters of earlier runs are still open"
+    code, text = flowctl(place, *run, "--fail-over", "0", poison=POISON)
+    assert code == 1 and open_letters in text, text
+    assert f"{open_letters}, of 400 records done in all runs" in text
+    code, text = flowctl(place, *run, "--report", "r.json")
+    assert code == 3 and f"{open_letters}: flowctl dlq show lines" in text, text
+    assert json.loads((place / "r.json").read_text())["letters_open"] == 4
+    assert flowctl(place, *run, "--fail-over", "1%")[0] == 0  # 4 of the 400 of all runs
+    assert flowctl(place, "dlq", "redrive", "lines")[0] == 0
+    code, text = flowctl(place, *run, "--fail-over", "0")
+    assert code == 0 and "still open" not in text, text
 
 
 @pytest.mark.slow
@@ -309,7 +357,7 @@ def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:
     # Those that failed again before the last kill fail once more, and the rest is done.
     assert flowctl(place, "dlq", "redrive", "lines")[0] == 0
     assert flowctl(place, *run, poison=still)[0] == 3
-    assert flowctl(place, *run, poison=still)[0] == 0
+    assert flowctl(place, *run, poison=still)[0] == 3  # they are still open
     told = json.loads(flowctl(place, "dlq", "show", "lines", "--limit", "999", "--json")[1])
     assert sorted(t["value"] for t in told) == sorted(f"line {n}" for n in still)
     assert {t["partition"] for t in told} == {"in.log"}

@@ -50,7 +50,8 @@ def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_list_says_how_many_why_and_since_when(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capsys, "list") == "No dead letters.\n"
+    where = place / ".flowctl" / "dead-letters"
+    assert run(capsys, "list") == f"No dead letters in {where}.\n"
     keep(count=1200)
     FileDeadLetter().dead_letter(
         "visits", "x", [Record(1, "v")], attempts=1, reason="rejected: no id 9"
@@ -61,7 +62,7 @@ def test_list_says_how_many_why_and_since_when(
     assert "1 200  ValueError: row #" in text and "1  no id #" in text
     assert "other  1 letter" in text
     assert "visits" not in run(capsys, "list", "other")
-    assert run(capsys, "list", "nobody") == "No dead letters.\n"
+    assert run(capsys, "list", "nobody") == f"No dead letters of nobody in {where}.\n"
     told = as_json(capsys, "list", "visits")
     assert told["damaged"] == []
     (row,) = told["jobs"]
@@ -141,7 +142,8 @@ def test_drop_asks_and_takes_what_is_meant(
     monkeypatch.setattr(dlq.time, "time", lambda: now_s + 3600)
     assert run(capsys, "drop", "visits", "--older-than", "2h", "--yes") == "0 letters dropped.\n"
     assert run(capsys, "drop", "visits", "--older-than", "30min", "--yes") == "2 letters dropped.\n"
-    assert run(capsys, "list") == "No dead letters.\n"
+    where = place / ".flowctl" / "dead-letters"
+    assert run(capsys, "list") == f"No dead letters in {where}.\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from flowctl.config import LossSettings, Settings
 from flowctl.core.counters import Counters
 from flowctl.core.events import RecordsRejected, TupleDeadLettered, TupleGaveUp
-from flowctl.errors import ConfigError, TooManyLostError
+from flowctl.errors import ConfigError, EnvironmentFault, TooManyLostError
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.plain import PlainView, line
 from flowctl.instrumentation.reasons import KINDS_MAX, OTHERS, Reasons, folded
@@ -113,6 +113,13 @@ def test_other_limits_are_refused(text: str) -> None:
         LossBudget.parse(text)
 
 
+@pytest.mark.parametrize("text", ["101%", "100.01 %", "1000%"])
+def test_a_share_of_more_than_all_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--fail-over: '.*%' is more than all records"):
+        LossBudget.parse(text, name="--fail-over")
+    assert LossBudget.parse("100%").share == 1
+
+
 def test_the_setting_takes_both_and_nothing_else() -> None:
     for text in ("100", "0.1%", "0.1 %"):
         assert Settings().with_overrides({"loss.fail_over": text}).loss.fail_over == text
@@ -181,6 +188,59 @@ def test_without_a_limit_nothing_stops_a_run_and_other_errors_stay() -> None:
     assert "kept nowhere" in str(kept_nowhere)
 
 
+class Counted(Letters):
+    """Says how many letters are open, or raises."""
+
+    def __init__(self, letters: int | Exception) -> None:
+        super().__init__()
+        self.letters = letters
+
+    def open_letters(self, job: str) -> int:
+        assert job == "j"
+        if isinstance(self.letters, Exception):
+            raise self.letters
+        return self.letters
+
+
+def test_letters_of_earlier_runs_count_at_the_end_of_a_run_that_found_nothing_to_do() -> None:
+    losses = Losses("0", Counted(30), job="j", records_before=100)
+    run = control(counters())
+    losses.enforce(run)
+    assert run.error is None  # this run may process them again
+    told = losses.verdict(None, counters())
+    assert isinstance(told, TooManyLostError)
+    text = "30 dead letters of earlier runs are still open, of 100 records done in all runs"
+    assert text in str(told)
+    assert Losses("30", Counted(30), job="j").verdict(None, counters()) is None
+
+
+def test_a_letter_of_this_run_is_counted_once() -> None:
+    numbers = counters(records_acked=50, records_rejected=2, records_dead_lettered=1)
+    assert Losses("3", Counted(3), job="j").verdict(None, numbers) is None
+    told = Losses("3", Counted(4), job="j").verdict(None, numbers)
+    text = "2 records rejected · 1 dead-lettered · 1 dead letter of earlier runs is still open, of"
+    assert text in str(told)
+
+
+def test_a_share_is_of_what_all_runs_did() -> None:
+    numbers = counters(records_acked=1_000, records_rejected=2)
+    assert not Losses("0.1%", None, job="j", records_before=1_000).is_too_many(numbers)
+    assert Losses("0.1%", None, job="j", records_before=999).is_too_many(numbers)
+    losses = Losses("0.1%", Counted(3), job="j", records_before=1_000)
+    assert isinstance(losses.verdict(None, numbers), TooManyLostError)
+
+
+def test_letters_that_can_not_be_counted_are_an_error_but_hide_no_other() -> None:
+    losses = Losses(None, Counted(OSError("disk gone")), job="j")
+    told = losses.verdict(None, counters())
+    assert isinstance(told, EnvironmentFault)
+    assert "the letters in the dead letter Counted can't be counted: OSError: disk gone" in str(
+        told
+    )
+    error = ValueError("mine")
+    assert losses.verdict(error, counters()) is error
+
+
 # -- what is shown -----------------------------------------------------------------------------
 
 
@@ -194,6 +254,33 @@ def test_the_summary_says_records_where_they_are_and_why() -> None:
     assert "4 records rejected · 12 dead-lettered (see `flowctl dlq show visits`)" in found
     assert "most frequent: ValueError: row # (12) · no id (4)" in found
     assert "200 000 records written before, left out · 7 calls refused by the target" in found
+
+
+def test_the_summary_says_that_rejected_records_are_kept_nowhere() -> None:
+    report = msgspec.structs.replace(REPORT, records_rejected=6)
+    text = "6 records rejected and kept nowhere: --dead-letters DIR keeps such records"
+    assert text in summary.lines(Losses(None, None, job="j").completed(report))
+    kept = summary.lines(Losses(None, Letters(), job="j").completed(report))
+    assert "6 records rejected" in kept
+
+
+def test_the_summary_tells_of_letters_of_earlier_runs() -> None:
+    report = msgspec.structs.replace(
+        REPORT, records_rejected=4, letters_open=34, dead_letters_hint="flowctl dlq show visits"
+    )
+    text = "30 dead letters of earlier runs are still open: flowctl dlq show visits"
+    assert text in summary.lines(report)
+    report = msgspec.structs.replace(report, records_rejected=34)
+    assert "still open" not in "\n".join(summary.lines(report))
+
+
+def test_a_run_whose_sink_had_all_names_what_forgets_it() -> None:
+    report = msgspec.structs.replace(REPORT, job="my job", records_left_out=REPORT.records_acked)
+    text = "\n".join(summary.lines(report))
+    assert "`flowctl checkpoint clear 'my job' --sink FILE:NAME`" in text
+    for left_out, acked in ((REPORT.records_acked - 1, REPORT.records_acked), (0, 0)):
+        report = msgspec.structs.replace(report, records_left_out=left_out, records_acked=acked)
+        assert "checkpoint clear" not in "\n".join(summary.lines(report))
 
 
 @pytest.mark.parametrize(
