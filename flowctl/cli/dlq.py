@@ -266,7 +266,7 @@ def parse_age_s(text: str) -> float:
 
 def _place(directory: Path | None, file: Path | None) -> str:
     """Where letters are looked for, as a person can find it again."""
-    from flowctl.cli.adapters import load_adapter
+    from flowctl.adapters import load_adapter
 
     if file is not None:
         return str(file)

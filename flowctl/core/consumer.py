@@ -32,8 +32,8 @@ _RTT_EVERY = 4
 _SAMPLES_MIN = 4
 # A bolt that was refused rests as long as its worker does (bolts/refusals.py): half a second, then
 # twice as long each time, up to 2 s: at most two calls a second while the target refuses.
-_REST_FIRST_S = 0.5
-_REST_MAX_S = 2.0
+_REST_S = 0.5
+_DOUBLINGS = 2
 
 
 class AdaptiveFlowConsumer:
@@ -41,13 +41,12 @@ class AdaptiveFlowConsumer:
 
     ``flight`` holds the tuples it was sent and is waited for, oldest first.  ``strays`` are
     those it may still hold though nobody waits for it any more (expired, or done elsewhere).
-    ``is_fifo``: one slot, and acks come in the order of sending, so
-    that the ack of a later tuple proves an earlier one lost.
+    ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a later tuple
+    proves an earlier one lost.
 
     ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window
-    (S10).  ``completion_s``: how long until a tuple of mean size would be done and acked, if it
-    were sent now.  Both are as of the last :meth:`refresh`, which sending does by itself and which
-    whoever changes anything else has to do.
+    (S10).  ``completion_s``: how long until a tuple of mean size would be acked, if it were sent
+    now.  Both are as of the last :meth:`refresh`; sending refreshes, other changes do not.
     """
 
     __slots__ = (
@@ -304,23 +303,21 @@ class AdaptiveFlowConsumer:
         self._teller.signal(Signal.REFUSED, now_s, None)
         self.armed_at_s = now_s
         if not self.flight or self.slots == 1:
-            rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2**self.refused_in_a_row)
+            self.rests_until_s = now_s + _REST_S * 2 ** min(self.refused_in_a_row, _DOUBLINGS)
             self.refused_in_a_row += 1
             self._see(Sign.REFUSED)
-            self.rests_until_s = now_s + rest_s
 
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
+        if not self.acked % _RTT_EVERY:
+            self.last_rtts_s.append(rtt_s)
         if wait_s is None or service_s is None:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
             self.service.on_sample(now_s, busy_s, 0.0, records)
             self.rtt.on_sample(now_s, rtt_s, is_checked=False)
-            if not self.acked % _RTT_EVERY:
-                self.last_rtts_s.append(rtt_s)
             return
         if not self.acked % _RTT_EVERY:
-            self.last_rtts_s.append(rtt_s)
             self.last_services_s.append(service_s)
         unqueued_s = rtt_s - wait_s
         self.service.is_told = True
@@ -336,8 +333,8 @@ class AdaptiveFlowConsumer:
 
     def drop_old_strays(self, now_s: float) -> None:
         """Give up the strays whose time has come."""
-        while self.strays_due_s() <= now_s:
-            del self.strays[next(iter(self.strays))]
+        if not self.sends_heartbeats:
+            self.strays.drop_due(self.rtt.rto_s, now_s)
 
     def on_expired(self, overdue: Sequence[FlowTuple], now_s: float, *, silent: bool) -> None:
         """A time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs off."""

@@ -32,6 +32,11 @@ class Strays(dict[int, float]):
             if since_s <= before_s:
                 del self[tuple_id]
 
+    def drop_due(self, rto_s: float, now_s: float) -> None:
+        """Give up those whose time has come by :meth:`due_s`."""
+        while self.due_s(rto_s) <= now_s:  # the same sum, or an alarm would ring for ever
+            del self[next(iter(self))]
+
     def due_s(self, rto_s: float) -> float:
         """When to give up the oldest one, if the bolt does not tell what it holds.
 

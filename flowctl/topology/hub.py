@@ -47,8 +47,7 @@ class TopologyCore:
     ``next_id`` gives random 64-bit ids, ``chance`` numbers from 0 to 1 for the jitter of back-offs
     (None: none).  ``max_pending`` bounds the roots that were planted and are not done, also those
     that wait for their back-off (None: only the stages' windows do); it holds back none that goes
-    again.  Bolts are named ``stage.number``.
-    ``has_dead_letter``: the driver keeps what ``poll_dead`` gives.
+    again.  Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead`` is asked.
     """
 
     def __init__(
@@ -96,6 +95,7 @@ class TopologyCore:
             Refused(settings.retry, chance),
         )
         self._in_order = list(self._stages.values())
+        self._cores = [core for stage in self._in_order for core in stage.cores]
         self._planter = Planter(self._in_order, self._roots, self._router, max_pending)
         self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
         self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, chance)
@@ -175,15 +175,10 @@ class TopologyCore:
                     return emission
         is_input_done = self._input_ended and not self._roots.has_next
         if is_input_done:
-            self._pass_end_on(now_s)
+            self._planter.pass_end_on(now_s)
         if self._calls.is_used and self.is_active:
             return self._calls.poll(now_s, is_input_done=is_input_done)
         return None
-
-    def _pass_end_on(self, now_s: float) -> None:
-        for stage in self._in_order:
-            if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
-                stage.end_of_input(now_s)
 
     def on_committed(self) -> None:
         """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
@@ -199,11 +194,9 @@ class TopologyCore:
 
     def poll_order(self) -> RevokeOrder | None:
         """As in ``SpoutCore``."""
-        for stage in self._in_order:
-            for core in stage.cores:
-                order = core.poll_order()
-                if order is not None:
-                    return order
+        for core in self._cores:
+            if (order := core.poll_order()) is not None:
+                return order
         return None
 
     # -- bolts answer --------------------------------------------------------------------
@@ -239,14 +232,9 @@ class TopologyCore:
         if tuple_id > CALLS_FROM:
             return self._calls.on_fail(bolt, epoch, tuple_id, reason, now_s)
         stage, core = self._place(bolt)
+        sent, at = (bolt, epoch, tuple_id), record_index
         outcome = core.on_fail(
-            bolt,
-            epoch,
-            tuple_id,
-            reason=reason,
-            now_s=now_s,
-            record_index=record_index,
-            is_data_error=is_data_error,
+            *sent, reason=reason, now_s=now_s, record_index=at, is_data_error=is_data_error
         )
         self._told.collect(stage, core, now_s)
         return outcome
@@ -269,14 +257,9 @@ class TopologyCore:
             )
         stage, core = self._place(bolt)
         records = core.tuple_records(tuple_id)
+        sent, at = (bolt, epoch, tuple_id), record_index
         outcome = core.on_refused(
-            bolt,
-            epoch,
-            tuple_id,
-            reason=reason,
-            after_s=after_s,
-            now_s=now_s,
-            record_index=record_index,
+            *sent, reason=reason, after_s=after_s, now_s=now_s, record_index=at
         )
         if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
             for record in records:
@@ -327,7 +310,7 @@ class TopologyCore:
         """As in ``SpoutCore``."""
         due = [self._roots.next_s(), self._router.refused.next_s(), self._held_up.next_s()]
         due.append(self._calls.next_s())
-        due += [core.next_deadline_s() for stage in self._in_order for core in stage.cores]
+        due += [core.next_deadline_s() for core in self._cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
 
     def on_deadline(self, *, now_s: float) -> None:
@@ -370,13 +353,13 @@ class TopologyCore:
     @property
     def target_down(self) -> TargetWentDown | None:
         """As in ``SpoutCore``, of the stage that met it first."""
-        down = [core.target_down for stage in self._in_order for core in stage.cores]
+        down = [core.target_down for core in self._cores]
         return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
 
     @property
     def is_target_lost(self) -> bool:
         """As in ``SpoutCore``, of any stage."""
-        return any(core.is_target_lost for stage in self._in_order for core in stage.cores)
+        return any(core.is_target_lost for core in self._cores)
 
     def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""

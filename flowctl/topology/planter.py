@@ -52,3 +52,9 @@ class Planter:
         """How many more new roots may be planted at once."""
         most = self._max_pending
         return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
+
+    def pass_end_on(self, now_s: float) -> None:
+        """Nothing is left to plant: each stage hears of the end when nothing is left before it."""
+        for stage in self._stages:
+            if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
+                stage.end_of_input(now_s)
