@@ -43,6 +43,9 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.IntakeResumed: "intake_resumed",
 }
 
+# What a run says of itself besides; the views show all of it.
+RUN_EVENTS: Final = frozenset({"failures_repeated", "run_started", "progress", "run_finished"})
+
 # What needs an eye is a warning, what ends the run an error; the flow of windows is detail.
 _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.BoltRemoved: logging.WARNING,

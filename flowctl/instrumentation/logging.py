@@ -29,7 +29,7 @@ def get_logger() -> EventLogger:
 def configure(level: str = "WARNING", *, flow_events: bool = True) -> None:
     """Configure structlog for a program of ours: ``timestamp level event key=value`` on stderr.
 
-    ``flow_events=False`` leaves out the events of the core, for when a view shows them.
+    ``flow_events=False`` leaves out the events of the core and the run, for when a view shows them.
     """
     processors: list[Any] = [structlog.contextvars.merge_contextvars]
     if not flow_events:
@@ -60,8 +60,8 @@ class _Stderr:
 
 
 def _without_flow_events(logger: Any, method: str, fields: Any) -> Any:
-    from flowctl.instrumentation.events import NAMES
+    from flowctl.instrumentation.events import NAMES, RUN_EVENTS
 
-    if fields["event"] in NAMES.values():
+    if fields["event"] in RUN_EVENTS or fields["event"] in NAMES.values():
         raise structlog.DropEvent
     return fields

@@ -12,6 +12,7 @@ from flowctl.config import Settings
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.errors import FencedError, FlowctlError
+from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import resume_line
 from flowctl.ports import (
@@ -86,6 +87,7 @@ class Run:
         self._settings = settings
         self._view = view
         self._extend = extend
+        self._run_events = RunEvents(job, settings)
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
@@ -123,6 +125,7 @@ class Run:
         error: BaseException | None = None
         meter = Meter(self.control, self._producer, job=self._job, restored=self._restored)
         self._view.start(self._job, self._headline())
+        self._run_events.started()
         try:
             self._open(meter)
             if self._await_work(meter):
@@ -136,6 +139,7 @@ class Run:
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
         report = self._extend(self._losses.completed(report))
+        self._run_events.finished(report)
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -250,7 +254,9 @@ class Run:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
                 self._view.event(event)
-        self._view.update(meter.snapshot(self._phase(), self._notices.note()))
+        snapshot = meter.snapshot(self._phase(), self._notices.note())
+        self._view.update(snapshot)
+        self._run_events.look(snapshot)
 
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():

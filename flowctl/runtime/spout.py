@@ -18,6 +18,7 @@ from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import ConfigError, FlowctlError, without_secrets
+from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.text import shown_command
 from flowctl.ports import (
@@ -136,7 +137,9 @@ class FlowControlSpout(HandDriven):
                 report = run.conduct()
         except BaseException as error:
             if run is None:
-                _write_report(_report_of_no_run(self.name, error), report_path)
+                no_run = _report_of_no_run(self.name, error)
+                RunEvents(self.name, self.settings).finished(no_run)
+                _write_report(no_run, report_path)
             if hasattr(error, "report"):
                 _write_report(error.report, report_path)
             if isinstance(error, KeyboardInterrupt) and hasattr(error, "report"):

@@ -1,0 +1,115 @@
+"""A run's beginning, progress and end as structlog events, for machines.
+
+Their names and fields are public, as those of ``instrumentation/events.py`` (S121).  Each has the
+job and the wall-clock time, so that the runs of many hosts can be put together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+import flowctl
+from flowctl.config import Settings
+from flowctl.errors import without_secrets
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.snapshot import Report, Snapshot
+
+# As often as the plain view has a line: an hour is 720 events.
+PROGRESS_EVERY_S: Final = 5.0
+
+_LEVELS: Final = {
+    "finished": logging.INFO,
+    "interrupted": logging.WARNING,
+    "failed": logging.ERROR,
+}
+
+
+class RunEvents:
+    """Logs ``run_started``, ``progress`` and ``run_finished`` of one run.  For one thread."""
+
+    def __init__(
+        self,
+        job: str,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._job = job
+        self._settings = settings
+        self._clock = clock
+        self._now = now
+        self._logger = logger or get_logger()
+        self._next_s = clock() + PROGRESS_EVERY_S
+
+    def started(self) -> None:
+        """The run begins."""
+        self._next_s = self._clock() + PROGRESS_EVERY_S
+        self._log(
+            logging.INFO,
+            "run_started",
+            version=flowctl.__version__,
+            settings=changed_settings(self._settings),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Tell how the run stands, if it is time."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + PROGRESS_EVERY_S
+        self._log(
+            logging.INFO,
+            "progress",
+            phase=snapshot.phase,
+            elapsed_s=snapshot.elapsed_s,
+            records_acked=snapshot.records_acked,
+            records_per_s=snapshot.records_per_s,
+            records_saved=snapshot.records_saved,
+            records_rejected=snapshot.records_rejected,
+            records_dead_lettered=snapshot.records_dead_lettered,
+            done=snapshot.progress,
+            eta_s=snapshot.eta_s,
+            bolts_up=sum(bolt.up for bolt in snapshot.bolts),
+            tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
+        )
+
+    def finished(self, report: Report) -> None:
+        """The run is over, or could not begin; with all counts of the report."""
+        names = [field.name for field in msgspec.structs.fields(Report) if field.type is int]
+        self._log(
+            _LEVELS[report.outcome],
+            "run_finished",
+            outcome=report.outcome,
+            error=report.error,
+            elapsed_s=report.elapsed_s,
+            resumed=report.resumed,
+            **{name: getattr(report, name) for name in names},
+        )
+
+    def _log(self, level: int, event: str, **fields: Any) -> None:
+        at = self._now().isoformat(timespec="milliseconds")
+        self._logger.log(level, event, job=self._job, at=at, **fields)
+
+
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """Return what differs from the defaults, by dotted names, without secrets."""
+    given, defaults = msgspec.to_builtins(settings), msgspec.to_builtins(Settings())
+    return {
+        f"{section}.{field}": without_secrets(value) if isinstance(value, str) else value
+        for section, fields in given.items()
+        for field, value in fields.items()
+        if value != defaults[section][field]
+    }

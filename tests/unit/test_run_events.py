@@ -1,0 +1,119 @@
+"""A run's beginning, progress and end, for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+import flowctl
+from flowctl.bolts.local import LocalBolts
+from flowctl.config import Settings
+from flowctl.errors import FlowctlError, SourceError
+from flowctl.instrumentation.logging import configure
+from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents, changed_settings
+from flowctl.runtime.spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import ListProducer, Witness
+from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
+
+AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=UTC)
+
+
+def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
+    time = Time()
+    settings = Settings().with_overrides({"window.policy": "fixed", "tuple.records_max": 7})
+    with structlog.testing.capture_logs() as logs:
+        told = RunEvents("j", settings, clock=time, now=lambda: AT, logger=structlog.get_logger())
+        told.started()
+        for _ in range(int(PROGRESS_EVERY_S * 4 * 2)):  # twice the interval, four a second
+            time.now_s += 0.25
+            told.look(SNAPSHOT)
+        told.finished(REPORT)
+    assert [log["event"] for log in logs] == ["run_started", "progress", "progress", "run_finished"]
+    assert {(log["job"], log["at"]) for log in logs} == {("j", "2026-11-22T03:04:05.678+00:00")}
+    began, progress, _, ended = logs
+    assert began["version"] == flowctl.__version__
+    assert (began["host"], began["pid"]) == (socket.gethostname(), os.getpid())
+    assert began["settings"] == {"window.policy": "fixed", "tuple.records_max": 7}
+    wanted = {"records_acked": 42_000, "records_per_s": 8400.0, "bolts_up": 1, "done": 0.21}
+    assert progress.items() >= wanted.items()
+    wanted = {"outcome": "finished", "records_acked": 200_000, "tuples_moved": 3, "bolts_lost": 0}
+    assert ended.items() >= wanted.items()
+    json.dumps(logs)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level"), [("finished", "info"), ("interrupted", "warning"), ("failed", "error")]
+)
+def test_how_it_ended_is_its_level(outcome: Any, level: str) -> None:
+    report = msgspec.structs.replace(REPORT, outcome=outcome, error="why")
+    with structlog.testing.capture_logs() as logs:
+        RunEvents("j", Settings(), logger=structlog.get_logger()).finished(report)
+    assert (logs[0]["log_level"], logs[0]["error"]) == (level, "why")
+
+
+def test_settings_are_told_as_far_as_they_differ_and_without_secrets() -> None:
+    assert changed_settings(Settings()) == {}
+    settings = Settings().with_overrides({"listen.advertise": "redis://u:hush@host"})
+    assert "hush" not in str(changed_settings(settings))
+    assert list(changed_settings(settings)) == ["listen.advertise"]
+
+
+class Broken(ListProducer):
+    def poll(self, max_records: int) -> Any:
+        raise SourceError("the source is gone.", remedy="Bring it back.")
+
+
+class NoStore(MemoryCheckpointStore):
+    def acquire(self, job: str) -> int:
+        raise FlowctlError("the store is away.", remedy="Start it.")
+
+
+def run(producer: Any, store: Any) -> None:
+    spout = FlowControlSpout(
+        name="j", producer=producer, bolts=LocalBolts(lambda batch: None, count=1), checkpoint=store
+    )
+    spout.run(view=Witness())
+
+
+@pytest.mark.parametrize(
+    ("producer", "store", "names", "outcome"),
+    [
+        (ListProducer(0), MemoryCheckpointStore(), ["run_started", "run_finished"], "finished"),
+        (Broken(9), MemoryCheckpointStore(), ["run_started", "run_finished"], "failed"),
+        (ListProducer(9), NoStore(), ["run_finished"], "failed"),
+    ],
+)
+def test_every_run_says_how_it_ended(
+    producer: Any, store: Any, names: list[str], outcome: str
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        try:
+            run(producer, store)
+        except FlowctlError:
+            assert outcome == "failed"
+    told = [log for log in logs if log["event"].startswith("run_")]
+    assert [log["event"] for log in told] == names
+    assert told[-1]["outcome"] == outcome
+
+
+@pytest.mark.parametrize(("flow_events", "lines"), [(True, 1), (False, 0)])
+def test_the_command_shows_them_in_its_log_only_if_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], flow_events: bool, lines: int
+) -> None:
+    failed = msgspec.structs.replace(REPORT, outcome="failed", error="why")
+    try:
+        configure("WARNING", flow_events=flow_events)
+        RunEvents("j", Settings(), logger=structlog.get_logger()).finished(failed)
+        structlog.get_logger().log(logging.WARNING, "failures_repeated", count=2)
+    finally:
+        structlog.reset_defaults()
+    assert capsys.readouterr().err.count("event=") == 2 * lines
