@@ -1,7 +1,9 @@
 """What flows: records, tuples on their way, acks, and what is kept of them.
 
-All types here are immutable values, safe to share between threads.  They are
-:class:`msgspec.Struct` so that the wire can encode them without a second set of classes.
+All types but :class:`Batch`, which belongs to one call of ``process``, are frozen
+:class:`msgspec.Struct`.  Threads may share them, as nobody changes the dicts, lists and values that
+they hold.  The wire sends records and rejections as they are; tuples and acks travel in frames of
+their own (docs/adr/0002-wire.md says why).
 """
 
 from __future__ import annotations

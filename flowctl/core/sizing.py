@@ -2,10 +2,11 @@
 
 From a bolt's service time S(n) = a + b n::
 
-    n = min( a' (1 - e) / (e b),  (T - a) / b,  remaining x share / 2 )
+    n = min( a' (1 - e) / (e b),  (T - a) / b )
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
-of the time that the fixed cost may take, T the longest that a tuple should take.
+of the time that the fixed cost may take, T the longest that a tuple should take.  At the end of the
+input tuples are made smaller than that (:mod:`flowctl.core.finish`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import TupleSettings
 
-# The fixed cost may take 2 % of the time, where a tuple may take long enough (control.md has 3 %,
-# which leaves nothing of the 3 % that all may lose together).
-_FIXED_SHARE = 0.03
-_RECORDS_PER_FIXED = (1 - _FIXED_SHARE) / _FIXED_SHARE
+# The fixed cost may take 3 % of the time, where a tuple may take long enough (control.md, ADR 9).
+# Less would need longer tuples: more to run again, and coarser pieces at the end of the input.
+FIXED_SHARE = 0.03
+_RECORDS_PER_FIXED = (1 - FIXED_SHARE) / FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
 _DRIVER_S = 60e-6

@@ -17,6 +17,7 @@ from flowctl.cli.main import COMMANDS
 from flowctl.cli.run import run
 from flowctl.config import Settings
 from flowctl.core.records import Batch, Record, Span
+from flowctl.core.sizing import FIXED_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -133,6 +134,21 @@ def test_paths_in_the_architecture_exist() -> None:
     roots = (ROOT, ROOT / "flowctl", ROOT / "adapters" / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
         assert any((root / name).exists() for root in roots), name
+
+
+def test_the_table_of_tests_has_each_directory_with_tests_and_no_other() -> None:
+    rows = {row[0].strip("`") for row in table_rows("CONTRIBUTING.md")}
+    named = {row for row in rows if row.startswith("tests/")}
+    assert {f"tests/{path.parent.name}" for path in ROOT.glob("tests/*/test_*.py")} <= named
+    assert all((ROOT / name).is_dir() for name in named)
+
+
+def test_the_share_of_a_tuples_fixed_cost_is_that_of_the_code() -> None:
+    for page, words in (
+        ("docs/control.md", "fixed cost is"),
+        ("docs/adr/0009-control-law.md", "fixed cost ≤"),
+    ):
+        assert re.findall(rf"{words} (\d+) %", text_of(page)) == [f"{FIXED_SHARE:.0%}"[:-1]], page
 
 
 def test_names_in_the_glossary_are_in_the_code() -> None:
