@@ -91,7 +91,11 @@ class FlowControlSpout(HandDriven):
             (self.producer, PRODUCER_CALLS, "producer"),
             (self.bolts, ("listen_host", "start", "stop"), "bolts"),
             (self.checkpoint, ("acquire", "load", "save", "close"), "checkpoint"),
-            (self.dead_letter, ("dead_letter", "close"), "dead_letter"),
+            (
+                self.dead_letter,
+                ("dead_letter", "dead_letter_many", "open_letters", "close"),
+                "dead_letter",
+            ),
             (self.listener, _LISTENER_CALLS, "listener"),
         ):
             refuse_async(part, methods, field)
