@@ -7,12 +7,15 @@ import shlex
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from flowctl.core.letters import Letter, redrive_number
 from flowctl.core.records import Record
-from flowctl_files._letters import LetterFile, line_of
+from flowctl_files._letters import LetterFile, Line, line_of
+
+if TYPE_CHECKING:
+    from flowctl.core.failures import DeadTuple
 
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
 DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
@@ -42,15 +45,52 @@ class _InFiles:
         epoch: int | None = None,
     ) -> None:
         """See :class:`flowctl.ports.RedrivableDeadLetter`; raises ``OSError``."""
-        number = redrive_number(partition)
+        lines = self._lines(
+            job, partition, records, attempts=attempts, reason=reason, bolts=bolts, epoch=epoch
+        )
+        self.file_of(job).append(lines)
+
+    def dead_letter_many(
+        self, job: str, dead: Sequence[DeadTuple], *, epoch: int | None = None
+    ) -> None:
+        """See :class:`flowctl.ports.BatchDeadLetter`; raises ``OSError``."""
+        if type(self).dead_letter is not _InFiles.dead_letter:
+            for one in dead:  # a subclass of the user's wants to see each of them
+                gave_up = one.gave_up
+                self.dead_letter(
+                    job, gave_up.partition, one.records, attempts=gave_up.attempts,
+                    reason=gave_up.reason, bolts=gave_up.bolts, epoch=epoch,
+                )  # fmt: skip
+            return
         lines = [
+            line
+            for one in dead
+            for line in self._lines(
+                job, one.gave_up.partition, one.records, attempts=one.gave_up.attempts,
+                reason=one.gave_up.reason, bolts=one.gave_up.bolts, epoch=epoch,
+            )
+        ]  # fmt: skip
+        self.file_of(job).append(lines)
+
+    def _lines(
+        self,
+        job: str,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        attempts: int,
+        reason: str,
+        bolts: Sequence[str],
+        epoch: int | None,
+    ) -> list[Line]:
+        number = redrive_number(partition)
+        return [
             line_of(
                 job, partition, record, attempts=attempts, reason=reason, bolts=bolts, epoch=epoch,
                 redriven=self._redriven(job, number, record),
             )
             for record in records
         ]  # fmt: skip
-        self.file_of(job).append(lines)
 
     def _redriven(self, job: str, number: int | None, record: Record) -> Letter | None:
         if number is None or not isinstance(record.position, int):

@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
+from flowctl.cli.line_positions import check_line
 from flowctl.cli.positions import position_of, shown
 from flowctl.cli.sinks import NamedSink, load_sinks
-from flowctl.core.records import PartitionCheckpoint
+from flowctl.core.records import PartitionCheckpoint, Position
 from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
@@ -84,7 +85,8 @@ def show_command(name: str, url: str | None, as_json: bool) -> None:
 @click.option("--partition", required=True, help="As `flowctl checkpoint show` names it.")
 @click.option("--to", "to", metavar="POSITION",
               help="Last record to count as done, as `flowctl checkpoint show` prints positions"
-              ' (1234, 1234:57), or as JSON ([1234, 57], "key").')  # fmt: skip
+              ' (1234, 1234:57), or as JSON ([1234, 57], "key"). Of a text file it is BYTE:LINE:'
+              " the byte where the line begins, from 0, and its number, from 1.")  # fmt: skip
 @click.option("--start", is_flag=True, help="Back to the partition's beginning.")
 @_sinks
 @_redis
@@ -115,6 +117,8 @@ def rewind_command(
     with _store(url) as store:
         partition, stored = _stored_partition(store, name, partition)
         position = None if to is None else position_of(to, partition, stored)
+        if position is not None:
+            _check_line(position, partition, stored)
         goal = shown(position) if position is not None else "its beginning"
         what = f"{printable(partition)} of {printable(name)}"
         if not _confirmed(f"Set {what} back to {goal}{_and_sinks(forgetting)}?", yes):
@@ -179,6 +183,16 @@ def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, Parti
             )
         partition = printed[0]
     return partition, partitions[partition]
+
+
+def _check_line(position: Position, partition: str, stored: PartitionCheckpoint) -> None:
+    unchecked = check_line(position, partition, stored.position)
+    if unchecked:
+        click.echo(
+            f"flowctl: whether {shown(position)} is where a line of {printable(partition)} begins"
+            f" could not be checked: {unchecked}.",
+            err=True,
+        )
 
 
 def _and_sinks(sinks: Sequence[NamedSink]) -> str:

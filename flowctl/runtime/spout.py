@@ -34,6 +34,7 @@ from flowctl.runtime.manual import HandDriven
 from flowctl.runtime.parts import bolts_of, producer_of, store_of
 from flowctl.runtime.run import Run
 
+_DEAD_LETTER_CALLS = ("dead_letter", "dead_letter_many", "open_letters", "close")
 _LISTENER_CALLS = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
 _NAME_MAX = 200  # as a file name or a Redis key it should still be readable
 
@@ -93,7 +94,7 @@ class FlowControlSpout(HandDriven):
         self.producer = producer_of(self.producer)
         self.bolts = bolts_of(self.bolts)
         self.checkpoint = store_of(self.checkpoint)
-        refuse_async(self.dead_letter, ("dead_letter", "close"), "dead_letter")
+        refuse_async(self.dead_letter, _DEAD_LETTER_CALLS, "dead_letter")
         refuse_async(self.listener, _LISTENER_CALLS, "listener")
 
     def run(

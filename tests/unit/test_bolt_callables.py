@@ -191,6 +191,11 @@ class Letters:
         pass
 
 
+class Counting:
+    async def open_letters(self, job: str) -> int:
+        return 0
+
+
 class Listener:
     async def on_ack(self, emission: Any) -> None:
         pass
@@ -207,6 +212,7 @@ class Store(MemoryCheckpointStore):
         ({"producer": AsyncPoll(1, "x")}, "producer.poll"),
         ({"producer": LazyPoll(1, "x")}, "producer.poll"),
         ({"dead_letter": Letters()}, "dead_letter.dead_letter"),
+        ({"dead_letter": Counting()}, "dead_letter.open_letters"),
         ({"listener": Listener()}, "listener.on_ack"),
         ({"checkpoint": Store()}, "checkpoint.save"),
     ],

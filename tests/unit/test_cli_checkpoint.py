@@ -257,6 +257,23 @@ def test_a_position_is_checked_before_anything_is_asked(store: RedisCheckpointSt
         assert error.exit_code == 2 and "12345:57" in str(error)
 
 
+def test_a_byte_and_a_line_that_do_not_belong_together_are_refused(
+    store: RedisCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["rewind", "etl", "--partition", "a.log", "--to", "4000:20", "--yes"]
+    assert "4000:20 is where a line of a.log begins could not be" in _run(*command).stderr
+    store.clear("etl")
+    store.save("etl", _CHECKPOINT, epoch=store.acquire("etl"))
+    (tmp_path / "a.log").write_text(("x" * 199 + "\n") * 55 + "y" * 1344 + "\nz\n")
+    error = _failure(*command)
+    assert "at byte 4000 begins line 21" in str(error) and "Line 20 is 3800:20." in error.remedy
+    assert store.load("etl") == _CHECKPOINT
+    command[5] = "3800:20"
+    assert _run(*command).stderr == ""
+    assert store.load("etl").partitions["a.log"].position == (3800, 20)
+
+
 def test_a_partition_is_found_as_show_prints_it(store: RedisCheckpointStore) -> None:
     name = "x\x1b[2J\ny.log"
     saved = Checkpoint({name: PartitionCheckpoint(5, 5)})
