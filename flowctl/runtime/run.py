@@ -94,16 +94,14 @@ class Run:
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = self._epoch = store.acquire(job)
         restored = self._restored = store.load(job)
-        self._losses = Losses(
-            settings.loss.fail_over, dead_letter, job=job, records_before=restored.records
-        )
+        before, limit = restored.records, settings.loss.fail_over
+        self._losses = Losses(limit, dead_letter, job=job, records_before=before)
         self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
         self.control = RunControl(make_core(restored))
-        self.control.records_before = self.control.records_saved = restored.records
+        self.control.records_before = self.control.records_saved = before
         self.control.saved = restored
-        self._notices = Notices(
-            self.control, count=bolts.count, say=view.message, on_notice=on_notice
-        )
+        say, count = view.message, bolts.count
+        self._notices = Notices(self.control, count=count, say=say, on_notice=on_notice)
         self.control.store_survives = getattr(store, "survives", True)
         self.checkpointer = Checkpointer(
             self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
@@ -230,7 +228,7 @@ class Run:
                 if now_s > stop_by_s:
                     control.finished.set()
                 continue
-            if self._has_bolts() or self._is_idle():
+            if control.core.is_served or self._is_idle():
                 absent_since_s = None
             elif absent_since_s is None:
                 absent_since_s = now_s
@@ -238,10 +236,6 @@ class Run:
                 self._notices.check(now_s - absent_since_s, self._settings.start.bolts_timeout_s)
         self._show(meter)
         self._notices.take()
-
-    def _has_bolts(self) -> bool:
-        """Whether a bolt is connected and not silent."""
-        return self.control.core.is_served
 
     def _is_idle(self) -> bool:
         """Nothing to do yet or any more: no bolts are needed."""
