@@ -121,7 +121,7 @@ def test_what_flushes_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_looks_after_a_local_bolt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalBolts, "_supervise", fails)
+    monkeypatch.setattr("flowctl.bolts.local._Run._supervise", fails)
     with pytest.raises(BoltsUnavailableError) as caught:
         spout().run(view="off")
     assert "the thread flowctl-bolt-b" in str(caught.value) and "injected" in str(caught.value)
