@@ -41,6 +41,29 @@ COMMANDS = {
 DEBUG_VARIABLE = "FLOWCTL_DEBUG"
 
 
+_LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
+_LEVEL_HELP = "Log on stderr from this level on, also what the view shows."
+
+
+def _let_take_log_level(command: click.Command) -> None:
+    """Let ``--log-level`` stand behind the command's name too; there it wins."""
+    if not any("--log-level" in parameter.opts for parameter in command.params):
+        option = click.Option(
+            ["--log-level"], type=_LEVELS, help=_LEVEL_HELP, expose_value=False, callback=_log_from
+        )
+        command.params.append(option)
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _let_take_log_level(each)
+
+
+def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None:
+    if level is not None and not ctx.resilient_parsing:
+        from flowctl.instrumentation.logging import configure
+
+        configure(level, flow_events=True)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module only when it is called."""
 
@@ -53,6 +76,7 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        _let_take_log_level(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,10 +96,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )  # fmt: skip
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; also {DEBUG_VARIABLE}=1.")
-@click.option(
-    "--log-level", help="Log on stderr from this level on, also what the view shows.",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-)  # fmt: skip
+@click.option("--log-level", type=_LEVELS, help=_LEVEL_HELP)
 def cli(debug: bool, log_level: str | None) -> None:
     """Adaptive flow control for ETL on Spark."""
     from flowctl.instrumentation.logging import configure

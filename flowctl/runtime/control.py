@@ -26,6 +26,7 @@ class RunControl:
         self.room = threading.Condition(self.lock)
         self.reader_waits = False
         self.reader_done = threading.Event()
+        self.has_read_all = False  # the producer said that there is no more
         self.stopping = threading.Event()  # no more intake, no more emissions
         self.finished = threading.Event()  # nothing left to do, or no more to be waited for
         self.error: BaseException | None = None
@@ -51,6 +52,11 @@ class RunControl:
             self.error = error
         self.stopping.set()
         self.room.notify_all()
+
+    def is_all_done(self) -> bool:
+        """Whether the whole input is read and acked, without an error."""
+        with self.lock:
+            return self.has_read_all and self.core.is_drained and self.error is None
 
     def stop(self) -> None:
         """Send no more; the run ends when what is in flight is acked, or after a grace."""

@@ -84,6 +84,7 @@ class Reader(GuardedThread):
             if chunk is None:
                 with control.lock:
                     control.core.end_of_input(now_s=control.clock())
+                control.has_read_all = True
                 return
             if chunk.records:
                 self._offer(chunk.partition, chunk.records)

@@ -265,7 +265,7 @@ class Run:
         A second Ctrl-C skips what is left to wait for, not the save.
         """
         self._interrupts.hold()
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and not self.control.is_all_done():
             self._say("interrupted: saving (again to stop at once)")
         self.control.stopping.set()
         steps = (self._settle, self._save, self._stop_parts)
@@ -275,6 +275,8 @@ class Run:
             except BaseException as caught:
                 error = error or self.control.error or caught
         self._interrupts.hold()
+        if isinstance(error, KeyboardInterrupt) and self.control.is_all_done():
+            error = self.save_error  # it came too late to interrupt anything
         error = error or self.control.error or self.reader.source_error
         try:
             self._drain_events(meter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,3 +111,36 @@ def test_the_log_leaves_out_what_the_view_shows(capsys: pytest.CaptureFixture[st
         err = capsys.readouterr().err
         assert ("bolt_removed" in err) == bool(level)
         assert "event='checkpoint_not_durable'" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--log-level", "debug", "raise", "0"],
+        ["raise", "--log-level", "debug", "0"],
+        ["raise", "0", "--log-level", "DEBUG"],
+        ["--log-level", "error", "raise", "0", "--log-level", "debug"],  # the inner one wins
+    ],
+)
+def test_the_log_level_on_either_side_of_the_command(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli_main.main(arguments) == 0
+    structlog.get_logger().log(logging.DEBUG, "bolt_removed", bolt="b1")
+    assert "event='bolt_removed'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [*cli_main.COMMANDS, "checkpoint list", "dlq show"])
+def test_every_command_takes_a_log_level(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # a command is one object, however often it is asked for
+        assert cli_main.main([*name.split(), "--help"]) == 0
+        assert capsys.readouterr().out.count("--log-level") == 1
+    assert cli_main.main([*name.split(), "--log-level", "loud"]) == 2
+
+
+def test_without_a_log_level_behind_the_command_the_one_before_it_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli_main.main(["--log-level", "error", "raise", "0"])
+    structlog.get_logger().warning("checkpoint_not_durable")
+    assert capsys.readouterr().err == ""
