@@ -117,19 +117,28 @@ class Calls:
 
     def poll(self, now_s: float, *, is_input_done: bool) -> Emission | None:
         """Return the next call.  ``is_input_done``: the sources gave all, and it is planted."""
-        while self._ticks:
-            bolt, stage = self._ticks.popitem()
-            consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
-            if consumer is None:
-                continue
-            if bolt not in self._open and not consumer.is_suspect:
-                return self._call(stage, consumer, TICK_CALL, now_s)
-            self._await_tick(stage, bolt, now_s, now_s)
+        # Ends first: an on_tick that takes as long as its interval must not put them off.
         if self.ending and is_input_done and not self._roots.to_go_again:
             for stage in self._done_stages():
                 for consumer in self._not_ended(stage):
                     if self._may_end(consumer):
                         return self._call(stage, consumer, END_CALL, now_s)
+        return self._poll_tick(now_s, is_input_done) if self._ticks else None
+
+    def _poll_tick(self, now_s: float, is_input_done: bool) -> Emission | None:
+        """Return the next tick; none goes to who is done, as the run waits for its answer."""
+        is_over = is_input_done and self._roots.is_drained
+        is_over = is_over and all(stage.is_drained for stage in self._stages)
+        while self._ticks:
+            bolt, stage = self._ticks.popitem()
+            consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
+            if consumer is None:
+                continue
+            is_done = is_over or bolt in self._ended
+            if not (is_done or bolt in self._open or consumer.is_suspect):
+                return self._call(stage, consumer, TICK_CALL, now_s)
+            assert stage.plan.tick_s is not None
+            self._tick_due_s[bolt] = (now_s + stage.plan.tick_s, stage)
         return None
 
     def _may_end(self, consumer: AdaptiveFlowConsumer) -> bool:

@@ -27,6 +27,7 @@ from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
 AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=UTC)
 
 
+@pytest.mark.req("S121")
 def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
     time = Time()
     settings = Settings().with_overrides({"window.policy": "fixed", "tuple.records_max": 7})

@@ -356,6 +356,27 @@ def test_a_bolt_that_is_called_is_not_called_again_before_it_answered() -> None:
     assert hub.core.is_drained
 
 
+def test_a_tick_that_takes_as_long_as_its_interval_does_not_keep_the_run_going() -> None:
+    class Slow(Totals):
+        def on_tick(self, out: ManualCollector) -> None:
+            hub.now_s += 2.0
+
+    made = topology()
+    made.bolt("a", Slow, count=2, tick_s=1.0).shuffle("s")
+    made.bolt("sink", nothing).shuffle("a")
+    hub = Hub(made)
+    hub.offer(["x"] * 4)
+    for _ in range(10):
+        hub.step()
+    hub.now_s += 1.0
+    hub.emit()  # both are called, and one of them is from now on
+    hub.core.end_of_input(now_s=hub.now_s)
+    for _ in range(50):
+        hub.step()
+    assert (sorted(Totals.ends), hub.figures.complete) == (["a.1", "a.2"], 4)
+    assert hub.core.is_drained
+
+
 def test_ticks_of_a_bolt_that_is_gone_stop() -> None:
     hub = Hub(ticking(nothing))
     hub.kill("a.1", comes_back=False)
