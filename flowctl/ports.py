@@ -6,13 +6,13 @@ Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.letters import Letter
+from flowctl.core.letters import LeftOut, Letter
 from flowctl.core.records import (
     Batch,
     Checkpoint,
@@ -22,9 +22,6 @@ from flowctl.core.records import (
     Record,
 )
 from flowctl.errors import FlowctlError
-
-if TYPE_CHECKING:
-    from flowctl.core.failures import DeadTuple
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
 # `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
@@ -196,7 +193,7 @@ class BatchDeadLetter(Protocol):
     """A dead letter that keeps several tuples in one step, such as one append with one fsync."""
 
     def dead_letter_many(
-        self, job: str, dead: Sequence[DeadTuple], *, epoch: int | None = None
+        self, job: str, dead: Sequence[LeftOut], *, epoch: int | None = None
     ) -> None:
         """As :meth:`DeadLetter.dead_letter` for each of ``dead``, in order; all are safe then.
 

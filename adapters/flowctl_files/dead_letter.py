@@ -7,15 +7,12 @@ import shlex
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
-from flowctl.core.letters import Letter, redrive_number
+from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Record
 from flowctl_files._letters import LetterFile, Line, line_of
-
-if TYPE_CHECKING:
-    from flowctl.core.failures import DeadTuple
 
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
 DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
@@ -51,23 +48,22 @@ class _InFiles:
         self.file_of(job).append(lines)
 
     def dead_letter_many(
-        self, job: str, dead: Sequence[DeadTuple], *, epoch: int | None = None
+        self, job: str, dead: Sequence[LeftOut], *, epoch: int | None = None
     ) -> None:
         """See :class:`flowctl.ports.BatchDeadLetter`; raises ``OSError``."""
         if type(self).dead_letter is not _InFiles.dead_letter:
             for one in dead:  # a subclass of the user's wants to see each of them
-                gave_up = one.gave_up
                 self.dead_letter(
-                    job, gave_up.partition, one.records, attempts=gave_up.attempts,
-                    reason=gave_up.reason, bolts=gave_up.bolts, epoch=epoch,
+                    job, one.partition, one.records, attempts=one.attempts, reason=one.reason,
+                    bolts=one.bolts, epoch=epoch,
                 )  # fmt: skip
             return
         lines = [
             line
             for one in dead
             for line in self._lines(
-                job, one.gave_up.partition, one.records, attempts=one.gave_up.attempts,
-                reason=one.gave_up.reason, bolts=one.gave_up.bolts, epoch=epoch,
+                job, one.partition, one.records, attempts=one.attempts, reason=one.reason,
+                bolts=one.bolts, epoch=epoch,
             )
         ]  # fmt: skip
         self.file_of(job).append(lines)

@@ -283,9 +283,10 @@ class RedisCheckpointStore:
         key = self._key(job)
         if status == b"fenced":
             raise FencedError(
-                f"job {job!r} belongs to a newer driver (epoch {int(detail[0])}, ours {epoch}).",
-                remedy="Nothing to do if that one was started on purpose; else give this job"
-                " another name.",
+                f"job {job!r} was taken from this driver (epoch {int(detail[0])}, ours {epoch}):"
+                " another driver has begun, or somebody cleared or rewound its checkpoint.",
+                remedy="If it was cleared or rewound, start the job again. If another driver was"
+                " started on purpose, let it work; else give this job another name.",
             )
         if status == b"back":
             raise InternalError(

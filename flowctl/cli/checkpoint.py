@@ -154,9 +154,11 @@ def clear_command(
         return EXIT_FAILED
     with _store(url) as store:
         cleared = store.clear(name)
+        may_run = store.inspect(name).epoch > 0  # 0: no driver of it has ever begun
     if not as_json:
         what = printable(name)
-        click.echo(f"{what} is forgotten." if cleared else f"Nothing was stored of {what}.")
+        said = f"{what} is forgotten." if cleared else f"Nothing was stored of {what}."
+        click.echo(f"{said} A running driver will stop." if may_run else said)
     forgot = _forget(forgetting, name, quiet=as_json)
     if as_json:
         click.echo(json.dumps({"job": name, "cleared": cleared, "sinks": forgot}))

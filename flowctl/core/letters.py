@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.core.records import Checkpoint, Position
+from flowctl.core.records import Checkpoint, Position, Record
 
 LetterKind: TypeAlias = Literal["rejected", "gave_up"]
 
@@ -23,6 +24,16 @@ REJECTED_PREFIX: Final = "rejected: "
 # Numbers of redrives are unix milliseconds (13 digits until the year 2286), so that one is never
 # used twice, even if the dead letters were deleted meanwhile and the checkpoint was not.
 _REDRIVE: Final = re.compile(r"(?:^|:)redrive:(\d{13,})$")
+
+
+class LeftOut(msgspec.Struct, frozen=True, gc=False):
+    """Records of one tuple that can't be processed, and why; each becomes a letter."""
+
+    partition: str
+    records: Sequence[Record]
+    attempts: int
+    reason: str
+    bolts: tuple[str, ...] = ()
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowctl.core.failures import DeadTuple
+from flowctl.core.letters import LeftOut
 from flowctl.errors import ProcessError
 from flowctl.ports import BatchDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
@@ -87,7 +88,7 @@ def keep_all(
             keep(port, job, dead, epoch=epoch)
         return
     try:
-        port.dead_letter_many(job, all_dead, epoch=epoch)
+        port.dead_letter_many(job, [_left_out(dead) for dead in all_dead], epoch=epoch)
     except Exception as error:
         raise _not_kept(port, all_dead[0], error) from error
 
@@ -106,6 +107,13 @@ def keep(port: DeadLetter, job: str, dead: DeadTuple, *, epoch: int | None = Non
             port.dead_letter(job, gave_up.partition, dead.records, attempts=attempts, reason=reason)
     except Exception as error:
         raise _not_kept(port, dead, error) from error
+
+
+def _left_out(dead: DeadTuple) -> LeftOut:
+    gave_up = dead.gave_up
+    return LeftOut(
+        gave_up.partition, dead.records, gave_up.attempts, gave_up.reason, tuple(gave_up.bolts)
+    )
 
 
 def _not_kept(port: object, dead: DeadTuple, error: Exception) -> ProcessError:

@@ -51,8 +51,10 @@ class MemoryCheckpointStore:
             stored = self._jobs.setdefault(job, _Stored())
             if epoch < stored.epoch:
                 raise FencedError(
-                    f"job {job!r} belongs to a newer driver (epoch {stored.epoch}, ours {epoch}).",
-                    remedy="Nothing to do if that one was started on purpose.",
+                    f"job {job!r} was taken from this driver (epoch {stored.epoch}, ours {epoch}):"
+                    " another driver has begun, or somebody cleared or rewound its checkpoint.",
+                    remedy="If it was cleared or rewound, start the job again. If another driver"
+                    " was started on purpose, let it work; else give this job another name.",
                 )
             for name, value in checkpoint.partitions.items():
                 before = stored.partitions.get(name, PartitionCheckpoint())

@@ -143,6 +143,24 @@ def test_clear(store: RedisCheckpointStore) -> None:
     assert json.loads(_run("clear", "etl", "--yes", "--json").stdout)["cleared"] is False
 
 
+def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
+    store: RedisCheckpointStore,
+) -> None:
+    epoch = store.inspect("etl").epoch
+    assert "etl is forgotten. A running driver will stop." in _run("clear", "etl", "--yes").stdout
+    with pytest.raises(
+        FencedError, match="another driver has begun, or somebody cleared"
+    ) as caught:
+        store.save("etl", _CHECKPOINT, epoch=epoch)
+    assert "start the job again" in caught.value.remedy
+    begun = store.acquire("new")  # a driver that has saved nothing yet
+    text = "Nothing was stored of new. A running driver will stop."
+    assert text in _run("clear", "new", "--yes").stdout
+    with pytest.raises(FencedError):
+        store.save("new", _CHECKPOINT, epoch=begun)
+    assert "will stop" not in _run("clear", "nobody", "--yes").stdout
+
+
 @pytest.mark.parametrize(
     "command", [["clear", "etl"], ["rewind", "etl", "--partition", "a.log", "--start"]]
 )

@@ -11,6 +11,7 @@ import pytest
 
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
+from flowctl.core.letters import LeftOut
 from flowctl.core.records import Record
 from flowctl.errors import ProcessError
 from flowctl.runtime.control import RunControl
@@ -44,15 +45,15 @@ class Batches(Letters):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.batches: list[tuple[list[int], int]] = []
+        self.batches: list[tuple[list[Any], int]] = []
 
     def dead_letter_many(
-        self, job: str, dead: Sequence[DeadTuple], *, epoch: int | None = None
+        self, job: str, dead: Sequence[LeftOut], *, epoch: int | None = None
     ) -> None:
         assert (job, epoch) == ("job", 7)
         if self.error is not None:
             raise self.error
-        numbers = [one.gave_up.tuple_id for one in dead]
+        numbers = [record.position for one in dead for record in one.records]
         self.batches.append((numbers, len(self.core.done)))
 
 
