@@ -163,6 +163,8 @@ class Target:
 
     def _tell_cap(self, before: float, reason: str, now_s: float) -> None:
         shown = [None if c == inf else int(c) for c in (before, self._cap.cap)]
+        if shown[0] == shown[1]:
+            return
         self._events.append(
             SinkCapChanged(at_s=now_s, before=shown[0], after=shown[1], reason=reason)
         )
