@@ -10,6 +10,7 @@ from tests.benchmarks import (
     control,
     core_bench,
     makespan,
+    outage,
     stages,
     throughput,
     topology_bench,
@@ -28,9 +29,9 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|control ...|stages ...",
+        metavar="async|core|topology|throughput|makespan|outage|control ...|stages ...",
     )
-    all_parts = ["core", "topology", "async", "throughput", "makespan"]
+    all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts
     print(machine())
     ok = True
@@ -40,12 +41,14 @@ def main() -> int:
         ok = topology_bench.main() and ok
     if "async" in parts:
         ok = async_bench.main() and ok
-    if {"throughput", "makespan"} & set(parts):
+    if {"throughput", "makespan", "outage"} & set(parts):
         spark = local_session()
         if "throughput" in parts:
             ok = throughput.main(spark) and ok
         if "makespan" in parts:
             ok = makespan.main(spark) and ok
+        if "outage" in parts:
+            ok = outage.main(spark) and ok
         spark.stop()
     print("all gates hold" if ok else "A GATE IS MISSED")
     return 0 if ok else 1
