@@ -41,14 +41,16 @@ def main() -> int:
         ok = topology_bench.main() and ok
     if "async" in parts:
         ok = async_bench.main() and ok
-    if {"throughput", "makespan", "outage"} & set(parts):
+    if {"throughput", "makespan"} & set(parts):
         spark = local_session()
         if "throughput" in parts:
             ok = throughput.main(spark) and ok
         if "makespan" in parts:
             ok = makespan.main(spark) and ok
-        if "outage" in parts:
-            ok = outage.main(spark) and ok
+        spark.stop()
+    if "outage" in parts:
+        spark = local_session(outage.BOLTS)
+        ok = outage.main(spark) and ok
         spark.stop()
     print("all gates hold" if ok else "A GATE IS MISSED")
     return 0 if ok else 1

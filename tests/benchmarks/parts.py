@@ -87,7 +87,7 @@ def machine() -> str:
     )
 
 
-def local_session() -> Any:
+def local_session(slots: int = 12) -> Any:
     """A local Spark with a slot per bolt, its workers warm."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def local_session() -> Any:
 
     ensure_java()
     spark = (
-        SparkSession.builder.master("local[12,8]")
+        SparkSession.builder.master(f"local[{slots},8]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
