@@ -24,9 +24,12 @@ _ROOT = Path(__file__).parents[2]
 _WORKER_PATH = [_ROOT, _ROOT / "adapters", Path(__file__).parent]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """The local session: 12 slots for bolts and one to spare; a task may fail seven times."""
+    """A local session: 12 slots for bolts and one to spare; a task may fail seven times.
+
+    Of each module its own: some modules need a session with other settings.
+    """
     pytest.importorskip("pyspark")
     from pyspark.sql import SparkSession
 
