@@ -63,7 +63,10 @@ def run_on_connect(place: Path) -> None:
         while job.core is None or job.core.tree_figures().complete < KILL_AT:
             if over.wait(0.002):
                 return
-        os.kill(int((place / "double.1").read_text()), signal.SIGKILL)
+        while not (pid := (place / "double.1").read_text()):  # it is being written again
+            if over.wait(0.002):
+                return
+        os.kill(int(pid), signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one)
     killer.start()
