@@ -52,7 +52,10 @@ class Emitter:
 
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        is_held = self._is_held(now_s)
+        guard = self._guard
+        # Asked for each tuple: nearly always neither has anything to say.
+        is_held = self._target.is_troubled or (guard is not None and guard.in_use)
+        is_held = is_held and self._is_held(now_s)
         # Not by len() and bool() of our own classes: calls, and this is asked for each tuple.
         if self._failures.retries.scheduled and not is_held and not self._asks_with_new():
             emission = self._emit_retry(now_s)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from flowctl.core.book import Book
 from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.counters import Counters
 from flowctl.core.emitter import Emitter
 from flowctl.core.ending import Ending
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
@@ -45,6 +44,7 @@ class SpoutCore:
         checkpoint = checkpoint or Checkpoint()
         book = self.book = Book(self.settings)
         self.bolts = book.bolts
+        self.counters = book.counters
         self.intake = Intake(self.settings.buffer, checkpoint, book.events, self.guarantee)
         self._failures = Failures(book, self.intake, has_dead_letter=has_dead_letter, chance=chance)
         self._completion = Completion(book, self.intake, self._failures)
@@ -334,11 +334,6 @@ class SpoutCore:
         self._recovery.on_deadline(now_s)
 
     # -- what others read ----------------------------------------------------------------
-
-    @property
-    def counters(self) -> Counters:
-        """What happened so far, in numbers."""
-        return self.book.counters
 
     def poll_event(self) -> FlowEvent | None:
         """Return the next thing that happened and why, or None."""
