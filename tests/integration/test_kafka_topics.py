@@ -200,6 +200,12 @@ def test_latest_is_where_the_end_was_at_the_first_start(kafka: MockKafka, topic:
 def test_a_partition_with_a_hole_is_paused_and_the_others_go_on(
     kafka: MockKafka, topic: str
 ) -> None:
+    # In which order the client fetches partitions is its own affair: if the one with the hole comes
+    # last, nothing is left to be paused for, so it gets another try.
+    assert any(_is_paused_at_a_hole(kafka, f"{topic}-try{n}") for n in range(5))
+
+
+def _is_paused_at_a_hole(kafka: MockKafka, topic: str) -> bool:
     kafka.fill(topic, 4_000)
     producer = source(kafka, topic, uncommitted_max=50, config={"queued.min.messages": 10})
     done = set()
@@ -220,7 +226,7 @@ def test_a_partition_with_a_hole_is_paused_and_the_others_go_on(
 
     seen = run(producer, process=hold, **{"tuple.records_max": 10})
     assert numbers(seen) == list(range(4_000))
-    assert f"{topic}-0" in paused
+    return f"{topic}-0" in paused
 
 
 @pytest.mark.req("S90", "S91")
