@@ -117,15 +117,16 @@ def test_a_run_with_more_to_read_was_interrupted() -> None:
 
 
 def test_a_run_with_records_left_was_interrupted() -> None:
-    def slow(batch: Batch) -> None:
+    def held(batch: Batch) -> None:
         if not interrupted.is_set():
             interrupted.set()
             interrupt()
-        threading.Event().wait(0.02)
+        # On a busy machine the main thread may notice late: nothing is done before it has.
+        until(lambda: any(said.startswith("interrupted") for said in view.messages), "the notice")
 
     interrupted = threading.Event()
     view = Witness()
-    spout = spout_of(slow, producer=ListProducer(20_000))
+    spout = spout_of(held, producer=ListProducer(20_000))
     assert run_spout(spout, view=view, report_path=None) == EXIT_INTERRUPTED
     assert any(said.startswith("interrupted: saving") for said in view.messages)
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from fault_parts import until
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
@@ -16,7 +17,7 @@ from flowctl.errors import ConfigError, ProcessError
 from flowctl.ports import Endpoint
 from flowctl.runtime.spout import FlowControlSpout, Interrupted
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.runtime_parts import ListProducer
+from tests.runtime_parts import ListProducer, Witness
 
 COUNT = 500
 
@@ -79,11 +80,14 @@ def test_a_run_after_one_that_was_interrupted() -> None:
         if not sent.is_set():
             sent.set()
             os.kill(os.getpid(), signal.SIGINT)
+        # On a busy machine the main thread may notice late: nothing is done before it has.
+        until(lambda: any(said.startswith("interrupted") for said in view.messages), "the notice")
 
+    view = Witness()
     job = Job(interrupt)
     job.producer = job.spout.producer = ListProducer(COUNT, poll_max=1)
     with pytest.raises(Interrupted):
-        job.spout.run(view="off")
+        job.spout.run(view=view)
     job.spout.run(view="off")
     assert sorted(job.done) == list(range(1, COUNT + 1))
 
