@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.bolts.idleness import Idleness
+from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.sending import Sending
 from flowctl.core.records import Batch
@@ -74,6 +75,7 @@ class Link:
     :meth:`prolong` for any.  Process threads wait by ``endpoint.wait``: for tuples, and where the
     connection takes no more.
     ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
+    A tuple that comes twice is done once (:class:`flowctl.bolts.known.KnownTuples`).
     An event loop does not wait: it takes by :meth:`take_now`, and reports by :meth:`report` and
     :meth:`flush`.  ``on_end`` is called when the link has ended, perhaps twice, and ``on_tuples``
     when there are tuples for slots that found none; both from any thread, to be set before
@@ -96,6 +98,7 @@ class Link:
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[TupleFrame, float]] = deque()
+        self._known = KnownTuples()  # queued, at work or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._waiting_acks = 0
         self._reported = False  # something, since the link looked
@@ -216,6 +219,7 @@ class Link:
         """Learn from an outcome whether the target takes more.  Holding _changed."""
         pauses = self._pauses
         if isinstance(outcome, FailFrame):
+            self._known.forget(outcome.tuple_id)
             if not outcome.refused:
                 pauses.failed(slot)
                 return
@@ -327,7 +331,7 @@ class Link:
     def _queue_up(self, tuples: list[tuple[TupleFrame, float]], now_s: float) -> None:
         if tuples:
             with self._changed:
-                self._queue.extend(tuples)
+                self._queue.extend([item for item in tuples if self._known.add(item[0].tuple_id)])
                 self._promise(now_s)
                 self._changed.notify(min(len(tuples), self._slots))
                 waited_for = len(self._idle_since_s) > 0
@@ -363,6 +367,7 @@ class Link:
                 kept = [item for item in self._queue if item[0].tuple_id not in tuple_ids]
                 self._queue.clear()
                 self._queue.extend(kept)
+                self._known.forget(*given)
             self._writer.append(Revoked(given))
             self.revoked += len(given)
         self.flush()

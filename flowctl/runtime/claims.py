@@ -48,8 +48,8 @@ class Claims:
 
     def __init__(self, core: DriverCore) -> None:
         self._core = core
-        # What a topology's bolt said to hold on to over its tuples, by its name, and whether the
-        # tuple was still its own then, so that the hub believes it.
+        # What a topology's bolt said to hold on to over its tuples, by its name, and whether that
+        # ack was the tuple's first: only then does the hub count these inputs as held by it.
         self._kept: dict[str, dict[int, bool]] = {}
 
     def forget(self, bolt: str) -> None:
@@ -81,15 +81,17 @@ class Claims:
         said = frame.settlement
         consumer = self._core.bolts.get(bolt)
         is_own = consumer is not None and frame.tuple_id in consumer.flight
+        # A late ack is the first one too if nobody else has acked the tuple yet.
+        is_first = is_own or self._core.attempts_of(bolt, frame.tuple_id) > 0
         kept = self._kept.get(bolt)
         if is_own and kept is None and not said.held:
             return said  # mostly
         kept = kept if kept is not None else self._kept.setdefault(bolt, {})
-        believed = {input_id for input_id, was_own in kept.items() if was_own}
+        believed = {input_id for input_id, was_first in kept.items() if was_first}
         believed |= self._inputs(bolt, frame)
         for input_id in (*said.acked, *(failed.input_id for failed in said.failed)):
             kept.pop(input_id, None)
-        kept.update(dict.fromkeys(said.held, is_own))
+        kept.update(dict.fromkeys(said.held, is_first))
         if not kept:
             del self._kept[bolt]
         if believed.issuperset(_named(said)):

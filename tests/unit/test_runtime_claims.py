@@ -231,6 +231,28 @@ def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> N
     assert "input 2" in claims.breach("a", 1, settled(driver, "b", acked=[2]))
 
 
+def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: Driver) -> None:
+    claims = driver.hearing._claims
+    sent = driver.sent["a"].tuple_id
+    driver.core.bolts["a"].let_stray(sent, 0.0)  # its time ran out, and nobody has acked it
+    held = settled(driver, held=[1, 2])
+    assert claims.settlement("a", held) is held.settlement
+    later = settled(driver, "b", acked=[1], emits=[Emitted("x", [1, 6])])
+    assert claims.settlement("a", later).acked == [1]
+
+
+def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
+    driver: Driver,
+) -> None:
+    claims = driver.hearing._claims
+    sent = driver.sent["a"].tuple_id
+    driver.core.bolts["a"].let_stray(sent, 0.0)
+    del driver.core.book.pending[sent]  # done
+    claims.settlement("a", settled(driver, held=[1, 2]))
+    later = settled(driver, "b", acked=[1])
+    assert claims.settlement("a", later).acked == []
+
+
 def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: Driver) -> None:
     claims = driver.hearing._claims
     driver.say("a", Revoked([driver.sent["a"].tuple_id]))

@@ -1,0 +1,42 @@
+"""Which tuples of this connection a bolt has already, so that it does none of them twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A copy follows the first sending within a few time-outs.  At 1,000 tuples a second that is a few
+# thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.
+KNOWN_MAX: Final = 1 << 14
+
+
+class KnownTuples:
+    """Ids of the tuples that are queued, being processed or done.  Not thread-safe.
+
+    When a time-out expires and no other bolt can take the tuple, the spout sends it to the same
+    bolt again.  That bolt still has the first copy, and acks it sooner or later, as the connection
+    loses nothing.  To process the copy too would be waste; for a bolt that keeps state between
+    calls it would be wrong: a join would match an input with itself, and the input's true partner
+    would wait until its tree expires.
+
+    What was failed, refused or given back is to be forgotten: the spout sends it again on purpose.
+    """
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[int, None] = {}  # in the order in which they came
+
+    def add(self, tuple_id: int) -> bool:
+        """Remember ``tuple_id``; False if it was known, so this is a copy."""
+        ids = self._ids
+        if tuple_id in ids:
+            return False
+        ids[tuple_id] = None
+        if len(ids) > KNOWN_MAX:
+            del ids[next(iter(ids))]
+        return True
+
+    def forget(self, *tuple_ids: int) -> None:
+        """These may come again."""
+        for tuple_id in tuple_ids:
+            self._ids.pop(tuple_id, None)

@@ -1,0 +1,28 @@
+"""A tuple that comes twice is done once, and what comes again on purpose is taken."""
+
+from __future__ import annotations
+
+from flowctl.bolts import known
+from flowctl.bolts.known import KnownTuples
+
+
+def test_a_copy_is_known():
+    tuples = KnownTuples()
+    assert [tuples.add(n) for n in (1, 2, 1, 3, 2)] == [True, True, False, True, False]
+
+
+def test_what_was_failed_refused_or_given_back_may_come_again():
+    tuples = KnownTuples()
+    tuples.add(1)
+    tuples.add(2)
+    tuples.forget(1, 99)  # 99 never came: a revoke may name any
+    assert [tuples.add(n) for n in (1, 2)] == [True, False]
+
+
+def test_the_oldest_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr(known, "KNOWN_MAX", 3)
+    tuples = KnownTuples()
+    for n in range(5):
+        tuples.add(n)
+    assert [tuples.add(n) for n in (4, 3, 2)] == [False] * 3
+    assert tuples.add(1)
