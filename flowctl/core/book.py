@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from flowctl.core.alarms import Alarms
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
@@ -17,6 +19,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.records import Record, RevokeOrder
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
+from flowctl.core.supply import Supply
 from flowctl.core.tuples import FlowTuple, TupleIds
 
 
@@ -26,20 +29,31 @@ class IdleListener(Protocol):
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None: ...
 
 
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """Records of a tuple that was given up or dropped, with the bolts to blame (or the last)."""
+
+    records: Sequence[Record]
+    bolt: str
+    reason: str
+
+
 class Book:
-    """Part of ``SpoutCore``; not thread-safe.
+    """Part of ``TupleCore``; not thread-safe.
 
     ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``pending``: tuples
     that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
     for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
-    ``dropped``, where somebody asks for it: the records of tuples that were let go, by tuple id.
+    ``lost`` are tuples that the caller has to make something of.
     """
 
-    def __init__(self, settings: CoreSettings) -> None:
+    def __init__(
+        self, settings: CoreSettings, supply: Supply, events: deque[FlowEvent] | None = None
+    ) -> None:
         self.settings = settings
+        self.supply = supply
         self.guarantee = settings.guarantee.processing
         self.counters = Counters()
-        self.events: deque[FlowEvent] = deque()
+        self.events: deque[FlowEvent] = deque() if events is None else events
         self.orders: deque[RevokeOrder] = deque()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self.slots = 0
@@ -47,7 +61,7 @@ class Book:
         self.pending: dict[int, FlowTuple] = {}
         self.ids = TupleIds()
         self.out: set[str] = set()
-        self.dropped: dict[int, Sequence[Record]] | None = None
+        self.lost: deque[Lost] = deque()
         self.dispatcher = make_dispatcher(settings)
         self.alarms = Alarms()
         self.input_ended = False
@@ -84,8 +98,6 @@ class Book:
         """``flow_tuple`` is neither done nor to be done here."""
         del self.pending[flow_tuple.tuple_id]
         self.counters.records_pending_now -= len(flow_tuple.cut.records)
-        if self.dropped is not None:
-            self.dropped[flow_tuple.tuple_id] = flow_tuple.cut.records
 
     def changed(self, consumer: AdaptiveFlowConsumer) -> None:
         """Something about ``consumer`` changed: it may have room now, be idle, or be out."""

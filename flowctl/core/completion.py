@@ -8,17 +8,15 @@ from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.events import RecordsRejected
 from flowctl.core.failures import Failures
-from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, Rejected
 from flowctl.core.tuples import FlowTuple
 
 
 class Completion:
-    """Settles tuples.  Part of ``SpoutCore``, not thread-safe."""
+    """Settles tuples.  Part of ``TupleCore``, not thread-safe."""
 
-    def __init__(self, book: Book, intake: Intake, failures: Failures) -> None:
+    def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book
-        self._intake = intake
         self._failures = failures
 
     def settle(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
@@ -46,7 +44,7 @@ class Completion:
         del book.pending[flow_tuple.tuple_id]
         counters.acked += 1
         for cut in done:
-            self._intake.ack(cut)
+            book.supply.ack(cut)
             records = len(cut.records)
             counters.records_acked += records
             counters.records_pending_now -= records

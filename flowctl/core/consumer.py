@@ -37,7 +37,7 @@ _DOUBLINGS = 2
 
 
 class AdaptiveFlowConsumer:
-    """What the spout knows of one bolt.  Not thread-safe; owned by ``SpoutCore``.
+    """What the spout knows of one bolt.  Not thread-safe; owned by ``TupleCore``.
 
     ``flight`` holds the tuples it was sent and is waited for, oldest first.  ``strays`` are
     those it may still hold though nobody waits for it any more (expired, or done elsewhere).

@@ -1,12 +1,48 @@
-"""The driver contract as a protocol: what the runtime's threads need of whatever decides.
+"""The driver contract: what may be asked of a core, in which order, and one turn of it, ``pump``.
 
-:class:`flowctl.core.spout.SpoutCore` fulfils it for one stage, a topology's core for several.
+A core decides and does nothing else: it reads no clock, sends nothing and stores nothing.
+:class:`flowctl.core.spout.SpoutCore` is one for a single stage, a topology's core one for several;
+the sender thread, the simulator, a spout that is driven by hand and the tests drive them.
+
+**The lock.**  A core is not thread-safe and has no lock.  Whoever creates it owns one, and holds it
+for each call and for each read of a getter.  Hold it for decisions only, never for I/O: emissions,
+orders, events and dead letters are values, to be sent or stored after it is released.
+
+**Time.**  ``now_s`` is in seconds, monotonic, from a clock of the driver's choice, and is never
+less than in an earlier call.  What is due by it happens in ``on_deadline`` only.
+
+**Three kinds of calls.**
+
+- *Things that happened*: ``add_bolt``, ``remove_bolt``, ``offer``, ``end_of_input``, ``on_ack``,
+  ``on_fail``, ``on_refused``, ``on_revoked``, ``on_heartbeat``, ``drop_peer``.  In any order, as
+  they happen; what comes from a bolt names its epoch, and is ignored once that is over.
+- *Polls*: ``poll_emit``, ``poll_order``, ``poll_event``, ``poll_dead``.  Each gives one value, or
+  None when there is no more for now.  What was polled counts as done: an emission as sent.  After
+  something happened, or at ``next_deadline_s``, call ``on_deadline`` and then poll until None, in
+  the order in which they are named here: that is :func:`pump`.
+- *Getters*: everything else.  They change nothing and are as of the last call.
+
+**What has to follow what.**
+
+- A bolt: ``add_bolt`` before anything that it says; ``remove_bolt`` when it is gone.  An emission
+  for a bolt that just went needs no care: it goes to another.
+- A checkpoint: read ``checkpoint()`` under the lock, save it without.  Where positions must be
+  saved before anything is sent (at most once), ``offer`` sets ``intake.is_held`` and nothing is
+  emitted until the driver has saved and called ``on_committed``.
+- A tuple that was given up: ``poll_dead``, keep it elsewhere, then ``on_dead_lettered``.  Only then
+  does it count as acked; after a crash in between it is given up again.
+- A partition that goes: ``handover.hold_back`` until it returns 0 or the driver waits no longer,
+  save, ``handover.take_away``.  Only then may another driver begin.  One that comes:
+  ``handover.give``, then ``offer``.
+- The end: ``end_of_input`` once the source has no more, and never before.  ``is_drained`` then
+  means that all is done.  A run ends early if ``gave_up`` is set or ``is_target_lost``: stop
+  polling emissions, and go on taking acks for as long as is worth it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
@@ -118,7 +154,64 @@ class DriverCore(Protocol):
     def next_deadline_s(self) -> float | None: ...
     def on_deadline(self, *, now_s: float) -> None: ...
     def checkpoint(self) -> Checkpoint: ...
-    def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]: ...
+    def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]: ...
+
+
+class Turn(NamedTuple):
+    """What a core wants done now: values of the driver's, to be handled without the lock.
+
+    ``next_s``: when to pump again even if nothing happens until then; None: never.  ``is_more``:
+    a bound of :func:`pump`, and nothing else, ended the emissions, so pump again at once.
+    """
+
+    emissions: list[Emission]
+    orders: list[RevokeOrder]
+    events: list[FlowEvent]
+    dead: list[DeadTuple]
+    next_s: float | None
+    is_more: bool
+
+
+def pump(
+    core: DriverCore,
+    now_s: float,
+    *,
+    emits_max: int | None = None,
+    bytes_max: int | None = None,
+    refill: Callable[[float], None] | None = None,
+) -> Turn:
+    """Take one turn of ``core``: let time pass, then poll everything, in the order of the contract.
+
+    At most ``emits_max`` emissions, and none after their records make ``bytes_max`` (None: as many
+    as windows allow).  ``refill``, for a driver that can read its source at once, offers records;
+    it is called first and whenever the buffer has run empty.  The lock must be held.
+    """
+    core.on_deadline(now_s=now_s)
+    if refill is not None:
+        refill(now_s)
+    emissions: list[Emission] = []
+    size_bytes = 0
+    is_more = False
+    poll_emit = core.poll_emit
+    while True:
+        if emits_max is not None and len(emissions) >= emits_max:
+            is_more = emits_max > 0
+            break
+        if bytes_max is not None and size_bytes >= bytes_max:
+            is_more = True
+            break
+        emission = poll_emit(now_s=now_s)
+        if emission is None:
+            break
+        emissions.append(emission)
+        size_bytes += emission.size_bytes
+        if refill is not None and not core.intake.buffer.records:
+            refill(now_s)
+    orders = list(iter(core.poll_order, None))
+    events = list(iter(core.poll_event, None))
+    dead = list(iter(core.poll_dead, None))
+    next_s = now_s if is_more else core.next_deadline_s()
+    return Turn(emissions, orders, events, dead, next_s, is_more)
 
 
 @runtime_checkable

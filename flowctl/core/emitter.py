@@ -10,7 +10,6 @@ from flowctl.core.ending import Ending
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
 from flowctl.core.guard import SinkGuard
-from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, Emission
 from flowctl.core.recovery import Recovery
 from flowctl.core.sizing import records_for
@@ -23,12 +22,11 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Emitter:
-    """Chooses the tuple, its size and its bolt.  Part of ``SpoutCore``, not thread-safe."""
+    """Chooses the tuple, its size and its bolt.  Part of ``TupleCore``, not thread-safe."""
 
     def __init__(
         self,
         book: Book,
-        intake: Intake,
         failures: Failures,
         *,
         recovery: Recovery,
@@ -38,7 +36,7 @@ class Emitter:
         self._book = book
         self._settings = book.settings.tuple
         self._in_flight_max = book.settings.dispatch.in_flight_max
-        self._intake = intake
+        self._supply = book.supply
         self._failures = failures
         self._target = failures.target
         self._recovery = recovery
@@ -61,10 +59,10 @@ class Emitter:
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
-        if not self._intake.buffer.records:
+        if not self._supply.buffer.records:
             self._is_limited = False
             return self._emit_copy(now_s) if self._book.input_ended else None
-        if self._intake.is_held:
+        if self._supply.is_held:
             self._is_limited = False  # its position is not saved yet
             return None
         if is_held:
@@ -86,7 +84,7 @@ class Emitter:
 
     def _asks_with_new(self) -> bool:
         """A target that is down is asked with tuples that never failed: the others may be bad."""
-        return self._target.is_down and self._intake.buffer.records > 0
+        return self._target.is_down and self._supply.buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """A tuple that is still in flight was acked, and sink times are told."""
@@ -114,7 +112,7 @@ class Emitter:
         return len(self._book.pending) - len(failures.retries.scheduled) - failures.dying
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
-        book, settings, buffer = self._book, self._settings, self._intake.buffer
+        book, settings, buffer = self._book, self._settings, self._supply.buffer
         counters = book.counters
         records_max = records_for(consumer, settings, len(book.bolts), self._pool)
         if self._target.is_troubled and self._target.records_max < records_max:
@@ -211,6 +209,6 @@ class Emitter:
             flow_tuple.attempt,
             cut.partition,
             cut.records,
-            self._intake.acked_through(cut.partition),
+            self._supply.acked_through(cut.partition),
             cut.size_bytes,
         )

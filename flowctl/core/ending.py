@@ -19,7 +19,7 @@ from flowctl.core.tuples import FlowTuple
 
 
 class Ending:
-    """What changes once the input has ended.  Part of ``SpoutCore``, not thread-safe."""
+    """What changes once the input has ended.  Part of ``TupleCore``, not thread-safe."""
 
     def __init__(self, book: Book) -> None:
         settings = book.settings

@@ -1,4 +1,4 @@
-"""What the core says it did, and why: frozen records, read with ``SpoutCore.poll_event``."""
+"""What the core says it did, and why: frozen records, read with ``TupleCore.poll_event``."""
 
 from __future__ import annotations
 

@@ -6,13 +6,14 @@ fault, but congestion.  While nothing succeeds at all, a fault says nothing of t
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
 import msgspec
 
-from flowctl.core.book import Book
+from flowctl.core.book import Book, Lost
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import (
     TupleDeadLettered,
@@ -21,7 +22,6 @@ from flowctl.core.events import (
     TupleGaveUp,
     TupleRefused,
 )
-from flowctl.core.intake import Intake
 from flowctl.core.isolation import Isolation
 from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
@@ -49,8 +49,16 @@ class DeadTuple(msgspec.Struct, frozen=True, gc=False):
     records: Sequence[Record]
 
 
+class Keeper(enum.Enum):
+    """Who gets tuples that go no more, as their attempts ran out or nothing is sent again."""
+
+    CALLER = "caller"  # forgotten here, and given out by poll_lost
+    DEAD_LETTER = "dead_letter"  # given up: pending until it is safe there; dropped: only told
+    NOBODY = "nobody"  # given up: the run has to fail; dropped: only told
+
+
 class Failures:
-    """Part of ``SpoutCore``, not thread-safe.
+    """Part of ``TupleCore``, not thread-safe.
 
     ``retries`` holds what goes again.  ``gave_up`` is the first tuple whose attempts ran out, if
     there is nowhere to keep it; ``dying`` counts those that are not yet safe in the dead letter.
@@ -60,9 +68,7 @@ class Failures:
     def __init__(
         self,
         book: Book,
-        intake: Intake,
-        *,
-        has_dead_letter: bool = False,
+        keeper: Keeper = Keeper.NOBODY,
         chance: Callable[[], float] | None = None,
     ) -> None:
         settings = book.settings.retry
@@ -73,10 +79,10 @@ class Failures:
         self.has_succeeded = False  # process returned for a tuple, in this run
         self.dying = 0
         self._given_up = 0
-        self.has_dead_letter = has_dead_letter
+        self.has_dead_letter = keeper is Keeper.DEAD_LETTER
+        self._is_caller_keeper = keeper is Keeper.CALLER
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
         self._book = book
-        self._intake = intake
         self._settings = settings
         self._sends_again = book.guarantee.sends_again
         self._chance = chance
@@ -125,7 +131,7 @@ class Failures:
         run of them says nothing of the target.
         """
         book, target = self._book, self.target
-        has_news = self._intake.buffer.records > 0
+        has_news = self._book.supply.buffer.records > 0
         if target.is_down and not target.breaker.has_refused and not has_news:
             target.dismiss("nothing else is left to ask with, so the records count as bad", now_s)
         is_news = not flow_tuple.faults and flow_tuple.search is None and self.has_succeeded
@@ -220,6 +226,12 @@ class Failures:
         self._dead.append((flow_tuple, _gave_up(flow_tuple, f"rejected: {reason}", now_s)))
 
     def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
+        if self._is_caller_keeper:
+            counters = self._book.counters
+            counters.acked += 1  # nothing more is to be done about it here
+            counters.records_acked += len(flow_tuple.cut.records)
+            self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoid or ())), reason)
+            return
         flow_tuple.is_given_up = True
         self._given_up += 1
         keeps = self.has_dead_letter
@@ -237,6 +249,10 @@ class Failures:
         else:
             self.gave_up = self.gave_up or event
         self._book.events.append(event)
+
+    def _hand_out(self, flow_tuple: FlowTuple, bolt: str, reason: str) -> None:
+        self._book.let_go(flow_tuple)
+        self._book.lost.append(Lost(flow_tuple.cut.records, bolt, reason))
 
     def poll_dead(self) -> DeadTuple | None:
         """Return the next one on its way to the dead letter."""
@@ -268,6 +284,9 @@ class Failures:
         records = len(flow_tuple.cut.records)
         self._book.counters.dropped += 1
         self._book.counters.records_dropped += records
+        if self._is_caller_keeper:
+            self._hand_out(flow_tuple, bolt, reason)
+            return
         self._book.let_go(flow_tuple)
         self._book.events.append(
             TupleDropped(

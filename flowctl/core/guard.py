@@ -68,7 +68,7 @@ _UNUSED_EPOCHS = 4
 
 
 class SinkGuard:
-    """Part of ``SpoutCore``; not thread-safe.  O(1) per ack; ``cap`` is infinite while off."""
+    """Part of ``TupleCore``; not thread-safe.  O(1) per ack; ``cap`` is infinite while off."""
 
     __slots__ = (
         "_before",

@@ -27,7 +27,7 @@ class Hedger:
     """Finds the tuple that will be last, and an idle bolt that would be sooner.
 
     A tuple whose time is over is expected to take as long again as it is late already, for nothing
-    is known of it any more.  O(log n) a question.  Part of ``SpoutCore``, not thread-safe.
+    is known of it any more.  O(log n) a question.  Part of ``TupleCore``, not thread-safe.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ _ATTEMPTS_FOR_TWO = 3
 
 
 class Isolation:
-    """Cuts tuples that fail as a whole.  Part of ``SpoutCore``, not thread-safe.
+    """Cuts tuples that fail as a whole.  Part of ``TupleCore``, not thread-safe.
 
     A record that fails is given up only after it failed alone.
     """

@@ -196,7 +196,7 @@ def _not_in_batch(what: str, records: int) -> UnrunnableError:
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
-    """One sending of one tuple to one bolt; what ``SpoutCore.poll_emit`` returns.
+    """One sending of one tuple to one bolt; what ``TupleCore.poll_emit`` returns.
 
     ``attempt`` is the 1-based count of sendings of this tuple in this run.
     """

@@ -20,7 +20,7 @@ from flowctl.core.tuples import FlowTuple
 
 
 class Recovery:
-    """The timers that find tuples which went astray.  Part of ``SpoutCore``, not thread-safe."""
+    """The timers that find tuples which went astray.  Part of ``TupleCore``, not thread-safe."""
 
     def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book

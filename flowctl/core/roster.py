@@ -14,7 +14,7 @@ from flowctl.core.settings import CoreSettings
 class Roster:
     """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
 
-    Part of ``SpoutCore``; not thread-safe.
+    Part of ``TupleCore``; not thread-safe.
     """
 
     def __init__(self, book: Book, failures: Failures) -> None:
@@ -52,7 +52,7 @@ class Roster:
         return consumer
 
     def remove(self, bolt: str, *, now_s: float, reason: str, lost: bool) -> None:
-        """A bolt that is there went; ``lost`` as in ``SpoutCore.remove_bolt``."""
+        """A bolt that is there went; ``lost`` as in ``TupleCore.remove_bolt``."""
         book, failures = self._book, self._failures
         consumer = book.remove_bolt(bolt)
         self._windows[bolt] = consumer.policy.window

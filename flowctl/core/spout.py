@@ -1,33 +1,23 @@
-"""SpoutCore: the one class that runtimes see.  Time comes in, decisions go out.
+"""SpoutCore: what a run of one stage drives: a :class:`TupleCore` with a source and a checkpoint.
 
-After the driver contracts of quinn-proto and aioquic: whoever drives it owns the lock, calls in
-what happened, and polls out what to do.  ``now_s`` is monotonic seconds and never goes back.
+Which calls there are, and in which order: :mod:`flowctl.core.driver`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
-from flowctl.core.book import Book
-from flowctl.core.completion import Completion
-from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.emitter import Emitter
-from flowctl.core.ending import Ending
-from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
-from flowctl.core.failures import DeadTuple, Failures
-from flowctl.core.guard import SinkGuard
+from flowctl.core.events import FlowEvent, TupleGaveUp
+from flowctl.core.failures import DeadTuple, Keeper
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.recovery import Recovery
-from flowctl.core.roster import Roster
+from flowctl.core.records import Checkpoint, Record
 from flowctl.core.settings import CoreSettings
-from flowctl.core.state import Liveness
-from flowctl.core.target import Refused
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuple_core import TupleCore
 
 
-class SpoutCore:
+class SpoutCore(TupleCore):
     """Decides which tuple goes to which bolt when, and what is done.  Pure; not thread-safe."""
 
     def __init__(
@@ -39,53 +29,13 @@ class SpoutCore:
         chance: Callable[[], float] | None = None,
     ) -> None:
         """``has_dead_letter``: the driver keeps what ``poll_dead`` gives; ``chance``: of jitter."""
-        self.settings = settings or CoreSettings()
-        self.guarantee = self.settings.guarantee.processing
-        checkpoint = checkpoint or Checkpoint()
-        book = self.book = Book(self.settings)
-        self.bolts = book.bolts
-        self.counters = book.counters
-        self.intake = Intake(self.settings.buffer, checkpoint, book.events, self.guarantee)
-        self._failures = Failures(book, self.intake, has_dead_letter=has_dead_letter, chance=chance)
-        self._completion = Completion(book, self.intake, self._failures)
-        self._recovery = Recovery(book, self._failures)
-        self._roster = Roster(book, self._failures)
-        self._ending = Ending(book)
-        self._guard = SinkGuard(book.events) if self.settings.dispatch.sink_guard else None
-        self.handover = Handover(book, self.intake, self._failures)
-        self._emitter = Emitter(
-            book,
-            self.intake,
-            self._failures,
-            recovery=self._recovery,
-            ending=self._ending,
-            guard=self._guard,
-        )
-
-    # -- bolts come and go ---------------------------------------------------------------
-
-    def add_bolt(
-        self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
-    ) -> None:
-        """A bolt came, or came back with a new epoch: what it held before goes to others.
-
-        ``in_order``: each slot takes tuples in the order of sending and messages come back in the
-        order in which they left, so with one slot the ack of a later tuple proves an earlier lost.
-        """
-        if bolt in self.bolts:
-            self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
-        consumer = self._roster.add(bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order)
-        self.book.changed(consumer)
-
-    def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt went.  What it held goes to others; a bolt that is not there is ignored.
-
-        ``lost``: it died rather than left, so the tuples that it was working on (the oldest, one
-        a slot) may be the cause, and count a fault.
-        """
-        if bolt in self.bolts:
-            self._ending.forget(bolt)
-            self._roster.remove(bolt, now_s=now_s, reason=reason, lost=lost)
+        settings = settings or CoreSettings()
+        events: deque[FlowEvent] = deque()
+        guarantee = settings.guarantee.processing
+        self.intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
+        keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
+        super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self.handover = Handover(self.book, self.intake, self._failures)
 
     # -- records come in -----------------------------------------------------------------
 
@@ -104,136 +54,20 @@ class SpoutCore:
         """
         return self.intake.offer(partition, records, now_s, sizes)
 
-    def end_of_input(self, *, now_s: float) -> None:
-        """The source is read to its end: drain what is left.
-
-        Only then: what an earlier run had acked beyond the last record read counts as reached,
-        so a reader that merely stops must not call this, or the records between are lost.
-        """
-        del now_s
-        self.book.input_ended = True
-        self.intake.end()
-
     def on_committed(self) -> None:
         """What was offered is saved: where that has to come first, it may be sent now (S88)."""
         self.intake.is_held = False
 
-    # -- tuples go out -------------------------------------------------------------------
+    def checkpoint(self) -> Checkpoint:
+        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        return self.intake.checkpoint()
 
-    def poll_emit(self, *, now_s: float) -> Emission | None:
-        """Return the next tuple that a window allows, and to whom; None: nothing now."""
-        return self._emitter.poll(now_s)
+    # -- what is given up ----------------------------------------------------------------
 
-    def poll_order(self) -> RevokeOrder | None:
-        """Return the next thing to ask of a bolt, or None."""
-        return self.book.orders.popleft() if self.book.orders else None
-
-    # -- bolts answer --------------------------------------------------------------------
-
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
-        """A bolt processed a tuple.  The first ack wins; all others are counted and ignored."""
-        consumer = self._speaker(ack.bolt, ack.epoch, now_s)
-        if consumer is None:
-            return self._count_unknown()
-        consumer.on_answered()
-        flow_tuple = self.book.pending.get(ack.tuple_id)
-        if flow_tuple is None:
-            known = consumer.strays.pop(ack.tuple_id, None) is not None
-            self.book.changed(consumer)
-            if not known and ack.tuple_id > self.book.ids.last:
-                return self._count_unknown()
-            self.counters.duplicate += 1
-            return AckOutcome.DUPLICATE
-        self._failures.has_succeeded = True
-        target = self._failures.target
-        if target.is_troubled:
-            target.on_success(now_s)
-        # An earlier sending's ack says nothing of this one's round trip (Karn).
-        if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
-            if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
-                self._recovery.on_acked(consumer, flow_tuple, now_s)
-            if self._guard is not None and (ack.sink_s is not None or self._guard.in_use):
-                self._emitter.tell_guard(flow_tuple, ack, now_s)
-            consumer.on_ack(flow_tuple, ack, now_s)
-            self._recovery.watch(consumer)
-            outcome = AckOutcome.ACKED
-        else:
-            self._failures.take_late(flow_tuple, consumer, now_s)
-            outcome = AckOutcome.LATE
-        self._completion.settle(flow_tuple, ack, now_s)
-        self.book.changed(consumer)
-        return outcome
-
-    def on_fail(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        now_s: float,
-        record_index: int | None = None,
-        is_data_error: bool = False,
-    ) -> AckOutcome:
-        """``process`` raised: the tuple goes again, perhaps in pieces, or is given up (S109, S110).
-
-        ``record_index``: the record that was being read, if that is known.  ``is_data_error``: what
-        it raised is about a value, so the target is not to blame.  A fail of a tuple that this bolt
-        does not hold any more is ignored.
-        """
-        consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is None:
-            return self._count_unknown()
-        flow_tuple = self._hand_back(consumer, tuple_id)
-        if flow_tuple is None:
-            return AckOutcome.DUPLICATE
-        return self._failures.fault(
-            flow_tuple,
-            bolt,
-            reason,
-            now_s,
-            record_index=record_index,
-            may_be_target=not is_data_error,
-        )
-
-    def on_refused(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-        record_index: int | None = None,
-    ) -> AckOutcome:
-        """The target had no room or is away: the tuple goes again, and no attempt is counted.
-
-        ``after_s``: how long it asked to be left alone.  ``record_index``: the record that was
-        being read, if that is known; those before it were taken.
-        """
-        consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is None:
-            return self._count_unknown()
-        in_flight = self._emitter.in_flight
-        flow_tuple = self._hand_back(consumer, tuple_id)
-        if flow_tuple is None:
-            return AckOutcome.DUPLICATE
-        records = len(flow_tuple.cut.records)
-        done = record_index if record_index is not None and 0 < record_index < records else 0
-        refusal = Refused(reason, after_s, in_flight, done)
-        outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
-        self.book.changed(consumer)
-        return outcome
-
-    def _hand_back(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> FlowTuple | None:
-        """``consumer`` is rid of a tuple that it did not process; None: nobody waits for it."""
-        consumer.on_answered()
-        flow_tuple = consumer.take_out(tuple_id)
-        if flow_tuple is None:
-            consumer.strays.pop(tuple_id, None)
-        self.book.changed(consumer)
-        return flow_tuple
+    @property
+    def gave_up(self) -> TupleGaveUp | None:
+        """The first tuple whose attempts ran out, if there is one: the run has to fail."""
+        return self._failures.gave_up
 
     def poll_dead(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
@@ -249,143 +83,3 @@ class SpoutCore:
             return
         self._completion.complete(flow_tuple, now_s)
         self._failures.note_dead_lettered(flow_tuple, now_s)
-
-    def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
-        """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
-        consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is None:
-            return
-        given = False
-        for tuple_id in tuple_ids:
-            given = True
-            consumer.strays.pop(tuple_id, None)
-            flow_tuple = consumer.take_out(tuple_id)
-            if flow_tuple is not None:
-                self.counters.revoked += 1
-                self._failures.send_elsewhere(flow_tuple, consumer, now_s)
-        if not consumer.held:
-            consumer.on_answered()  # it had begun nothing
-        self.book.changed(consumer)
-        self._ending.on_answer(consumer, given=given)
-
-    def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
-    ) -> None:
-        """A sign of life from the bolt's own thread, and whether it has anything to do."""
-        consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is not None:
-            is_first = not consumer.sends_heartbeats
-            may_change = (
-                bool(consumer.strays or self.book.out) or consumer.liveness is Liveness.STALLED
-            )
-            consumer.on_heartbeat(busy_slots + queued, now_s)
-            if is_first:
-                self._recovery.watch(consumer)  # from now on its signs drive its timer
-            if may_change:
-                self.book.changed(consumer)
-
-    def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
-        """The bolt that said something, now known to be alive; None if its epoch is over."""
-        consumer = self.bolts.get(bolt)
-        if consumer is None or consumer.epoch != epoch:
-            return None
-        if consumer.on_heard(now_s):  # it was suspect
-            self._recovery.on_spoke(consumer, now_s)
-            self.book.changed(consumer)
-        return consumer
-
-    def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
-        """Whether ``bolt`` can have been sent this tuple; of one that is done, anybody may."""
-        flow_tuple = self.book.pending.get(tuple_id)
-        if flow_tuple is None:
-            return 0 <= tuple_id <= self.book.ids.last
-        return flow_tuple.was_given(bolt)
-
-    def attempts_of(self, bolt: str, tuple_id: int) -> int:
-        """How often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
-        del bolt
-        flow_tuple = self.book.pending.get(tuple_id)
-        return flow_tuple.attempt if flow_tuple is not None else 0
-
-    def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
-        """What ``bolt`` said can't be: it is ended, and what it held goes to others.
-
-        What it was working on counts a fault: a record that makes bolts talk nonsense must not go
-        round for ever.
-        """
-        self.counters.peers_dropped += 1
-        self.book.events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
-        self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
-
-    def _count_unknown(self) -> AckOutcome:
-        self.counters.unknown += 1
-        return AckOutcome.UNKNOWN
-
-    # -- time passes ---------------------------------------------------------------------
-
-    def next_deadline_s(self) -> float | None:
-        """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        due = (self._recovery.next_s(), self._failures.next_s(), self._ending.next_s())
-        return min((at_s for at_s in due if at_s is not None), default=None)
-
-    def on_deadline(self, *, now_s: float) -> None:
-        """Expire what is overdue, suspect who is silent, make retries ready."""
-        self._failures.on_deadline(now_s)
-        self._recovery.on_deadline(now_s)
-
-    # -- what others read ----------------------------------------------------------------
-
-    def poll_event(self) -> FlowEvent | None:
-        """Return the next thing that happened and why, or None."""
-        return self.book.events.popleft() if self.book.events else None
-
-    def checkpoint(self) -> Checkpoint:
-        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
-        return self.intake.checkpoint()
-
-    @property
-    def gave_up(self) -> TupleGaveUp | None:
-        """The first tuple whose attempts ran out, if there is one: the run has to fail."""
-        return self._failures.gave_up
-
-    @property
-    def target_down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
-        return self._failures.target.down
-
-    @property
-    def is_target_lost(self) -> bool:
-        """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
-        return self._failures.target.breaker.is_lost
-
-    def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
-        """The records of a tuple that is not acked yet; empty if there is no such tuple.
-
-        ``bolt``, which spoke of it, is for cores that number tuples per bolt.
-        """
-        del bolt
-        flow_tuple = self.book.pending.get(tuple_id)
-        return flow_tuple.cut.records if flow_tuple is not None else ()
-
-    def abandon(self, tuple_id: int, *, now_s: float) -> Sequence[Record]:
-        """Count a tuple that was given up as done; return its records, now the caller's."""
-        flow_tuple = self.book.pending.get(tuple_id)
-        if flow_tuple is None:
-            return ()
-        self._completion.complete(flow_tuple, now_s)
-        return flow_tuple.cut.records
-
-    @property
-    def is_served(self) -> bool:
-        """Whether a bolt is connected and not silent."""
-        return any(not consumer.is_suspect for consumer in list(self.bolts.values()))
-
-    @property
-    def is_at_limit(self) -> bool:
-        """Whether a bound on what is pending, and no window, holds back new tuples."""
-        return self._emitter.is_at_limit
-
-    @property
-    def is_drained(self) -> bool:
-        """Nothing buffered, nothing in flight, nothing to send again."""
-        return not self.book.pending and not self.intake.buffer

@@ -33,7 +33,7 @@ class Refused(NamedTuple):
 
 
 class Target:
-    """Part of ``SpoutCore``; not thread-safe.
+    """Part of ``TupleCore``; not thread-safe.
 
     ``is_troubled`` is False as long as nothing fails: then nobody needs to ask or tell anything
     else here.

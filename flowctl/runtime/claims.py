@@ -105,7 +105,7 @@ class Claims:
         )
 
     def _inputs(self, bolt: str, frame: SettledFrame) -> set[Any]:
-        records = self._core.tuple_records(frame.tuple_id, bolt=bolt)
+        records = self._core.tuple_records(bolt, frame.tuple_id)
         return {record.position for record in records}
 
     # -- kinds of frames -------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Claims:
         """How many it was sent; of a tuple that others have by now that is not known."""
         if tuple_id not in consumer.flight:
             return _RECORDS_MAX
-        return len(self._core.tuple_records(tuple_id, bolt=consumer.bolt))
+        return len(self._core.tuple_records(consumer.bolt, tuple_id))
 
     def _settled(self, consumer: AdaptiveFlowConsumer, frame: SettledFrame) -> str:
         said, bolt = frame.settlement, consumer.bolt

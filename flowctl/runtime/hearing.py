@@ -117,7 +117,7 @@ class Hearing:
         if frame.fatal:
             self._take_fatal(bolt, epoch, frame, now_s)
             return
-        reason = describe_fail(control.core.tuple_records(frame.tuple_id, bolt=bolt), frame)
+        reason = describe_fail(control.core.tuple_records(bolt, frame.tuple_id), frame)
         if frame.refused:
             control.core.on_refused(
                 bolt,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError, SourceError
@@ -128,14 +129,27 @@ class HandDriven:
         is_due = now_s - self._saved_at_s >= self.settings.checkpoint.interval_s
         if is_due and core.guarantee.commits_on_interval:
             self._save_if_there(now_s)
-        core.on_deadline(now_s=now_s)
-        emission = core.poll_emit(now_s=now_s)
+        emission = self._turn(core, now_s)
         if emission is None:
             while self._fill(core):
                 pass  # all of it was done before: that does not count (S92)
-            emission = core.poll_emit(now_s=now_s)
+            emission = self._turn(core, now_s)
+        return emission
+
+    def _turn(self, core: SpoutCore, now_s: float, emits_max: int = 1) -> Emission | None:
+        """One turn of the core, for at most one emission; nobody here can obey its orders."""
+        turn = pump(core, now_s, emits_max=emits_max)
+        for dead in turn.dead:
+            assert self.dead_letter is not None
+            keep(self.dead_letter, self.name, dead, epoch=self._epoch)
+            core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
+        emission = turn.emissions[0] if turn.emissions else None
         if self._listening is not None:
-            self._tell(core, emission)
+            if emission is not None:
+                self._listening.emitted(emission)
+            for event in turn.events:
+                self._listening.happened(event)
+            self._listening.flush()
         return emission
 
     def _fill(self, core: SpoutCore) -> bool:
@@ -191,22 +205,8 @@ class HandDriven:
         outcome = core.on_fail(
             emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=now_s
         )
-        if self.dead_letter is not None:
-            while (dead := core.poll_dead()) is not None:
-                keep(self.dead_letter, self.name, dead, epoch=self._epoch)
-                core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
-        if self._listening is not None:
-            self._tell(core, None)
+        self._turn(core, now_s, emits_max=0)
         return outcome
-
-    def _tell(self, core: SpoutCore, emission: Emission | None) -> None:
-        listening = self._listening
-        assert listening is not None
-        if emission is not None:
-            listening.emitted(emission)
-        while (event := core.poll_event()) is not None:
-            listening.happened(event)
-        listening.flush()
 
     @property
     def is_drained(self) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 
 from flowctl.config import WaitSettings
+from flowctl.core.driver import Turn, pump
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Emission, RevokeOrder
+from flowctl.core.records import Emission
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
@@ -70,6 +70,7 @@ class Sender(GuardedThread):
         self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
         self._was_served = False
         self._hindrance: Hindrance | None = None
+        self._next_s: float | None = None  # when the core wants a turn though nothing happens
         self.loop = SpoutLoop(
             self,
             strategy=partial(make_wait_strategy, wait or WaitSettings(), park=self._park),
@@ -100,10 +101,8 @@ class Sender(GuardedThread):
         if control.finished.is_set():  # what is set later comes with a wake-up
             raise WaitInterrupted
         if timeout_s > 0:
-            with control.lock:
-                deadline_s = control.core.next_deadline_s()
-            if deadline_s is not None:
-                timeout_s = min(timeout_s, max(0.0, deadline_s - control.clock()))
+            if self._next_s is not None:  # other threads that change the core wake this one
+                timeout_s = min(timeout_s, max(0.0, self._next_s - control.clock()))
             self._inbound = self._server.poll(timeout_s)
 
     def _waits(self) -> Waits:
@@ -133,34 +132,42 @@ class Sender(GuardedThread):
         self._logger.log(logging.DEBUG, "spout_deactivated")
 
     def receive(self) -> int:
-        """Take what bolts said, and what time brought; return of how many bolts."""
+        """Process inbound frames, and if inactive what is due; return how many bolts spoke."""
         inbound, self._inbound = self._inbound, None
         if inbound is None:
             inbound = self._server.poll(0.0)
         control, core = self._control, self._control.core
-        orders: Sequence[RevokeOrder] = ()
+        turn: Turn | None = None
         now_s = control.clock()
         with control.lock:
             for item in inbound:
                 self._hearing.take(item, now_s)
-            core.on_deadline(now_s=now_s)
-            if core.gave_up is not None:  # a topology's trees also fail by acks and by time
-                self._hearing.check_gave_up(None)
-            if core.is_target_lost:
-                self._hearing.check_target(now_s)
+            self._check_failed(now_s)  # a topology's trees also fail by acks
             if not self.is_active:  # or next_tuple does it
-                orders = self._conclude()
-        self._send((), orders)
+                turn = pump(core, now_s, emits_max=0)
+                self._conclude(turn, now_s)
+        if turn is not None:
+            self._send(turn)
         return len(inbound)
+
+    def _check_failed(self, now_s: float) -> None:
+        """The run ends if the core can't go on."""
+        core = self._control.core
+        if core.gave_up is not None:
+            self._hearing.check_gave_up(None)
+        if core.is_target_lost:
+            self._hearing.check_target(now_s)
 
     def next_tuple(self) -> int:
         """Send what windows allow, as far as one hold of the lock reaches."""
-        with self._control.lock:
-            emissions, is_more = self._decide(self._control.clock())
-            self._hindrance = None if is_more else self._find_hindrance()
-            orders = self._conclude()
-        self._send(emissions, orders)
-        return len(emissions)
+        control = self._control
+        with control.lock:
+            now_s = control.clock()
+            turn = pump(control.core, now_s, emits_max=_EMITS_MAX, bytes_max=_EMIT_BYTES_MAX)
+            self._hindrance = None if turn.is_more else self._find_hindrance()
+            self._conclude(turn, now_s)
+        self._send(turn)
+        return len(turn.emissions)
 
     def hindrance(self) -> Hindrance | None:
         """Why nothing more is sent just now."""
@@ -179,16 +186,18 @@ class Sender(GuardedThread):
             return Hindrance.NO_INPUT
         return Hindrance.MAX_PENDING if core.is_at_limit else Hindrance.BACK_PRESSURE
 
-    def _conclude(self) -> list[RevokeOrder]:
+    def _conclude(self, turn: Turn, now_s: float) -> None:
         """What follows from a turn's changes of the core.  Holding the lock."""
         control, core = self._control, self._control.core
-        orders = self._drain_orders()
-        self._take_events()
+        self._next_s = turn.next_s
+        self._check_failed(now_s)  # trees and targets also fail by time
+        self._take_events(turn)
         if control.reader_waits and core.intake.has_room:
             control.room.notify()
         if self._is_finished():
             control.finished.set()
-        return orders
+        if not self.is_active:
+            self._hindrance = None  # go on at once: the next turn deactivates
 
     def _is_finished(self) -> bool:
         """Everything read is acked; or, when stopping, nothing is in flight."""
@@ -199,19 +208,19 @@ class Sender(GuardedThread):
             return all(not consumer.flight for consumer in core.bolts.values())
         return self._control.reader_done.is_set() and core.is_drained
 
-    def _take_events(self) -> None:
-        core = self._control.core
+    def _take_events(self, turn: Turn) -> None:
         has_lost = False
-        while (event := core.poll_event()) is not None:
+        for event in turn.events:
             self.events.append(event)
             has_lost = has_lost or is_loss(event)
             if self._listening is not None:
                 self._listening.happened(event)
         if self._dead_letters is not None:
-            while (dead := core.poll_dead()) is not None:
+            for dead in turn.dead:
                 self._dead_letters.put(dead)
-        if has_lost and self._losses is not None and self._losses.is_too_many(core.counters):
-            self._control.fail_soon(stopped())
+        losses, control = self._losses, self._control
+        if has_lost and losses is not None and losses.is_too_many(control.core.counters):
+            control.fail_soon(stopped())
 
     def _sends_committed(self) -> bool:
         """Stopping in order: what is committed already and not sent would be lost, so send it."""
@@ -219,29 +228,10 @@ class Sender(GuardedThread):
         is_orderly = self._control.error is None and not core.intake.is_held
         return core.guarantee.commits_before_emit and is_orderly
 
-    def _decide(self, now_s: float) -> tuple[list[Emission], bool]:
-        """Emissions for this turn, and whether there may be more at once."""
-        emissions: list[Emission] = []
-        size_bytes = 0
-        poll_emit = self._control.core.poll_emit
-        while len(emissions) < _EMITS_MAX and size_bytes < _EMIT_BYTES_MAX:
-            emission = poll_emit(now_s=now_s)
-            if emission is None:
-                return emissions, False
-            emissions.append(emission)
-            size_bytes += emission.size_bytes
-        return emissions, True
-
-    def _drain_orders(self) -> list[RevokeOrder]:
-        orders = []
-        while (order := self._control.core.poll_order()) is not None:
-            orders.append(order)
-        return orders
-
-    def _send(self, emissions: Sequence[Emission], orders: Sequence[RevokeOrder]) -> None:
+    def _send(self, turn: Turn) -> None:
         """Encode and hand over.  A bolt that just went is reported by the next poll."""
         send = self._server.send
-        for e in emissions:
+        for e in turn.emissions:
             records = list(e.records)
             try:
                 send(
@@ -250,12 +240,12 @@ class Sender(GuardedThread):
                 )
             except SourceError as error:
                 self._refuse(e, error)
-        for order in orders:
+        for order in turn.orders:
             send(order.bolt, Revoke(order.tuple_ids))
-        if emissions or orders:
+        if turn.emissions or turn.orders:
             self._server.flush()
         if self._listening is not None:
-            for emission in emissions:
+            for emission in turn.emissions:
                 self._listening.emitted(emission)
             self._listening.flush()
 
@@ -272,3 +262,4 @@ class Sender(GuardedThread):
                 now_s=control.clock(),
             )
             control.fail_soon(unsendable_error(emission.partition, emission.records, error))
+        self._hindrance = None  # go on at once: the next turn deactivates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from flowctl.core.driver import pump
 from flowctl.core.events import FlowEvent, WindowChanged
 from flowctl.core.records import Ack, AckOutcome, RevokeOrder
 from flowctl.core.spout import SpoutCore
@@ -133,22 +134,17 @@ class SimSpout:
 
     def _pump(self, at_s: float) -> None:
         core = self.core
-        core.on_deadline(now_s=at_s)
-        self._feed(at_s)
-        poll_emit = core.poll_emit
-        while (emission := poll_emit(now_s=at_s)) is not None:
+        turn = pump(core, at_s, refill=self._feed)
+        for emission in turn.emissions:
             self._send(emission, at_s)
-            if not core.intake.buffer:
-                self._feed(at_s)
         if core.intake.buffer or self._input_ended:
             self.had_backlog_at_s = at_s
-        while (order := core.poll_order()) is not None:
+        for order in turn.orders:
             self._obey(order, at_s)
-        while (event := core.poll_event()) is not None:
+        for event in turn.events:
             self._note(event, at_s)
-        deadline_s = core.next_deadline_s()
-        if deadline_s is not None and deadline_s < self._wakes_at_s:
-            self._wakes_at_s = max(deadline_s, at_s + _TURN_S)
+        if turn.next_s is not None and turn.next_s < self._wakes_at_s:
+            self._wakes_at_s = max(turn.next_s, at_s + _TURN_S)
             self._loop.at(self._wakes_at_s, self._on_wake)
         if self._input_ended and core.is_drained and not self.is_done:
             self.is_done = True

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
+from flowctl.core.events import FlowEvent
+from flowctl.core.tuple_core import TupleCore
 from flowctl.topology.roots import Roots
 from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage, StageCore
+from flowctl.topology.stage import Stage
 
 
 class TopologyEvents:
@@ -39,18 +40,13 @@ class TopologyEvents:
                     return event
         return None
 
-    def collect(self, stage: Stage, core: StageCore, now_s: float) -> None:
+    def collect(self, stage: Stage, core: TupleCore, now_s: float) -> None:
         """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
 
         What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
         """
         while (event := core.poll_event()) is not None:
-            if isinstance(event, TupleGaveUp):
-                inputs, bolt = core.abandon(event.tuple_id, now_s=now_s), ", ".join(event.bolts)
-            elif isinstance(event, TupleDropped):
-                inputs, bolt = core.dropped.pop(event.tuple_id), event.bolt
-            else:
-                self._events.append(event)
-                continue
-            ids: list[Any] = [record.position for record in inputs]
-            self._router.fail_inputs(stage, bolt, ids, event.reason, now_s)
+            self._events.append(event)
+        while (lost := core.poll_lost()) is not None:
+            ids: list[Any] = [record.position for record in lost.records]
+            self._router.fail_inputs(stage, lost.bolt, ids, lost.reason, now_s)

@@ -20,6 +20,7 @@ from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settlement import Settlement, Watched
+from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import InternalError
 from flowctl.topology.calls import CALLS_FROM, Calls
 from flowctl.topology.events import TopologyEvents
@@ -31,7 +32,7 @@ from flowctl.topology.planter import Planter
 from flowctl.topology.refused import Refused
 from flowctl.topology.roots import Roots, RootWatch
 from flowctl.topology.routing import Router, Translate
-from flowctl.topology.stage import Stage, StageCore
+from flowctl.topology.stage import Stage
 from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
 
 _DONE: Final = Settlement()
@@ -68,12 +69,11 @@ class TopologyCore:
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
-        restored = checkpoint or Checkpoint()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
         self._roots = Roots(
             settings,
-            restored,
+            checkpoint or Checkpoint(),
             self._events,
             next_id=next_id,
             ackers=ackers,
@@ -126,13 +126,13 @@ class TopologyCore:
         stage, core = self._place(bolt)
         core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=lost)
         if self.guarantee.sends_again:
-            self._router.put_again(stage, stage.take_held(bolt), now_s)
+            self._router.put_again(stage, stage.take_held(bolt))
         else:
             why = f"bolt {bolt} went, which held it: {reason}"
             self._router.fail_inputs(stage, bolt, list(stage.held.pop(bolt, ())), why, now_s)
         self._told.collect(stage, core, now_s)
 
-    def _place(self, bolt: str) -> tuple[Stage, StageCore]:
+    def _place(self, bolt: str) -> tuple[Stage, TupleCore]:
         stage = self._stages.get(bolt.rpartition(".")[0])
         if stage is None:
             raise InternalError(f"bolt {bolt!r} belongs to no stage.")
@@ -209,11 +209,11 @@ class TopologyCore:
             self._on_watched(ack.bolt, ack.settlement.watched)
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(ack, now_s)
-        records = core.tuple_records(ack.tuple_id)
+        records = core.tuple_records(ack.bolt, ack.tuple_id)
         outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
-        if core.dropped:  # this ack proved others lost
+        if core.has_lost:  # this ack proved others lost
             self._told.collect(stage, core, now_s)
         return outcome
 
@@ -256,7 +256,7 @@ class TopologyCore:
                 bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
             )
         stage, core = self._place(bolt)
-        records = core.tuple_records(tuple_id)
+        records = core.tuple_records(bolt, tuple_id)
         sent, at = (bolt, epoch, tuple_id), record_index
         outcome = core.on_refused(
             *sent, reason=reason, after_s=after_s, now_s=now_s, record_index=at
@@ -318,7 +318,7 @@ class TopologyCore:
         for stage in self._last_first:
             for core in stage.cores:
                 core.on_deadline(now_s=now_s)
-                if core.dropped:
+                if core.has_lost:
                     self._told.collect(stage, core, now_s)
             stage.refresh_rate()
         self._router.on_time(now_s)
@@ -361,9 +361,9 @@ class TopologyCore:
         """As in ``SpoutCore``, of any stage."""
         return any(core.is_target_lost for core in self._cores)
 
-    def tuple_records(self, tuple_id: int, *, bolt: str = "") -> Sequence[Record]:
+    def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""
-        return self._place(bolt)[1].tuple_records(tuple_id)
+        return self._place(bolt)[1].tuple_records(bolt, tuple_id)
 
     @property
     def is_at_limit(self) -> bool:

@@ -36,7 +36,7 @@ class Planter:
             for root in batch:
                 self._router.plant(root, now_s)
             for stage in self._first:
-                stage.flush(now_s)
+                stage.flush()
 
     @property
     def was_served(self) -> bool:

@@ -123,11 +123,11 @@ class Router:
             for chosen in choose(value, task)
         ]
 
-    def put_again(self, stage: Stage, parcels: Sequence[Parcel], now_s: float) -> None:
+    def put_again(self, stage: Stage, parcels: Sequence[Parcel]) -> None:
         """A bolt went that held these, or refused them."""
         for parcel in parcels:
             stage.put(next(self._numbers), parcel)
-        stage.flush(now_s)
+        stage.flush()
 
     def settle(
         self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
@@ -152,7 +152,7 @@ class Router:
         for input_id in said.prolonged:
             self.prolong(stage, input_id, now_s)
         for fed in stage.feeds:
-            fed.flush(now_s)
+            fed.flush()
 
     def _route(self, stage: Stage, bolt: str, emit: Emitted, now_s: float) -> None:
         parcels = stage.parcels
@@ -262,7 +262,7 @@ class Router:
         self.undelivered.flush(now_s)
         while (waiting := self.refused.take(now_s)) is not None:
             self._renew(waiting.stage, waiting.parcel, now_s)
-            self.put_again(waiting.stage, [waiting.parcel], now_s)
+            self.put_again(waiting.stage, [waiting.parcel])
 
     def renew_refused(self, now_s: float) -> None:
         """Trees were judged by a tick: those of what waits, as it was refused, live on."""

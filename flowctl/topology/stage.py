@@ -12,9 +12,9 @@ from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.carried import record_of
 from flowctl.core.finish import speed
 from flowctl.core.records import Emission, Record
-from flowctl.core.settings import BufferSettings, CoreSettings, GuaranteeSettings
-from flowctl.core.spout import SpoutCore
-from flowctl.errors import InternalError
+from flowctl.core.settings import CoreSettings, GuaranteeSettings
+from flowctl.core.supply import Backlog
+from flowctl.core.tuple_core import TupleCore
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
 # Records that may wait for a bolt while nobody knows how fast it is: the first tuple that it gets
@@ -23,7 +23,6 @@ _WAITING_FIRST: Final = 25
 # What waits for a stage, and what its feeders are about to emit, may be so many of the longest
 # tuples that each of its bolts does: the feeder's two and its own two, so that neither runs dry.
 _TUPLES_AHEAD: Final = 4
-_NO_BOUND: Final = 1 << 62
 
 
 class Parcel(Anchored):
@@ -44,23 +43,8 @@ class Parcel(Anchored):
         self.core = core
 
 
-class StageCore(SpoutCore):
-    """As ``SpoutCore``, and knows what it dropped.
-
-    ``dropped``: the inputs of tuples that it let go of, by tuple id, for the hub to take out as it
-    reads the :class:`TupleDropped` of each: their roots fail.
-    """
-
-    def __init__(
-        self, settings: CoreSettings, *, chance: Callable[[], float] | None = None
-    ) -> None:
-        super().__init__(settings, chance=chance)
-        self.dropped: dict[int, Sequence[Record]] = {}
-        self.book.dropped = self.dropped
-
-
 class Stage:
-    """A stage's windows and buffers: one ``StageCore``, or one a task where that matters.
+    """A stage's windows and buffers: one ``TupleCore``, or one a task where that matters.
 
     Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are
     the positions of the records in the cores, all of one partition, so that inputs from several
@@ -90,7 +74,8 @@ class Stage:
         self.waiting_max = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
         count = plan.count if plan.is_keyed else 1
-        self.cores = [StageCore(core_settings, chance=chance) for _ in range(count)]
+        self._backlogs = [Backlog() for _ in range(count)]
+        self.cores = [TupleCore(core_settings, log, chance=chance) for log in self._backlogs]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         self.rate: float | None = None  # records a second that it and those after it can do
@@ -111,23 +96,21 @@ class Stage:
         self._unsent[parcel.core].append(record_of(input_id, parcel.value))
         self._has_unsent = True
 
-    def flush(self, now_s: float) -> None:
-        """Offer what was put, as runs, to the cores."""
+    def flush(self) -> None:
+        """Give what was put, as runs, to the cores."""
         if not self._has_unsent:
             return
         self._has_unsent = False
         for index, records in enumerate(self._unsent):
             if records:
                 self._unsent[index] = []
-                taken = self.cores[index].offer(self.name, records, now_s=now_s)
-                if taken != len(records):
-                    raise InternalError(f"stage {self.name} took {taken} of {len(records)}.")
+                self._backlogs[index].put(self.name, records)
         self.waiting_max = max(self.waiting_max, self.waiting)
 
     @property
     def waiting(self) -> int:
         """Records that no bolt was given yet."""
-        return sum(core.intake.buffer.records for core in self.cores)
+        return sum(core.buffer.records for core in self.cores)
 
     @property
     def is_full(self) -> bool:
@@ -142,7 +125,7 @@ class Stage:
             ahead = self.rate * self._ahead_s / len(self.cores)
             coming = self._coming() / len(self.cores)
         for core in self.cores:
-            buffer = core.intake.buffer
+            buffer = core.buffer
             most = max(ahead or self._first, core.counters.records_pending_now)
             if buffer.records + coming >= most or buffer.size_bytes >= self._bytes_max:
                 return True
@@ -191,9 +174,7 @@ class Stage:
 
     def loads(self) -> Sequence[int]:
         """What each core has to do: records that wait or are at its bolts."""
-        return [
-            core.intake.buffer.records + core.counters.records_pending_now for core in self.cores
-        ]
+        return [core.buffer.records + core.counters.records_pending_now for core in self.cores]
 
     # -- bolts ---------------------------------------------------------------------------
 
@@ -297,8 +278,4 @@ def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:
         timeout=settings.timeout,
         retry=settings.retry,
         guarantee=GuaranteeSettings(mode="at_least_once" if sends_again else "no_guarantee"),
-        # The hub bounds what waits, before it is made.
-        buffer=BufferSettings(
-            records_max=_NO_BOUND, bytes_max=_NO_BOUND, uncommitted_max=_NO_BOUND
-        ),
     )

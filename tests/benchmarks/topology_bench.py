@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from flowctl.config import Settings
+from flowctl.core.driver import pump
 from flowctl.core.records import Ack, Emission, Record
 from flowctl.core.settlement import Emitted, Settlement
 from flowctl.topology.hub import TopologyCore
@@ -65,15 +66,11 @@ def hub_seconds(hops: int, per_tuple: int, records: int = RECORDS) -> float:
     while offered < records or not core.is_drained:
         now_s += _STEP_S
         offered += core.offer("s:p", source[offered : offered + 5_000], now_s=now_s)
-        while (emission := core.poll_emit(now_s=now_s)) is not None:
-            in_flight.append(emission)
+        in_flight.extend(pump(core, now_s).emissions)
         for _ in range(min(_ACKS_PER_STEP, len(in_flight))):
             emission = in_flight.popleft()
             is_last = emission.bolt.startswith(plans[-1].name)
             core.on_ack(_ack_of(emission, is_last), now_s=now_s)
-        core.on_deadline(now_s=now_s)
-        while core.poll_event():
-            pass
     seconds = time.perf_counter() - begun_s
     assert core.tree_figures().complete == records
     return seconds

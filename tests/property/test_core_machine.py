@@ -213,7 +213,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _deliver(self, ack: Ack) -> None:
         self.clock.advance(0.001)  # nothing is acked in the instant that it is sent
-        records = self.core.tuple_records(ack.tuple_id)
+        records = self.core.tuple_records(ack.bolt, ack.tuple_id)
         outcome = self.core.on_ack(ack, now_s=self.clock())
         bolt = self.bolts.get(ack.bolt)
         is_first = bool(records)

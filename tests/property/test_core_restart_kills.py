@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowctl.core.driver import pump
 from flowctl.core.records import Ack, Checkpoint, Emission, Record
 from flowctl.core.spout import SpoutCore
 from tests.core_driver import core_settings
@@ -37,8 +38,7 @@ class Run:
         for _ in range(steps):
             self.now_s += 0.01
             self._read()
-            while (emission := self.core.poll_emit(now_s=self.now_s)) is not None:
-                self.flying.append(emission)
+            self.flying += pump(self.core, self.now_s).emissions
             self._ack_some()
             if self.rng.random() < 0.1:
                 self.saved, self.acked_since_save = self.core.checkpoint(), 0

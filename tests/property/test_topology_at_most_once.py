@@ -154,7 +154,7 @@ def test_no_effect_is_doubled_nothing_hangs_and_what_is_lost_is_told(mode: str, 
     assert (world.hub.figures.replayed, counters.hedged) == (0, 0)
     assert (world.hub.figures.ledger_now, world.hub.figures.pending_now) == (0, 0)
     assert not any(stage.parcels for stage in core._in_order)
-    assert not any(each.dropped for stage in core._in_order for each in stage.cores)
+    assert not any(each.has_lost for stage in core._in_order for each in stage.cores)
 
 
 @pytest.mark.req("S88", "S105")

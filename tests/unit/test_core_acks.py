@@ -309,6 +309,6 @@ def test_the_records_of_a_tuple_can_be_named_while_it_is_pending() -> None:
     driver = Driver("a", tuple_records_max=2)
     driver.offer(2)
     (emission,) = driver.emit()
-    assert driver.core.tuple_records(emission.tuple_id) == emission.records
+    assert driver.core.tuple_records("a", emission.tuple_id) == emission.records
     driver.ack(emission)
-    assert driver.core.tuple_records(emission.tuple_id) == ()
+    assert driver.core.tuple_records("a", emission.tuple_id) == ()

@@ -210,7 +210,7 @@ def test_a_stage_is_full_by_bytes_too() -> None:
             hub.offer(["x" * 10_000], start=n)
         hub.emit()  # no bolt acks
         [core] = hub.core._stages["a"].cores
-        waits_bytes = max(waits_bytes, core.intake.buffer.size_bytes)
+        waits_bytes = max(waits_bytes, core.buffer.size_bytes)
     assert 40_000 < waits_bytes <= 50_000
     assert hub.core.intake.buffer.size_bytes >= 40_000, "the rest waits at the source"
 

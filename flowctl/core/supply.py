@@ -1,0 +1,58 @@
+"""Where tuples are cut from, and who hears that one is done: a spout's intake, or a plain queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from flowctl.core.buffer import Cut, SendBuffer, sizes_of
+from flowctl.core.records import Position, Record
+
+
+class Supply(Protocol):
+    """What a ``TupleCore`` needs of it: :class:`flowctl.core.intake.Intake`, or :class:`Backlog`.
+
+    ``is_held``: nothing new may be sent yet.
+    """
+
+    buffer: SendBuffer
+    is_held: bool
+
+    def ack(self, cut: Cut) -> None:
+        """The records of ``cut`` are done."""
+
+    def acked_through(self, partition: str) -> Position | None:
+        """Up to where all of ``partition`` is done, as far as that is known."""
+
+    def end(self) -> None:
+        """No more records will come."""
+
+
+class Backlog:
+    """Records that wait for bolts, unbounded; nobody keeps account of which are done.
+
+    For a stage of a topology, where the trees of its inputs do.  Not thread-safe.
+    """
+
+    __slots__ = ("_next_seq", "buffer", "is_held")
+
+    def __init__(self) -> None:
+        self.buffer = SendBuffer()
+        self.is_held = False
+        self._next_seq = 0
+
+    def put(self, partition: str, records: Sequence[Record]) -> None:
+        """Append ``records``, at least one; all calls name the same partition."""
+        self.buffer.put(partition, self._next_seq, records, sizes_of(records))
+        self._next_seq += len(records)
+
+    def ack(self, cut: Cut) -> None:
+        """See :class:`Supply`; not noted."""
+
+    def acked_through(self, partition: str) -> Position | None:
+        """See :class:`Supply`; not known."""
+        del partition
+        return None
+
+    def end(self) -> None:
+        """See :class:`Supply`; changes nothing."""
