@@ -12,8 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowctl.bolts.local import LocalBolts
-    from flowctl.config import Settings
-    from flowctl.core.records import Batch, Position, Record, Span
+    from flowctl.config import (
+        CheckpointSettings,
+        ListenSettings,
+        LossSettings,
+        MetricsSettings,
+        Settings,
+        StartSettings,
+        WaitSettings,
+    )
+    from flowctl.core.records import (
+        AckedRange,
+        AckOutcome,
+        Batch,
+        Checkpoint,
+        Emission,
+        PartitionCheckpoint,
+        Position,
+        Record,
+        Span,
+    )
+    from flowctl.core.settings import (
+        BufferSettings,
+        DispatchSettings,
+        GuaranteeSettings,
+        HedgeSettings,
+        RetrySettings,
+        TimeoutSettings,
+        TupleSettings,
+        WindowSettings,
+    )
     from flowctl.errors import (
         AuthenticationError,
         BoltsUnavailableError,
@@ -25,66 +53,156 @@ if TYPE_CHECKING:
         FlowctlError,
         InternalError,
         JobError,
+        MissingExtraError,
         ProcessError,
         RetryLater,
         SourceError,
         TargetDownError,
         TooManyLostError,
+        UnknownNameError,
+        UnrunnableError,
         WireError,
     )
-    from flowctl.instrumentation.snapshot import Report
-    from flowctl.ports import CheckpointStore, FlowProducer, SourceChunk
+    from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
+    from flowctl.ports import (
+        BoltNotice,
+        Bolts,
+        CheckpointStore,
+        DeadLetter,
+        Endpoint,
+        FlowProducer,
+        Process,
+        SourceChunk,
+        SourceProgress,
+        SpoutListener,
+    )
     from flowctl.runtime.iterables import Records
+    from flowctl.runtime.launch import Interrupted
+    from flowctl.runtime.manual import ManualSpout
     from flowctl.runtime.spout import FlowControlSpout
+    from flowctl.topology.topology import Topology
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AckOutcome",
+    "AckedRange",
     "AuthenticationError",
     "Batch",
+    "BoltNotice",
+    "BoltView",
+    "Bolts",
     "BoltsUnavailableError",
+    "BufferSettings",
+    "Checkpoint",
     "CheckpointCorruptError",
+    "CheckpointSettings",
     "CheckpointStore",
     "CheckpointUnavailableError",
     "ConfigError",
+    "DeadLetter",
+    "DispatchSettings",
+    "Emission",
+    "Endpoint",
     "EnvironmentFault",
     "FencedError",
     "FlowControlSpout",
     "FlowProducer",
     "FlowctlError",
+    "GuaranteeSettings",
+    "HedgeSettings",
     "InternalError",
+    "Interrupted",
     "JobError",
+    "ListenSettings",
     "LocalBolts",
+    "LossSettings",
+    "ManualSpout",
+    "MetricsSettings",
+    "MissingExtraError",
+    "PartitionCheckpoint",
     "Position",
+    "Process",
     "ProcessError",
     "Record",
     "Records",
     "Report",
     "RetryLater",
+    "RetrySettings",
     "Settings",
+    "Snapshot",
     "SourceChunk",
     "SourceError",
+    "SourceProgress",
     "Span",
+    "SpoutListener",
+    "StartSettings",
     "TargetDownError",
+    "TimeoutSettings",
     "TooManyLostError",
+    "Topology",
+    "TupleSettings",
+    "UnknownNameError",
+    "UnrunnableError",
+    "View",
+    "WaitSettings",
+    "WindowSettings",
     "WireError",
     "__version__",
 ]
 
-_ELSEWHERE = {
-    "Batch": "flowctl.core.records",
-    "CheckpointStore": "flowctl.ports",
-    "FlowControlSpout": "flowctl.runtime.spout",
-    "FlowProducer": "flowctl.ports",
-    "LocalBolts": "flowctl.bolts.local",
-    "Position": "flowctl.core.records",
-    "Record": "flowctl.core.records",
-    "Records": "flowctl.runtime.iterables",
-    "Report": "flowctl.instrumentation.snapshot",
-    "Settings": "flowctl.config",
-    "SourceChunk": "flowctl.ports",
-    "Span": "flowctl.core.records",
+_HOMES = {
+    "flowctl.bolts.local": ("LocalBolts",),
+    "flowctl.config": (
+        "CheckpointSettings",
+        "ListenSettings",
+        "LossSettings",
+        "MetricsSettings",
+        "Settings",
+        "StartSettings",
+        "WaitSettings",
+    ),
+    "flowctl.core.records": (
+        "AckOutcome",
+        "AckedRange",
+        "Batch",
+        "Checkpoint",
+        "Emission",
+        "PartitionCheckpoint",
+        "Position",
+        "Record",
+        "Span",
+    ),
+    "flowctl.core.settings": (
+        "BufferSettings",
+        "DispatchSettings",
+        "GuaranteeSettings",
+        "HedgeSettings",
+        "RetrySettings",
+        "TimeoutSettings",
+        "TupleSettings",
+        "WindowSettings",
+    ),
+    "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
+    "flowctl.ports": (
+        "BoltNotice",
+        "Bolts",
+        "CheckpointStore",
+        "DeadLetter",
+        "Endpoint",
+        "FlowProducer",
+        "Process",
+        "SourceChunk",
+        "SourceProgress",
+        "SpoutListener",
+    ),
+    "flowctl.runtime.iterables": ("Records",),
+    "flowctl.runtime.launch": ("Interrupted",),
+    "flowctl.runtime.manual": ("ManualSpout",),
+    "flowctl.runtime.spout": ("FlowControlSpout",),
+    "flowctl.topology.topology": ("Topology",),
 }
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -92,7 +210,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # What is public and not listed is an error class.
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "flowctl.errors")), name)
+    value = getattr(importlib.import_module(_HOME_OF.get(name, "flowctl.errors")), name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,10 @@ that says what to do next.  No message ever holds a password (see :func:`without
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowctl.instrumentation.snapshot import Report
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -51,10 +54,12 @@ class FlowctlError(Exception):
     """Root of every error that flowctl raises on purpose.
 
     ``str(error)`` is the problem followed by the remedy.  ``exit_code`` is what the
-    command line ends with.
+    command line ends with.  ``report`` is how far the run came that this error ended; None where
+    it ended no run.
     """
 
     exit_code = EXIT_FAILED
+    report: Report | None = None
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         self.problem = without_secrets(problem)

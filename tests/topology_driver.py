@@ -15,7 +15,7 @@ from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
 from flowctl.core.settlement import Settlement
-from flowctl.runtime.spout import _report_of_no_run
+from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
 from flowctl.topology.figures import TopologyReport
@@ -109,7 +109,7 @@ class Hub:
     def report(self, outcome: Any = "finished") -> TopologyReport:
         """What a run that ends now would report of the topology."""
         self.job._teller.start()
-        made = _report_of_no_run("test", KeyboardInterrupt())
+        made = report_of_no_run("test", KeyboardInterrupt())
         return self.job._extended(msgspec.structs.replace(made, outcome=outcome))
 
     def tell(self) -> None:

@@ -16,7 +16,7 @@ from flowctl.errors import ConfigError, FlowctlError, JobError, without_secrets
 from flowctl.instrumentation.text import printable_block
 
 if TYPE_CHECKING:
-    from flowctl.runtime.spout import FlowControlSpout
+    from flowctl.runtime.parts import RunnableJob
 
 DEFAULT_ATTRIBUTE = "spout"
 
@@ -37,7 +37,7 @@ class Found(NamedTuple):
             raise _job_raised(error, self.target, self.module.__file__ or "") from error
 
 
-def load_spout(spec: str) -> FlowControlSpout:
+def load_spout(spec: str) -> RunnableJob:
     """Return the spout that ``spec`` names: ``job.py:spout`` or ``package.module:spout``.
 
     The attribute is a ``FlowControlSpout``, as what ``Topology.job`` returns is too, or a function
@@ -115,12 +115,12 @@ def _import_module(name: str, field: str) -> ModuleType:
         raise _job_raised(error, name, "") from error
 
 
-def _spout_of(found: Found) -> FlowControlSpout:
-    from flowctl.runtime.spout import FlowControlSpout
+def _spout_of(found: Found) -> RunnableJob:
+    from flowctl.runtime.parts import RunnableJob
 
-    if callable(found.value) and not isinstance(found.value, FlowControlSpout | type):
+    if callable(found.value) and not isinstance(found.value, RunnableJob | type):
         found = found.called()
-    if not isinstance(found.value, FlowControlSpout):
+    if not isinstance(found.value, RunnableJob):
         target = found.target
         raise ConfigError(
             "JOB",
@@ -140,12 +140,12 @@ def _how_to_run(found: Any) -> str:
 
 
 def _what_there_is(module: ModuleType, target: str) -> str:
-    from flowctl.runtime.spout import FlowControlSpout
+    from flowctl.runtime.parts import RunnableJob
 
     names = sorted(
         name
         for name, value in vars(module).items()
-        if isinstance(value, FlowControlSpout)
+        if isinstance(value, RunnableJob)
         or (callable(value) and getattr(value, "__module__", "") == module.__name__)
     )
     if not names:

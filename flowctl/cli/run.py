@@ -19,7 +19,7 @@ from flowctl.instrumentation.summary import earlier_losses, losses_of
 from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
-    from flowctl.runtime.spout import FlowControlSpout
+    from flowctl.runtime.parts import RunnableJob
 
 
 @click.command()
@@ -86,13 +86,13 @@ def run(
 
 
 def run_spout(
-    spout: FlowControlSpout,
+    spout: RunnableJob,
     *,
     view: Any,
     report_path: Path | None,
 ) -> int:
     """Run ``spout`` and return the exit code; errors of flowctl's go up to ``main``."""
-    from flowctl.runtime.spout import Interrupted
+    from flowctl.runtime.launch import Interrupted
 
     try:
         report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
@@ -200,7 +200,7 @@ def _redis(url: str) -> Any:
     return load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
 
 
-def _change_bolts(spout: FlowControlSpout, master: str | None, count: int | None) -> None:
+def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> None:
     if master is not None:
         if not hasattr(spout.bolts, "master"):
             raise ConfigError(

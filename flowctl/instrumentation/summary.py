@@ -28,8 +28,8 @@ def lines(report: Report) -> list[str]:
         *_waits(report),
         _checkpoint(report),
     ]
-    if report.error:
-        # The rest (a traceback, the remedy) is said once, by whoever reports the error itself.
+    if report.error and report.outcome != "failed":
+        # The error of a run that failed is raised: whoever catches it prints it, with its remedy.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
 

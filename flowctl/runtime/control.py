@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.snapshot import Waits
+
+_NOTHING: Final = Checkpoint()
 
 
 class RunControl:
@@ -19,7 +22,14 @@ class RunControl:
     Event.  The first error wins.
     """
 
-    def __init__(self, core: DriverCore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        core: DriverCore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        restored: Checkpoint = _NOTHING,
+    ) -> None:
+        """``restored`` is what earlier runs saved."""
         self.core = core
         self.clock = clock
         self.lock = threading.Lock()
@@ -31,9 +41,9 @@ class RunControl:
         self.finished = threading.Event()  # nothing left to do, or no more to be waited for
         self.error: BaseException | None = None
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
-        self.saved = Checkpoint()  # what the store holds, as far as we know
-        self.records_before = 0  # done by earlier runs
-        self.records_saved = 0
+        self.saved = restored  # what the store holds, as far as we know
+        self.records_before = restored.records  # done by earlier runs
+        self.records_saved = restored.records
         self.store_away_since_s: float | None = None
         self.store_survives = True  # as the store says, see CheckpointStore
         # Both are the sender's, set when it listens: wakes it; how long it waited so far, and why.

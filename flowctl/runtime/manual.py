@@ -1,14 +1,15 @@
-"""Driving a spout by hand, as in Storm: the caller's own loop, threads and bolts (S55, S123)."""
+"""ManualSpout: a spout that the caller drives, with a loop, threads and bolts of its own."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from flowctl.config import Settings
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Emission
 from flowctl.core.spout import SpoutCore
@@ -18,12 +19,18 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
 from flowctl.runtime.faults import refused_error
 from flowctl.runtime.listening import Listening
+from flowctl.runtime.parts import (
+    check_dead_letter,
+    check_listener,
+    check_name,
+    producer_of,
+    store_of,
+)
 from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.runtime.sharing import Host
 from flowctl.wire.values import carry_records
 
 if TYPE_CHECKING:
-    from flowctl.config import Settings
     from flowctl.ports import (
         CheckpointStore,
         DeadLetter,
@@ -35,22 +42,35 @@ if TYPE_CHECKING:
 _MANUAL_EPOCH = 1  # hand-driven bolts do not reconnect; their epoch never changes
 
 
-class HandDriven:
-    """``open → activate → next_tuple / ack / fail … → deactivate → close``.
+class ManualSpout:
+    """``open → activate → next_tuple / ack / fail … → deactivate → close``, as in Storm.
 
-    For callers with their own transport and processing.  Not thread-safe: all calls from one
-    thread, none of which blocks except where the producer or the store does.  The producer is
-    opened at the first :meth:`activate`, not before (S55); records flow only after that (S123).
+    For callers with a transport and bolts of their own; the parts are those of
+    :class:`flowctl.FlowControlSpout`.  Not thread-safe: all calls come from one thread, and none of
+    them blocks except where the producer or the store does.  The producer is opened at the first
+    :meth:`activate`, and records flow only from then on.  The attributes may be replaced before
+    :meth:`open`.
     """
 
-    name: str
-    producer: FlowProducer
-    checkpoint: CheckpointStore
-    settings: Settings
-    dead_letter: DeadLetter | None = None
-    listener: SpoutListener | None = None
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
+        checkpoint: CheckpointStore | str | None = None,
+        settings: Settings | None = None,
+        dead_letter: DeadLetter | None = None,
+        listener: SpoutListener | None = None,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        self.producer = producer_of(producer)
+        self.checkpoint = store_of(checkpoint)
+        self.settings = settings or Settings()
+        self.dead_letter = dead_letter
+        self.listener = listener
+        check_dead_letter(dead_letter)
+        check_listener(listener)
         self.open_was_called = False
         self.is_active = False
         self._clock: Callable[[], float] = time.monotonic
@@ -86,8 +106,7 @@ class HandDriven:
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
-        self._control = RunControl(self._core, clock=clock)
-        self._control.saved = restored
+        self._control = RunControl(self._core, clock=clock, restored=restored)
         if self.listener is not None:
             self._listening = Listening(self.listener)
             self._listening.opened(self.name, restored)
@@ -115,7 +134,7 @@ class HandDriven:
         self.is_active = True
 
     def deactivate(self) -> None:
-        """Emit no more and save (S113); acks are still taken."""
+        """Emit no more and save; acks are still taken."""
         if self.is_active:
             self.is_active = False
             self.save()
@@ -132,7 +151,7 @@ class HandDriven:
         emission = self._turn(core, now_s)
         if emission is None:
             while self._fill(core):
-                pass  # all of it was done before: that does not count (S92)
+                pass  # all of it was done before: that does not count
             emission = self._turn(core, now_s)
         return emission
 
@@ -153,7 +172,7 @@ class HandDriven:
         return emission
 
     def _fill(self, core: SpoutCore) -> bool:
-        """Poll only when what was polled before has been taken (S93).
+        """Poll only when what was polled before has been taken.
 
         True if records were taken and none of them has to be sent.
         """
@@ -226,7 +245,7 @@ class HandDriven:
             self._logger.warning("checkpoint_store_back", job=self.name)
 
     def _save_if_there(self, now_s: float) -> None:
-        """Save; with the store away work goes on, and it is tried again an interval later (S44)."""
+        """Save; with the store away work goes on, and it is tried again an interval later."""
         self._saved_at_s = now_s
         try:
             self.save()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import inspect
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts.callables import refuse_async
 from flowctl.errors import ConfigError
-from flowctl.ports import Bolts, CheckpointStore, FlowProducer
+from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
+
+if TYPE_CHECKING:
+    from flowctl.config import Settings
+    from flowctl.instrumentation.snapshot import Report, View
 
 _NEEDED: Final = ("partitions", "open", "poll", "close")
 PRODUCER_CALLS: Final = (*_NEEDED, "progress", "attach", "keep")
@@ -20,6 +26,56 @@ _BOLTS_CALLS: Final = ("listen_host", "start", "stop")
 _STORE_CALLS: Final = ("acquire", "load", "save", "close")
 _STORE_NEEDED: Final = (*_STORE_CALLS, "jobs", "rewind", "clear")
 _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+_DEAD_LETTER_CALLS: Final = ("dead_letter", "dead_letter_many", "open_letters", "close")
+_LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
+_NAME_MAX: Final = 200  # as a file name or a Redis key it should still be readable
+
+
+class RunnableJob(ABC):
+    """What ``flowctl run`` takes: its parts may be replaced before :meth:`run`."""
+
+    name: str
+    producer: FlowProducer
+    bolts: Bolts
+    checkpoint: CheckpointStore
+    settings: Settings
+    dead_letter: DeadLetter | None
+
+    @abstractmethod
+    def run(
+        self,
+        *,
+        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> Report:
+        """Run to the end of the input; return the report."""
+
+
+def check_name(name: str) -> None:
+    """Raise :class:`ConfigError` for a ``name`` that can't name a job."""
+    if not name or len(name) > _NAME_MAX or not name.isprintable():
+        raise ConfigError(
+            "name", f"{name!r} can't name a job.", remedy="Use 1 to 200 printable characters."
+        )
+
+
+def check_parts(job: RunnableJob) -> None:
+    """Raise :class:`ConfigError` for parts that can't be used; take a list, a URL."""
+    job.producer = producer_of(job.producer)
+    job.bolts = bolts_of(job.bolts)
+    job.checkpoint = store_of(job.checkpoint)
+    check_dead_letter(job.dead_letter)
+
+
+def check_dead_letter(given: DeadLetter | None) -> None:
+    """Raise :class:`ConfigError` for one with a coroutine: nobody would await it."""
+    refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
+
+
+def check_listener(given: SpoutListener | None) -> None:
+    """Raise :class:`ConfigError` for one with a coroutine: nobody would await it."""
+    refuse_async(given, _LISTENER_CALLS, "listener")
 
 
 def producer_of(given: Any) -> FlowProducer:

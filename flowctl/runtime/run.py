@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
-from flowctl.config import Settings
-from flowctl.core.driver import DriverCore
-from flowctl.core.records import Checkpoint
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
-from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
-from flowctl.ports import (
-    BoltNotice,
-    Bolts,
-    CheckpointStore,
-    DeadLetter,
-    FlowProducer,
-    SharingProducer,
-    SpoutListener,
-    names_of,
-)
+from flowctl.ports import SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
@@ -37,6 +24,7 @@ from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import with_letters_first
+from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
@@ -64,65 +52,56 @@ _ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
 class Run:
     """The parts of one run.  Built, conducted and closed by one thread."""
 
-    def __init__(
-        self,
-        *,
-        job: str,
-        producer: FlowProducer,
-        bolts: Bolts,
-        store: CheckpointStore,
-        settings: Settings,
-        view: View,
-        interrupts: Interrupts | None = None,
-        make_core: Callable[[Checkpoint], DriverCore],
-        dead_letter: DeadLetter | None = None,
-        listener: SpoutListener | None = None,
-        on_notice: Callable[[BoltNotice], None] | None = None,
-        extend: Callable[[Report], Report] = lambda report: report,
-    ) -> None:
-        self._job = job
-        self._producer = producer
-        self._store = store
-        self._bolts = bolts
-        self._settings = settings
+    def __init__(self, plan: RunPlan, view: View, interrupts: Interrupts | None = None) -> None:
+        """Take the job's epoch and its checkpoint; nothing else is opened or started yet."""
+        self._plan = plan
+        self._settings = settings = plan.settings.checked()
         self._view = view
-        self._extend = extend
-        self._run_events = RunEvents(job, settings)
+        self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why what is acked is not all saved
-        epoch = self._epoch = store.acquire(job)
-        restored = self._restored = store.load(job)
-        before, limit = restored.records, settings.loss.fail_over
-        self._losses = Losses(limit, dead_letter, job=job, records_before=before)
-        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
-        self.control = RunControl(make_core(restored))
-        self.control.records_before = self.control.records_saved = before
-        self.control.saved = restored
-        say, count = view.message, bolts.count
-        self._notices = Notices(self.control, count=count, say=say, on_notice=on_notice)
-        self.control.store_survives = getattr(store, "survives", True)
+        self._epoch = plan.store.acquire(plan.job)
+        self._restored = restored = plan.store.load(plan.job)
+        self.control = RunControl(plan.make_core(restored), restored=restored)
+        self.control.store_survives = getattr(plan.store, "survives", True)
         self.checkpointer = Checkpointer(
-            self.control, store, job=job, epoch=epoch, interval_s=settings.checkpoint.interval_s
+            self.control,
+            plan.store,
+            job=plan.job,
+            epoch=self._epoch,
+            interval_s=settings.checkpoint.interval_s,
         )
+        self._endings = Endings(self.control, plan.bolts, settings.timeout)
+        self._notices = Notices(
+            self.control, count=plan.bolts.count, say=view.message, on_notice=plan.on_notice
+        )
+        self._listening = Listening(plan.listener) if plan.listener is not None else None
+        self._server: SpoutServer | None = None
+        self._sender: Sender | None = None
+        self._set_up_intake()
+
+    def _set_up_intake(self) -> None:
+        """What reads, and what becomes of records that can't be processed."""
+        job, producer, dead_letter = self._plan.job, self._plan.producer, self._plan.dead_letter
+        restored, limit = self._restored, self._settings.loss.fail_over
+        self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
+        self._dead_letters = dead_letters_for(self.control, dead_letter, job, self._epoch)
+        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
         self.reader = Reader(
             self.control,
             self._letters_first,
-            unsaved_max=settings.buffer.uncommitted_max,
+            unsaved_max=self._settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
         )
-        self._endings = Endings(self.control, bolts, settings.timeout)
-        self._dead_letters = dead_letters_for(self.control, dead_letter, job, epoch)
-        self._listening = Listening(listener) if listener is not None else None
-        self._server: SpoutServer | None = None
-        self._sender: Sender | None = None
 
-    def conduct(self) -> Report:
-        """Run to the end; return the report, or raise what ended it with ``report`` attached."""
+    def conduct(self) -> Ending:
+        """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
-        meter = Meter(self.control, self._producer, job=self._job, restored=self._restored)
-        self._view.start(self._job, self._headline())
+        job, producer = self._plan.job, self._plan.producer
+        meter = Meter(self.control, producer, job=job, restored=self._restored)
+        self._view.start(job, self._headline())
         self._run_events.started()
         try:
             self._open(meter)
@@ -136,21 +115,20 @@ class Run:
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._extend(self._losses.completed(report))
+        report = self._plan.extend(self._losses.completed(report))
         self._run_events.finished(report)
         try:
             self._view.stop(report)
         except Exception as caught:
             error = error or caught
-        self._store.close()  # the last user of an embedded server stops it; a new run reconnects
-        if error is not None:
-            error.report = report  # type: ignore[attr-defined]
-            raise error
-        return report
+        # The last user of an embedded server stops it; a new run reconnects.
+        self._plan.store.close()
+        return Ending(report, error)
 
     def _headline(self) -> str:
-        kind = type(self._bolts).__name__
-        return f"{self._bolts.count} bolts · {kind} · {self._settings.window.policy}"
+        bolts = self._plan.bolts
+        kind = type(bolts).__name__
+        return f"{bolts.count} bolts · {kind} · {self._settings.window.policy}"
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
@@ -158,9 +136,10 @@ class Run:
         if not self.control.store_survives:
             self._view.message("the checkpoint is in memory only: after a kill the job starts over")
         if self._listening is not None:
-            self._listening.opened(self._job, self._restored)
-        if isinstance(self._producer, SharingProducer):
-            self._producer.attach(Host(self.control, self.checkpointer.save, job=self._job))
+            self._listening.opened(self._plan.job, self._restored)
+        job, producer = self._plan.job, self._plan.producer
+        if isinstance(producer, SharingProducer):
+            producer.attach(Host(self.control, self.checkpointer.save, job=job))
         self._letters_first.open(self._restored)
         if headline := self._letters_first.headline():
             self._view.message(headline)
@@ -187,13 +166,13 @@ class Run:
         self._server = SpoutServer(
             listen,
             # Asking the bolts' side may start Spark: only where the settings leave it open.
-            host=self._bolts.listen_host() if needs_host(listen) else listen.host or "",
+            host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
             key=secrets.token_bytes(KEY_BYTES),
-            job=self._job,
+            job=self._plan.job,
             job_epoch=self._epoch,
             heartbeat_s=self._settings.timeout.heartbeat_s,
             wait=self._settings.wait,
-            expected=frozenset(names_of(self._bolts)),
+            expected=frozenset(names_of(self._plan.bolts)),
         )
         self._sender = Sender(
             self.control,
@@ -203,7 +182,7 @@ class Run:
             listening=self._listening,
             losses=self._losses,
         )
-        self._bolts.start(self._server.endpoint, self._notices.put)
+        self._plan.bolts.start(self._server.endpoint, self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()
@@ -353,7 +332,7 @@ class Run:
         finally:
             if self.reader.ident:
                 self.reader.join(timeout=timeout_s)
-            self._producer.close()
+            self._plan.producer.close()
 
     def _stop_timeout_s(self) -> float:
         if self._interrupts.is_hurried:
@@ -368,7 +347,7 @@ class Run:
         closer = threading.Thread(target=flush, name=name, daemon=True)
         closer.start()
         try:
-            self._bolts.stop(timeout_s=timeout_s)
+            self._plan.bolts.stop(timeout_s=timeout_s)
         finally:
             self._bolts_are_gone = True
             closer.join(timeout=1)

@@ -7,19 +7,20 @@ import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from flowctl.config import Settings
 from flowctl.core.anchors import NextId
-from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
-from flowctl.errors import JobError, without_secrets
+from flowctl.errors import FlowctlError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
-from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
-from flowctl.runtime.spout import FlowControlSpout, Interrupted
+from flowctl.runtime.launch import Interrupted, Launch, ViewChoice
+from flowctl.runtime.parts import RunnableJob, check_listener, check_name, check_parts
+from flowctl.runtime.run_plan import RunPlan
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub import TopologyCore
@@ -49,7 +50,7 @@ class Declared(Protocol):
 
 
 def random_ids() -> NextId:
-    """Return a source of random ids of 64 bits, never 0, seeded by the system (S123)."""
+    """Return a source of random ids of 64 bits, never 0, seeded by the system."""
     draw = random.Random(secrets.randbits(256)).getrandbits
 
     def next_id() -> int:
@@ -60,11 +61,12 @@ def random_ids() -> NextId:
     return next_id
 
 
-class TopologyJob(FlowControlSpout):
+class TopologyJob(RunnableJob):
     """A topology and where it runs.  :attr:`core` shows how it stands.
 
     It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
-    thread, also before :meth:`run`, which opens nothing then until it is active (S55).
+    thread, also before :meth:`run`, which opens nothing then until it is active.  ``next_id``
+    gives the ids of trees; tests replace it.  An object runs once.
     """
 
     def __init__(
@@ -73,17 +75,27 @@ class TopologyJob(FlowControlSpout):
         stages: Stages,
         checkpoint: CheckpointStore,
         settings: Settings,
-        next_id: NextId | None,
         *,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
+        check_name(topology.name)
+        check_listener(listener)
         self.topology = topology
         self.plans = topology.plans(settings)
+        self.name = topology.name
+        self.producer = sources_of(topology.producers)
+        self.bolts = stages.bolts(self.plans)
+        self.checkpoint = checkpoint
+        self.settings = settings
+        self.dead_letter = dead_letter
         self.core: TopologyCore | None = None
-        self._activated = threading.Event()
-        self._next_id = next_id or random_ids()
+        self.next_id: NextId = random_ids()
         self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
+        self.is_active = True
+        self._activated = threading.Event()
+        self._activated.set()
+        self._launch: Launch | None = None
         self._teller = CallbackThread(
             topology.callbacks,
             settings.metrics,
@@ -91,34 +103,30 @@ class TopologyJob(FlowControlSpout):
             is_debug=topology.is_debug,
             on_death=self._thread_died,
         )
-        # The run's own listening is for tuples; here it is roots that are told of.
+        # The run's own listening is for tuples; here it is roots that a listener hears of.
         self._root_listening = None
         if listener is not None:
             self._root_listening = RootListening(listener, on_death=self._thread_died)
-        super().__init__(
-            name=topology.name,
-            producer=sources_of(topology.producers),
-            bolts=stages.bolts(self.plans),
-            checkpoint=checkpoint,
-            settings=settings,
-            dead_letter=dead_letter,
-        )
-        self.activate()
+        check_parts(self)
 
     def run(
         self,
         *,
-        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        view: ViewChoice = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> TopologyReport:
         """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
         self._activated.wait()
+        check_parts(self)  # they may have been replaced
+        launch = self._launch = Launch(
+            self._plan(), view=view, resume_hint=resume_hint, report_path=report_path
+        )
         tellers = [t for t in (self._teller, self._root_listening) if t is not None]
         for teller in tellers:
             teller.start()
         try:
-            report = super().run(view=view, resume_hint=resume_hint, report_path=report_path)
+            report = launch.run()
         except Interrupted as interrupted:
             told = interrupted.report
             if isinstance(told, TopologyReport) and told.held_up:
@@ -127,10 +135,28 @@ class TopologyJob(FlowControlSpout):
         finally:
             for teller in tellers:
                 teller.close()
-        if self._death is not None:  # it died of what came last
-            raise self._death
+        if launch.failure is not None:  # a thread died of what came last
+            raise launch.failure
         assert isinstance(report, TopologyReport)
         return report
+
+    def _plan(self) -> RunPlan:
+        return RunPlan(
+            job=self.name,
+            producer=self.producer,
+            bolts=self.bolts,
+            store=self.checkpoint,
+            settings=self.settings,
+            make_core=self._make_core,
+            dead_letter=self.dead_letter,
+            on_notice=self._on_notice,
+            extend=self._extended,
+        )
+
+    def _thread_died(self, error: FlowctlError) -> None:
+        """A thread beside the run died: end the run."""
+        if self._launch is not None:
+            self._launch.fail(error)
 
     def activate(self) -> None:
         """Let the spouts emit, within half a second; repeats are ignored."""
@@ -149,10 +175,6 @@ class TopologyJob(FlowControlSpout):
         else:
             self._activated.clear()
 
-    def open(self, *_: Any, **__: Any) -> None:
-        """Refused: a topology has no bolts of the caller's own to drive by hand."""
-        raise JobError("a topology can't be driven by hand.", remedy="Call run.")
-
     def _on_notice(self, notice: BoltNotice) -> None:
         if notice.kind in ("restarting", "fatal"):
             self._teller.died(notice.bolt, without_secrets(notice.detail))
@@ -169,14 +191,14 @@ class TopologyJob(FlowControlSpout):
             held_up=core.held_up() if core is not None and is_interrupted else (),
         )
 
-    def _make_core(self, checkpoint: Checkpoint) -> DriverCore:
+    def _make_core(self, checkpoint: Checkpoint) -> TopologyCore:
         topology = self.topology
         if self._root_listening is not None:
             self._root_listening.opened(self.name, checkpoint)
         self.core = TopologyCore(
             self.plans,
             self.settings,
-            next_id=self._next_id,
+            next_id=self.next_id,
             checkpoint=checkpoint,
             translate={
                 name: telling_slow(f"translate of {name}", call)

@@ -242,15 +242,17 @@ class Topology:
         there.  ``listener`` is told what becomes of roots: an emission of it is one record, and
         its bolt the spout.  ``next_id`` gives ids for trees, for tests; else random ones.
         """
-        return TopologyJob(
+        job = TopologyJob(
             self,
             stages,
             checkpoint,
             settings or Settings(),
-            next_id,
             dead_letter=dead_letter,
             listener=listener,
         )
+        if next_id is not None:
+            job.next_id = next_id
+        return job
 
     def run(
         self,

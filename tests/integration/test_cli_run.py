@@ -239,6 +239,13 @@ def test_a_process_that_raises_fails_with_1_and_a_report(place: Path) -> None:
     assert "ZeroDivisionError" in report["error"]
 
 
+def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
+    (place / "job.py").write_text((place / "job.py").read_text().replace('"in.log"', '"no.log"'))
+    done = flowctl(place, "run", "job.py", "--plain")
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).count("no.log") == 1, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

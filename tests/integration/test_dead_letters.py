@@ -13,6 +13,7 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
 from flowctl.core.records import AckOutcome, Batch, Emission
 from flowctl.errors import ProcessError
+from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import JsonLinesDeadLetter
@@ -115,7 +116,14 @@ def test_a_listener_that_raises_does_not_end_the_run() -> None:
 @pytest.mark.req("S109", "S112", "S124")
 def test_the_same_by_hand() -> None:
     letters, log, store = Letters(), Log(), MemoryCheckpointStore()
-    hand = spout(dead_letter=letters, listener=log, store=store)
+    hand = ManualSpout(
+        name="job",
+        producer=ListProducer(600),
+        checkpoint=store,
+        settings=Settings().with_overrides(FAST),
+        dead_letter=letters,
+        listener=log,
+    )
     now_s = [0.0]
     hand.open({"one": 4, "two": 4}, clock=lambda: now_s[0])
     hand.activate()

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dlq_parts import Target, letters_left, spout
+from dlq_parts import FAST, Target, letters_left, spout
 
 from flowctl.config import Settings
 from flowctl.ports import SourceChunk
+from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import FileDeadLetter
@@ -89,7 +90,13 @@ def test_driven_by_hand_letters_come_first_too(tmp_path: Path) -> None:
     letters, store = FileDeadLetter(tmp_path), MemoryCheckpointStore()
     spout(Target(5), dead_letter=letters, store=store).run(view="off")
     letters.file_of("job").redrive("job")
-    hand = spout(Target(), dead_letter=FileDeadLetter(tmp_path), store=store)
+    hand = ManualSpout(
+        name="job",
+        producer=ListProducer(60),
+        checkpoint=store,
+        settings=Settings().with_overrides(FAST),
+        dead_letter=FileDeadLetter(tmp_path),
+    )
     hand.open({"one": 4})
     hand.activate()
     emission = hand.next_tuple()

@@ -15,6 +15,7 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError, FencedError
+from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.run import Run
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -149,7 +150,12 @@ def test_one_tuple_a_call_and_what_was_done_before_does_not_count() -> None:
     state = PartitionCheckpoint(2, 2, (AckedRange(4, 5, 2), AckedRange(7, 7, 1)))
     store.save("job", Checkpoint({"p": state}), epoch=store.acquire("job"))
     one = {"tuple.records_max": 1, "window.policy": "fixed", "window.initial": 9}
-    hand = spout(print, store, "at_least_once", count=9, **one)
+    hand = ManualSpout(
+        name="job",
+        producer=ListProducer(9),
+        checkpoint=store,
+        settings=Settings().with_overrides(one),
+    )
     hand.open({"one": 9})
     hand.activate()
     emissions = [hand.next_tuple() for _ in range(2)]

@@ -14,10 +14,9 @@ pytest.importorskip("confluent_kafka")
 from fault_parts import until
 from kafka_runs import numbers, run, source
 
-from flowctl.bolts.local import LocalBolts
 from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ProcessError, SourceError
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_kafka import NOTHING, KafkaTopics, Routed, by_topic
 from tests.kafka_parts import MockKafka
@@ -164,10 +163,9 @@ def test_the_group_is_told_whose_commit_it_is(kafka: MockKafka, topic: str) -> N
 @pytest.mark.req("S103", "S113")
 def test_a_spout_that_is_driven_by_hand_tells_the_group_too(kafka: MockKafka, topic: str) -> None:
     kafka.fill(topic, 40)
-    spout = FlowControlSpout(
+    spout = ManualSpout(
         name="orders",
         producer=source(kafka, topic, group=topic),
-        bolts=LocalBolts(print, count=1),
         checkpoint=MemoryCheckpointStore(),
     )
     spout.open({"one": 4})

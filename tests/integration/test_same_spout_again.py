@@ -15,7 +15,8 @@ from flowctl.config import Settings
 from flowctl.core.records import Batch
 from flowctl.errors import ConfigError, ProcessError
 from flowctl.ports import Endpoint
-from flowctl.runtime.spout import FlowControlSpout, Interrupted
+from flowctl.runtime.launch import Interrupted
+from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 

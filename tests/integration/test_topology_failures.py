@@ -13,7 +13,7 @@ import pytest
 
 from flowctl.config import Settings
 from flowctl.core.events import FlowEvent, TreesHeldUp
-from flowctl.runtime.spout import Interrupted
+from flowctl.runtime.launch import Interrupted
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import (
     Batched,

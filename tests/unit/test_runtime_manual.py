@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.records import AckOutcome, Emission
 from flowctl.errors import CheckpointUnavailableError, ConfigError
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import FailingStore, ListProducer
@@ -16,17 +15,16 @@ from tests.runtime_parts import FailingStore, ListProducer
 ONE_A_TUPLE = {"tuple.records_max": 1, "window.initial": 4, "window.policy": "fixed"}
 
 
-def spout_of(producer, store=None, **settings) -> FlowControlSpout:
-    return FlowControlSpout(
+def spout_of(producer, store=None, **settings) -> ManualSpout:
+    return ManualSpout(
         name="job",
         producer=producer,
-        bolts=LocalBolts(lambda batch: None, count=1),
         checkpoint=store or MemoryCheckpointStore(),
         settings=Settings().with_overrides({**ONE_A_TUPLE, **settings}),
     )
 
 
-def emit_all(spout: FlowControlSpout) -> list[Emission]:
+def emit_all(spout: ManualSpout) -> list[Emission]:
     found = []
     while (emission := spout.next_tuple()) is not None:
         found.append(emission)

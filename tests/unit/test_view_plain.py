@@ -150,11 +150,18 @@ def test_summary_says_that_nothing_was_left_to_do() -> None:
     assert "nothing to do: all 200 000 records were done before" in summary.lines(report)
 
 
-def test_summary_names_the_error_and_the_interruption() -> None:
-    failed = msgspec.structs.replace(REPORT, outcome="failed", error="bad line")
-    assert "error: bad line" in summary.lines(failed)
+def test_summary_names_the_interruption_and_what_kept_it_from_saving() -> None:
+    unsaved = msgspec.structs.replace(REPORT, outcome="interrupted", error="store away\nmore")
+    assert summary.lines(unsaved)[0].startswith("interrupted, not all saved")
+    assert summary.lines(unsaved)[-1] == "error: store away"
     stopped = msgspec.structs.replace(REPORT, outcome="interrupted")
     assert summary.lines(stopped)[0].startswith("interrupted and saved")
+
+
+def test_summary_leaves_an_error_that_is_raised_to_whoever_catches_it() -> None:
+    failed = msgspec.structs.replace(REPORT, outcome="failed", error="bad line")
+    assert summary.lines(failed)[0].startswith("failed")
+    assert "bad line" not in "\n".join(summary.lines(failed))
 
 
 @pytest.mark.req("S121")

@@ -16,7 +16,8 @@ from flowctl.core.events import FlowEvent, StateChanged
 from flowctl.instrumentation.numbers import duration
 from flowctl.instrumentation.snapshot import Report, Snapshot, View
 from flowctl.instrumentation.views import ViewMode, make_view
-from flowctl.runtime.spout import FlowControlSpout, Interrupted
+from flowctl.runtime.launch import Interrupted
+from flowctl.runtime.spout import FlowControlSpout
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,144 @@
+"""A run as a caller asks for it: shown, interruptible, its report written to a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from flowctl.errors import FlowctlError, without_secrets
+from flowctl.instrumentation.run_events import RunEvents
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.text import shown_command
+from flowctl.runtime.interrupts import Interrupts
+from flowctl.runtime.run import Run
+from flowctl.runtime.run_plan import Ending, RunPlan
+
+ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "off"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or SIGHUP: everything acked is saved, or the message says that it is not.
+
+    ``report`` says how far the run came.
+    """
+
+    report: Report
+
+
+class Launch:
+    """One run of ``plan``, for one use.  :meth:`run` belongs to one thread.
+
+    ``view`` shows progress; ``resume_hint`` is the command that goes on after an interruption
+    (None: the one of this process); ``report_path`` gets the report as JSON, however the run ends.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        *,
+        view: ViewChoice = "auto",
+        resume_hint: str | None = None,
+        report_path: str | Path | None = None,
+    ) -> None:
+        self._plan = plan
+        self._view = _made(view)
+        self._resume_hint = resume_hint
+        self._report_path = report_path
+        self._run: Run | None = None
+        self.failure: FlowctlError | None = None  # what :meth:`fail` was told
+
+    def fail(self, error: FlowctlError) -> None:
+        """End the run because of ``error``, or not begin it.  For any thread."""
+        self.failure = error
+        if self._run is not None:
+            self._run.control.fail(error)
+
+    def run(self) -> Report:
+        """Run to the end and return the report; raise what :meth:`FlowControlSpout.run` does."""
+        interrupts = Interrupts()
+        try:
+            with interrupts.taken():
+                run = self._run = Run(self._plan, self._view, interrupts)
+                if self.failure is not None:
+                    run.control.fail(self.failure)
+                ending = run.conduct()
+        except BaseException as error:
+            if self._run is None:
+                no_run = report_of_no_run(self._plan.job, error)
+                RunEvents(self._plan.job, self._plan.settings).finished(no_run)
+                self._write(no_run)
+            raise
+        self._write(ending.report)
+        if isinstance(ending.error, KeyboardInterrupt):
+            raise self._interrupted(ending, run) from None
+        if ending.error is not None:
+            _attach(ending.report, ending.error)
+            raise ending.error
+        return ending.report
+
+    def _interrupted(self, ending: Ending, run: Run) -> Interrupted:
+        saved = "saved" if run.save_error is None else "NOT all saved"
+        if not getattr(self._plan.store, "survives", True):
+            saved += " in memory only, so a new process starts over"
+        hint = self._resume_hint or shown_command(["python", *sys.argv])
+        said = f"{saved}; resume with: {hint}"
+        with suppress(OSError):  # the terminal is gone
+            self._view.message(said)
+        interrupted = Interrupted(said)
+        interrupted.report = ending.report
+        return interrupted
+
+    def _write(self, report: Report) -> None:
+        if self._report_path is not None:
+            # Not msgspec's JSON: half a character, as in a file's name, is an error there, and
+            # what is no ASCII (C1, bidi controls) would reach who prints the file.
+            text = json.dumps(msgspec.to_builtins(report), indent=2)
+            Path(self._report_path).write_text(text, encoding="ascii")
+
+
+def _made(view: ViewChoice) -> View:
+    if not isinstance(view, str):
+        return view
+    from flowctl.instrumentation.views import make_view
+
+    return make_view(view)
+
+
+def _attach(report: Report, error: BaseException) -> None:
+    """Let ``error`` carry the report; one that is not ours has no attribute declared for it."""
+    if isinstance(error, FlowctlError):
+        error.report = report
+    else:
+        vars(error)["report"] = report
+
+
+def report_of_no_run(job: str, error: BaseException) -> Report:
+    """Return the report of a run that did not begin: its store can't be reached, or be read."""
+    return Report(
+        job=job,
+        outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        error=without_secrets(str(error)),
+        elapsed_s=0.0,
+        resumed=False,
+        resumed_records=0,
+        records_acked=0,
+        records_skipped=0,
+        records_total=0,
+        records_saved=0,
+        tuples_emitted=0,
+        tuples_acked=0,
+        tuples_expired=0,
+        tuples_moved=0,
+        tuples_failed=0,
+        acks_late=0,
+        acks_duplicate=0,
+        bolts=(),
+        bolts_lost=0,
+        checkpoint_saves=0,
+        max_in_flight_records=0,
+    )

@@ -1,0 +1,52 @@
+"""What one run is made of, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from flowctl.config import Settings
+from flowctl.core.driver import DriverCore
+from flowctl.core.records import Checkpoint
+from flowctl.instrumentation.snapshot import Report
+from flowctl.ports import (
+    BoltNotice,
+    Bolts,
+    CheckpointStore,
+    DeadLetter,
+    FlowProducer,
+    SpoutListener,
+)
+
+
+def _as_it_is(report: Report) -> Report:
+    return report
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of one run; they stay the caller's.
+
+    ``make_core`` returns what decides, from the checkpoint that the store holds; it is called once.
+    ``on_notice`` gets each notice about a bolt, and ``extend`` the report, for a kind of job that
+    has more to tell; both are called by the thread that conducts the run.
+    """
+
+    job: str
+    producer: FlowProducer
+    bolts: Bolts
+    store: CheckpointStore
+    settings: Settings
+    make_core: Callable[[Checkpoint], DriverCore]
+    dead_letter: DeadLetter | None = None
+    listener: SpoutListener | None = None
+    on_notice: Callable[[BoltNotice], None] | None = None
+    extend: Callable[[Report], Report] = _as_it_is
+
+
+class Ending(NamedTuple):
+    """How a run ended; ``error`` None: it finished."""
+
+    report: Report
+    error: BaseException | None
