@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, compress
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flowctl.core.records import Batch
@@ -124,19 +123,16 @@ class Session:
         """Whether ``batch`` was just written with other rows: the second would be lost."""
         if self.last_written is None or not self.has_written(batch):
             return False
-        return self.last_written[1].by_record != prepared.by_record
+        return self.last_written[1] != prepared
 
     def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         writes = self._take(batch)
-        records = batch[:]
         touching = self.ledger.covered(batch.span)
-        groups: Iterable[Any] = prepared.by_record
-        skipped = 0
+        rows, skipped = prepared.rows, 0
         if touching:
-            is_new = not_covered(records, touching)
-            groups = compress(groups, is_new)
-            skipped = len(records) - sum(is_new)
-        rows = list(chain.from_iterable(groups))
+            is_new = not_covered(batch[:], touching)
+            rows = prepared.only(is_new)
+            skipped = len(is_new) - sum(is_new)
         if rows:
             insert = self._dialect.insert(self._table, prepared.columns, prepared.width)
             self._cursor.executemany(insert, rows)
