@@ -51,10 +51,12 @@ class RunEvents:
         self._now = now
         self._logger = logger or get_logger()
         self._next_s = clock() + PROGRESS_EVERY_S
+        self._started_at = ""
 
     def started(self) -> None:
         """The run begins."""
         self._next_s = self._clock() + PROGRESS_EVERY_S
+        self._started_at = self._at()
         self._log(
             logging.INFO,
             "run_started",
@@ -86,8 +88,18 @@ class RunEvents:
             tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
         )
 
-    def finished(self, report: Report) -> None:
-        """The run is over, or could not begin; with all counts of the report."""
+    def finished(self, report: Report) -> Report:
+        """The run is over, or could not begin; with all counts of the report.
+
+        Return the report with when it began and ended, flowctl's version and the settings.
+        """
+        report = msgspec.structs.replace(
+            report,
+            started_at=self._started_at,
+            ended_at=self._at(),
+            version=flowctl.__version__,
+            settings=changed_settings(self._settings),
+        )
         names = [field.name for field in msgspec.structs.fields(Report) if field.type is int]
         self._log(
             _LEVELS[report.outcome],
@@ -95,13 +107,17 @@ class RunEvents:
             outcome=report.outcome,
             error=report.error,
             elapsed_s=report.elapsed_s,
+            records_per_s=report.records_per_s,
             resumed=report.resumed,
             **{name: getattr(report, name) for name in names},
         )
+        return report
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
-        at = self._now().isoformat(timespec="milliseconds")
-        self._logger.log(level, event, job=self._job, at=at, **fields)
+        self._logger.log(level, event, job=self._job, at=self._at(), **fields)
+
+    def _at(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

@@ -136,8 +136,7 @@ class Run:
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._extend(self._losses.completed(report))
-        self._run_events.finished(report)
+        report = self._run_events.finished(self._extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -247,6 +246,7 @@ class Run:
             while self._sender.events:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
+                meter.take(event)
                 self._view.event(event)
         snapshot = meter.snapshot(self._phase(), self._notices.note())
         self._view.update(snapshot)

@@ -139,7 +139,7 @@ class FlowControlSpout(HandDriven):
         except BaseException as error:
             if run is None:
                 no_run = _report_of_no_run(self.name, error)
-                RunEvents(self.name, self.settings).finished(no_run)
+                no_run = RunEvents(self.name, self.settings).finished(no_run)
                 _write_report(no_run, report_path)
             if hasattr(error, "report"):
                 _write_report(error.report, report_path)

@@ -25,6 +25,7 @@ from tests.runtime_parts import ListProducer, Witness
 from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
 
 AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=UTC)
+AT_TEXT = "2026-11-22T03:04:05.678+00:00"
 
 
 @pytest.mark.req("S121")
@@ -37,9 +38,12 @@ def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
         for _ in range(int(PROGRESS_EVERY_S * 4 * 2)):  # twice the interval, four a second
             time.now_s += 0.25
             told.look(SNAPSHOT)
-        told.finished(REPORT)
+        time.now_s += 1.0
+        report = told.finished(REPORT)
+    assert (report.started_at, report.ended_at) == (AT_TEXT, AT_TEXT)
+    assert (report.version, report.settings) == (flowctl.__version__, logs[0]["settings"])
     assert [log["event"] for log in logs] == ["run_started", "progress", "progress", "run_finished"]
-    assert {(log["job"], log["at"]) for log in logs} == {("j", "2026-11-22T03:04:05.678+00:00")}
+    assert {(log["job"], log["at"]) for log in logs} == {("j", AT_TEXT)}
     began, progress, _, ended = logs
     assert began["version"] == flowctl.__version__
     assert (began["host"], began["pid"]) == (socket.gethostname(), os.getpid())
