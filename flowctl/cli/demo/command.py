@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from flowctl.cli.demo.kill import Kill
 
 _SEED_DEFAULT = 7  # any; fixed, so that two people see the same demo
-_RECORDS_DEFAULT = 200_000
+_RECORDS_DEFAULT, _RECORDS_LOCAL = 200_000, 30_000
 _BOLTS_DEFAULT = 12
 # With the start of Spark (8 to 13 s) and the check (2 s) within half a minute on two busy cores.
 _SECONDS_DEFAULT = 8.0
+# In threads it is a first look: as short as lets the slow bolt be seen.
+_SECONDS_LOCAL = 6.0
 # Fewer are done before the first save, and nothing would be left to resume.
 _RECORDS_MIN_KILL = 2_000
 
@@ -36,12 +38,12 @@ _RECORDS_MIN_KILL = 2_000
 @click.command()
 @click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Of the log, the slow bolt, "
               "and the moment of the kill.")  # fmt: skip
-@click.option("--seconds", default=_SECONDS_DEFAULT, show_default=True,
-              type=click.FloatRange(min=0.5), help="How long the work should take.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0.5), help="How long the work should take; "
+              f"{_SECONDS_DEFAULT:g}, or {_SECONDS_LOCAL:g} with --local.")  # fmt: skip
 @click.option("--bolts", default=_BOLTS_DEFAULT, show_default=True,
               type=click.IntRange(min=2), help="How many bolts.")  # fmt: skip
-@click.option("--records", default=_RECORDS_DEFAULT, show_default=True,
-              type=click.IntRange(min=1), help="Lines of the log.")  # fmt: skip
+@click.option("--records", type=click.IntRange(min=1), help="Lines of the log; "
+              f"{_RECORDS_DEFAULT}, or {_RECORDS_LOCAL} with --local.")  # fmt: skip
 @click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL on the way and resume.")
 @click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
@@ -55,9 +57,9 @@ _RECORDS_MIN_KILL = 2_000
 def demo(
     *,
     seed: int,
-    seconds: float,
+    seconds: float | None,
     bolts: int,
-    records: int,
+    records: int | None,
     kill: bool,
     local: bool,
     directory: Path | None,
@@ -75,6 +77,8 @@ def demo(
     from flowctl.cli.demo.job import Show
 
     began_s = time.monotonic()
+    seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
+    records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
     show = Show(mode=view_mode(plain, False), svg=svg, columns=columns)
     _check(records=records, kill=kill, svg=svg)
     wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)

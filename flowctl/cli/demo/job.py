@@ -91,7 +91,7 @@ def headline(plan: Plan) -> str:
 
 
 def build_spout(plan: Plan, places: Places, redis_url: str) -> FlowControlSpout:
-    """Return the demo's job; the same parts as in the twenty-line job of the README."""
+    """Return the demo's job; the same parts as in the job of the README."""
     sink = load_adapter("flowctl_sql", "sql").SqlSink(
         f"sqlite:///{places.database}", table="access", schema=SCHEMA
     )
