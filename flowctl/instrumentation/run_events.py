@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -97,7 +99,7 @@ class RunEvents:
             report,
             started_at=self._started_at,
             ended_at=self._at(),
-            version=flowctl.__version__,
+            versions=_versions(),
             settings=changed_settings(self._settings),
         )
         names = [field.name for field in msgspec.structs.fields(Report) if field.type is int]
@@ -118,6 +120,12 @@ class RunEvents:
 
     def _at(self) -> str:
         return self._now().isoformat(timespec="milliseconds")
+
+
+def _versions() -> dict[str, str]:
+    pyspark = sys.modules.get("pyspark")  # a run without Spark has not loaded it
+    spark = {"pyspark": str(pyspark.__version__)} if pyspark is not None else {}
+    return {"flowctl": flowctl.__version__, "python": platform.python_version(), **spark}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

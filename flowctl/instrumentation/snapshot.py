@@ -150,7 +150,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     records_per_s: float = 0.0  # acked by this run, over its whole time
     started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
     ended_at: str = ""
-    version: str = ""  # of flowctl
+    versions: dict[str, str] = {}  # of flowctl, Python, and Spark where it was used
     settings: dict[str, Any] = {}  # those that differ from the defaults, without secrets
 
     @property

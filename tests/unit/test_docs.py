@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowctl.cli.main import COMMANDS
+from flowctl.cli.main import COMMANDS, cli
 from flowctl.cli.run import run
 from flowctl.config import Settings
 from flowctl.core.records import Batch, Record, Span
@@ -94,12 +94,12 @@ def test_the_jobs_process_writes_what_it_reads(
 
 
 def test_options_and_commands_exist() -> None:
-    known = {option for parameter in run.params for option in parameter.opts}
+    known = {option for parameter in [*run.params, *cli.params] for option in parameter.opts}
     said = {
         option
         for cells in table_rows("README.md")
         if len(cells) == 2
-        for option in re.findall(r"--[a-z]+", cells[0])
+        for option in re.findall(r"--[a-z-]+", cells[0])
     }
     assert said and said <= known
     for page in PAGES:

@@ -18,6 +18,7 @@ from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
 from flowctl.instrumentation.plain import line as plain_line
 from flowctl.instrumentation.snapshot import BoltView, HeldUpBy, Report, Snapshot, Waits
+from flowctl.instrumentation.stdlib import StdlibLogger
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
 
@@ -253,7 +254,17 @@ def test_the_library_stays_silent_until_logging_is_set_up(
     assert capfd.readouterr() == ("", "")
     with caplog.at_level(logging.WARNING, logger="flowctl"):
         events.log_event(get_logger(), event)
+    assert (caplog.records[0].event, caplog.records[0].reason) == ("bolt_removed", "gone")
     assert caplog.messages == ["bolt_removed at_s=1.0 bolt='b1' epoch=1 moved=0 reason='gone'"]
+
+
+def test_a_field_that_has_the_name_of_an_attribute_of_log_records_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="flowctl"):
+        StdlibLogger(logging.getLogger("flowctl")).log(logging.INFO, "x", name="n", args=(1,))
+    assert (caplog.records[0].name, caplog.records[0].name_) == ("flowctl", "n")
+    assert caplog.messages == ["x name='n' args=(1,)"]
 
 
 class Terminal(io.StringIO):
