@@ -45,23 +45,43 @@ _LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=Fal
 _LEVEL_HELP = "Log on stderr from this level on, also what the view shows."
 
 
-def _let_take_log_level(command: click.Command) -> None:
-    """Let ``--log-level`` stand behind the command's name too; there it wins."""
+_FORMS = click.Choice(["text", "json"])
+_FORM_HELP = "How: key=value, or a JSON object a line (then from INFO on, unless told)."
+
+
+def _let_take_log_options(command: click.Command) -> None:
+    """Let ``--log-level`` and ``--log`` stand behind the command's name too; there they win."""
     if not any("--log-level" in parameter.opts for parameter in command.params):
-        option = click.Option(
-            ["--log-level"], type=_LEVELS, help=_LEVEL_HELP, expose_value=False, callback=_log_from
-        )
-        command.params.append(option)
+        command.params += _log_options()
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            _let_take_log_level(each)
+            _let_take_log_options(each)
 
 
-def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None:
-    if level is not None and not ctx.resilient_parsing:
-        from flowctl.instrumentation.logging import configure
+def _log_options() -> list[click.Parameter]:
+    kinds = {"--log-level": (_LEVELS, _LEVEL_HELP), "--log": (_FORMS, _FORM_HELP)}
+    return [
+        click.Option([name], type=kind, help=text, expose_value=False, callback=_take_log_option)
+        for name, (kind, text) in kinds.items()
+    ]
 
-        configure(level, flow_events=True)
+
+def _take_log_option(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        given = ctx.find_root().meta
+        given[f"flowctl.{option.name}"] = value
+        _configure_log(given.get("flowctl.log_level"), given.get("flowctl.log"))
+
+
+def _configure_log(level: str | None, form: str | None) -> None:
+    from flowctl.instrumentation.logging import configure
+
+    as_json = form == "json"
+    configure(
+        level or ("INFO" if as_json else "WARNING"),
+        flow_events=as_json or level is not None,
+        as_json=as_json,
+    )
 
 
 class LazyGroup(click.Group):
@@ -76,7 +96,7 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
-        _let_take_log_level(command)
+        _let_take_log_options(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,14 +116,16 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )  # fmt: skip
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; also {DEBUG_VARIABLE}=1.")
-@click.option("--log-level", type=_LEVELS, help=_LEVEL_HELP)
-def cli(debug: bool, log_level: str | None) -> None:
+def cli(debug: bool) -> None:
     """Adaptive flow control for ETL on Spark."""
-    from flowctl.instrumentation.logging import configure
-
     if debug:
         os.environ[DEBUG_VARIABLE] = "1"
-    configure(log_level or "WARNING", flow_events=log_level is not None)
+    given = click.get_current_context().find_root().meta
+    if not given.keys() & {"flowctl.log_level", "flowctl.log"}:
+        _configure_log(None, None)
+
+
+cli.params += _log_options()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

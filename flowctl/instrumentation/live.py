@@ -16,13 +16,58 @@ from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, repeated, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
-from flowctl.instrumentation.plain import left_out, store_away, target_down
+from flowctl.instrumentation.pace import claim, slow_bolts
+from flowctl.instrumentation.plain import is_routine, left_out, store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
 
 EVENTS_SHOWN = 5
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
 _OTHER_LINES = 7
+
+
+class Screen:
+    """What is drawn: the headline, how the run stands, and the last few events.
+
+    :meth:`render` needs no terminal, so pictures are drawn by it too.
+    """
+
+    def __init__(self, headline: str = "") -> None:
+        self.headline = headline
+        self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+
+    def event(self, at: str, event: FlowEvent) -> None:
+        """Note ``event`` if it is news to a person; ``at`` is the time to show."""
+        text = sentence(event)
+        if text and not is_routine(event):
+            self._events.append(f"{at}  {text}")
+
+    def note(self, at: str, text: str) -> None:
+        """Note a line among the events."""
+        self._events.append(f"{at}  {text}")
+
+    def render(self, snapshot: Snapshot, *, width: int, height: int) -> Group:
+        """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
+        lost, slow = "  ".join(left_out(snapshot)), claim(slow_bolts(snapshot))
+        rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - bool(lost) - bool(slow))
+        parts = [
+            _line(self.headline, "bold"),
+            *bolt_table(snapshot, rows_max=rows, width=width),
+            *checkpoint_lines(snapshot, width=width),
+            progress_line(snapshot),
+        ]
+        if slow:
+            parts.append(_line(slow, "yellow"))
+        if lost:
+            parts.append(_line(lost, "yellow"))
+        if snapshot.note:
+            parts.append(_line(snapshot.note, "yellow"))
+        if snapshot.target_down_s is not None:
+            parts.append(_line(target_down(snapshot), "bold red"))
+        if snapshot.store_away_s is not None:
+            parts.append(_line(store_away(snapshot), "bold red"))
+        parts += [_line(text, "dim") for text in self._events]
+        return Group(*parts)
 
 
 class LiveView(BaseView):
@@ -38,14 +83,13 @@ class LiveView(BaseView):
     ) -> None:
         super().__init__(clock=clock, logger=logger)
         self._console = console or Console(file=stream, highlight=False)
-        self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
-        self._headline = ""
+        self._screen = Screen()
         self._last: Snapshot | None = None
         self._live: Live | None = None
 
     def start(self, job: str, headline: str) -> None:
         super().start(job, headline)
-        self._headline = headline
+        self._screen.headline = headline
         # Redrawn by update() only: a refresh thread of rich's would race with the caller.
         self._live = Live(
             Text(printable(headline)),
@@ -61,12 +105,10 @@ class LiveView(BaseView):
         self._draw()
 
     def show_event(self, event: FlowEvent) -> None:
-        text = sentence(event)
-        if text:
-            self._events.append(f"{self.now()}  {text}")
+        self._screen.event(self.now(), event)
 
     def show_repeats(self, event: FlowEvent, count: int) -> None:
-        self._events.append(f"{self.now()}  {repeated(event, count)}")
+        self._screen.note(self.now(), repeated(event, count))
 
     def message(self, text: str) -> None:
         # As Text: neither markup nor emoji codes in text of others mean anything.
@@ -83,24 +125,8 @@ class LiveView(BaseView):
 
     def render(self, snapshot: Snapshot) -> Group:
         """Return the whole screen for ``snapshot``."""
-        lost = "  ".join(left_out(snapshot))
-        rows = max(3, self._console.height - _OTHER_LINES - EVENTS_SHOWN - bool(lost))
-        parts = [
-            _line(self._headline, "bold"),
-            *bolt_table(snapshot, rows_max=rows, width=self._console.width),
-            *checkpoint_lines(snapshot, width=self._console.width),
-            progress_line(snapshot),
-        ]
-        if lost:
-            parts.append(_line(lost, "yellow"))
-        if snapshot.note:
-            parts.append(_line(snapshot.note, "yellow"))
-        if snapshot.target_down_s is not None:
-            parts.append(_line(target_down(snapshot), "bold red"))
-        if snapshot.store_away_s is not None:
-            parts.append(_line(store_away(snapshot), "bold red"))
-        parts += [_line(text, "dim") for text in self._events]
-        return Group(*parts)
+        size = self._console.size
+        return self._screen.render(snapshot, width=size.width, height=size.height)
 
     def _draw(self) -> None:
         if self._live is not None and self._last is not None:

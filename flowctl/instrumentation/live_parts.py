@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flowctl.core.events import BoltState
 from flowctl.core.positions import show
 from flowctl.core.records import Position
 from flowctl.instrumentation.numbers import (
@@ -22,75 +22,145 @@ from flowctl.instrumentation.numbers import (
     percent,
     rate,
 )
+from flowctl.instrumentation.pace import Condition, Pace, condition, shares, slow_bolts
 from flowctl.instrumentation.plain import held_up, kill_cost
 from flowctl.instrumentation.snapshot import BoltView, PartitionView, Snapshot
 from flowctl.instrumentation.text import printable
 
-# More do not fit a screen beside the rest; of more than that the most interesting are shown.
-BOLTS_SHOWN_ALL = 16
-BOLTS_SHOWN_BEST = 12
 _NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
 _BAR_CELLS_MAX = 40
-_WIDE = 100  # columns from which on there is room for a longer bar
-_COLOURS = {BoltState.NORMAL: "green", BoltState.SLOW: "yellow", BoltState.BUSY: "red"}
-_COLUMNS = {"in flight": 9, "rtt p50": 7, "acked": 7, "share": 5}  # name: cells that it keeps
+# Columns of the terminal from which on a column of the table is shown.
+_WIDE, _WIDER = 100, 140
+# Cells that a column keeps, so that the table doesn't jump when its numbers grow.
+_CELLS = {
+    "rate": 9,
+    "in flight": 9,
+    "rtt p50": 7,
+    "records": 9,
+    "of all": 6,
+    "window": 6,
+    "service": 7,
+}
+# A healthy run has no colours: one says that somebody might have to look.
+_STYLES: dict[Condition, str] = {
+    "normal": "",
+    "slow": "yellow",
+    "refused": "yellow",
+    "busy": "red",
+    "down": "bold red",
+}
+_BAR_STYLE = "cyan"
 
 
 def bolt_table(snapshot: Snapshot, *, rows_max: int, width: int) -> list[RenderableType]:
-    """Return a row a bolt: state, window, in flight, rtt, acked, share of all acked tuples."""
-    shown = choose(snapshot.bolts, rows_max=rows_max)
-    hidden = [bolt for bolt in snapshot.bolts if bolt not in shown]
+    """Return a row a bolt: how it is doing, its share and rate of late, and what it holds.
+
+    Wider terminals also show what it has done in all, its window, and its service time.
+    """
+    slow = slow_bolts(snapshot)
+    shown = choose(snapshot.bolts, rows_max=rows_max, slow=slow)
+    names = {bolt.name for bolt in shown}
+    hidden = [bolt for bolt in snapshot.bolts if bolt.name not in names]
+    columns = _columns(width)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("bolt", "state", "window"):
+    for name in ("bolt", "state", "share"):
         table.add_column(name, no_wrap=True, min_width=4)
-    for name, cells in _COLUMNS.items():
-        table.add_column(name, no_wrap=True, justify="right", min_width=cells)
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="right", min_width=_CELLS[name])
     table.add_column("", no_wrap=True, overflow="ellipsis")
-    widest = max((bolt.window for bolt in snapshot.bolts), default=1)
+    share = shares(snapshot.bolts)
+    widest = max((each or 0.0 for each in share.values()), default=0.0)
+    room = width - _other_cells(columns)
+    cells = max(_BAR_CELLS_MIN, min(_BAR_CELLS_MAX, room))
     for bolt in shown:
-        table.add_row(*_row(bolt, widest, cells=20 if width >= _WIDE else 10))
-    return [table, _others(hidden)] if hidden else [table]
+        table.add_row(
+            *_row(bolt, slow, share[bolt.name], widest=widest, cells=cells),
+            *(_cell(bolt, name) for name in columns),
+            Text(_note(bolt, slow), style=_STYLES[condition(bolt, slow)]),
+        )
+    return [table, _others(hidden, slow)] if hidden else [table]
 
 
-def choose(bolts: Sequence[BoltView], *, rows_max: int) -> list[BoltView]:
+def _columns(width: int) -> list[str]:
+    columns = ["rate", "in flight", "rtt p50"]
+    if width >= _WIDE:
+        columns += ["records", "of all"]
+    if width >= _WIDER:
+        columns += ["service", "window"]
+    return columns
+
+
+def _other_cells(columns: Sequence[str]) -> int:
+    """What a row takes beside its bar: numbers and gaps, the name, the state, share and note."""
+    return sum(_CELLS[name] + 2 for name in columns) + 34
+
+
+def choose(
+    bolts: Sequence[BoltView], *, rows_max: int, slow: Mapping[str, Pace] = MappingProxyType({})
+) -> list[BoltView]:
     """Return the bolts to show, in their order: all, or those in trouble and then the busiest."""
-    limit = rows_max if len(bolts) <= BOLTS_SHOWN_ALL else min(rows_max, BOLTS_SHOWN_BEST)
-    if len(bolts) <= limit:
+    if len(bolts) <= rows_max:
         return list(bolts)
-    ranked = sorted(bolts, key=lambda b: (b.up, _calm(b), -b.moved_away, -b.in_flight))
-    best = {bolt.name for bolt in ranked[: max(1, limit - 1)]}
+    trouble = ("down", "busy", "refused", "slow", "normal")
+    ranked = sorted(
+        bolts,
+        key=lambda b: (trouble.index(condition(b, slow)), -b.moved_away, -b.in_flight),
+    )
+    best = {bolt.name for bolt in ranked[: max(1, rows_max - 1)]}
     return [bolt for bolt in bolts if bolt.name in best]
 
 
-def _calm(bolt: BoltView) -> int:
-    return [BoltState.BUSY, BoltState.SLOW, BoltState.NORMAL].index(bolt.state)
-
-
-def _row(bolt: BoltView, widest: int, *, cells: int) -> list[RenderableType]:
-    colour = _COLOURS[bolt.state] if bolt.up else "red"
-    window = f"{bar(bolt.window, widest, cells):<{cells}} {bolt.window:>3}"
-    moved = f"{count(bolt.moved_away)} moved away" if bolt.moved_away else ""
+def _row(
+    bolt: BoltView,
+    slow: Mapping[str, Pace],
+    share: float | None,
+    *,
+    widest: float,
+    cells: int,
+) -> list[RenderableType]:
+    how = condition(bolt, slow)
+    # The number has a cell for each of "100 %"; below ten it keeps a digit.
+    number = percent(share, digits=1 if share is not None and share < 0.0995 else 0)
+    drawn = Text(f"{bar(share or 0.0, widest, cells):<{cells}}", style=_STYLES[how] or _BAR_STYLE)
     return [
         Text(printable(bolt.name)),  # a str would be read as markup
-        Text(bolt.state.value if bolt.up else "down", style=colour),
-        Text(window, style=colour),
-        count(bolt.in_flight),
-        duration(bolt.ack_rtt_p50_s),
-        count(bolt.acked),
-        percent(bolt.share),
-        Text(moved),
+        Text(how, style=_STYLES[how]),
+        drawn.append(f" {number:>5}", style=_STYLES[how] or "default"),
     ]
 
 
-def _others(hidden: Sequence[BoltView]) -> Text:
-    states = Counter(bolt.state.value if bolt.up else "down" for bolt in hidden)
-    listed = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
-    windows = [bolt.window for bolt in hidden]
-    acked = count(sum(bolt.acked for bolt in hidden))
-    text = (
-        f"and {len(hidden)} more: {listed}; windows {min(windows)} to {max(windows)}; {acked} acked"
-    )
+def _cell(bolt: BoltView, column: str) -> str:
+    match column:
+        case "rate":
+            return rate(bolt.records_per_s)
+        case "in flight":
+            return count(bolt.in_flight)
+        case "rtt p50":
+            return duration(bolt.ack_rtt_p50_s)
+        case "records":
+            return count(bolt.records_acked)
+        case "of all":
+            return percent(bolt.share, digits=1)
+        case "service":
+            return duration(bolt.service_p50_s)
+        case _:
+            return count(bolt.window)
+
+
+def _note(bolt: BoltView, slow: Mapping[str, Pace]) -> str:
+    facts = [slow[bolt.name].text] if bolt.name in slow and bolt.up else []
+    if bolt.moved_away:
+        facts.append(f"{count(bolt.moved_away)} moved away")
+    return ", ".join(facts)
+
+
+def _others(hidden: Sequence[BoltView], slow: Mapping[str, Pace]) -> Text:
+    found = Counter(condition(bolt, slow) for bolt in hidden)
+    listed = ", ".join(f"{n} {state}" for state, n in sorted(found.items()))
+    lately = rate(sum(bolt.records_per_s for bolt in hidden))
+    records = count(sum(bolt.records_acked for bolt in hidden))
+    text = f"and {len(hidden)} more: {listed}; {lately}; {records} records"
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 

@@ -26,10 +26,11 @@ def get_logger() -> EventLogger:
     return cast("EventLogger", StdlibLogger(logging.getLogger(LOGGER)))
 
 
-def configure(level: str = "WARNING", *, flow_events: bool = True) -> None:
+def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool = False) -> None:
     """Configure structlog for a program of ours: ``timestamp level event key=value`` on stderr.
 
-    ``flow_events=False`` leaves out the events of the core and the run, for when a view shows them.
+    ``as_json``: one JSON object a line instead, in ASCII.  ``flow_events=False`` leaves out the
+    events of the core and the run, for when a view shows them.
     """
     processors: list[Any] = [structlog.contextvars.merge_contextvars]
     if not flow_events:
@@ -40,12 +41,19 @@ def configure(level: str = "WARNING", *, flow_events: bool = True) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(
-                key_order=["timestamp", "level", "event"], sort_keys=True
-            ),
+            _renderer(as_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
+    )
+
+
+def _renderer(as_json: bool) -> Any:
+    if as_json:
+        # A value that JSON has no form for is shown, not an error in the middle of a run.
+        return structlog.processors.JSONRenderer(sort_keys=True, default=repr)
+    return structlog.processors.KeyValueRenderer(
+        key_order=["timestamp", "level", "event"], sort_keys=True
     )
 
 

@@ -14,6 +14,7 @@ from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
+from flowctl.instrumentation.pace import claim, condition, slow_bolts, target_holds_back
 from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
 
@@ -29,6 +30,13 @@ _WAITS: dict[HeldUpBy, str] = {
     "no_input": "for input",
 }
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
+
+# What routine events are called when they are counted: a noun, and what follows it.
+_ROUTINE: dict[str, tuple[str, str]] = {
+    "state_changed": ("change", " between NORMAL and SLOW"),
+    "tuple_moved": ("tuple", " sent again"),
+    "tuple_hedged": ("tuple", " run twice"),
+}
 
 _ALWAYS = (
     ev.BoltRemoved,
@@ -74,6 +82,8 @@ class PlainView(BaseView):
             self._next_line_s = now_s + LINE_EVERY_S
             self._show_left_out()
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
+            if slow := claim(slow_bolts(snapshot)):
+                self._write(f"{self.now()}  {slow}")
             if snapshot.target_down_s is not None:
                 self._write(f"{self.now()}  {target_down(snapshot)}")
 
@@ -82,7 +92,7 @@ class PlainView(BaseView):
         if not text:
             return
         if not isinstance(event, _ALWAYS):
-            if self._events_shown >= EVENTS_PER_LINE or _is_routine(event):
+            if self._events_shown >= EVENTS_PER_LINE or is_routine(event):
                 self._left_out[name_of(event)] += 1
                 return
             self._events_shown += 1
@@ -111,7 +121,7 @@ class PlainView(BaseView):
 
     def _show_left_out(self) -> None:
         if self._left_out:
-            parts = [f"{count(n)} {name}" for name, n in sorted(self._left_out.items())]
+            parts = [_counted(name, n) for name, n in sorted(self._left_out.items())]
             self._write(f"{self.now()}  and more: {', '.join(parts)}")
         self._left_out.clear()
         self._events_shown = 0
@@ -124,10 +134,22 @@ class PlainView(BaseView):
         print(text, file=self._stream, flush=True)
 
 
-def _is_routine(event: ev.FlowEvent) -> bool:
-    """Windows breathe: bolts go between NORMAL and SLOW all the time."""
-    busy = ev.BoltState.BUSY
-    return isinstance(event, ev.StateChanged) and busy not in (event.before, event.after)
+def is_routine(event: ev.FlowEvent) -> bool:
+    """Whether a healthy run has many like ``event``: they are counted, not shown one by one.
+
+    Bolts go between NORMAL and SLOW all the time, and at the end of the input idle bolts take
+    over what others hold.
+    """
+    if isinstance(event, ev.StateChanged):
+        return ev.BoltState.BUSY not in (event.before, event.after)
+    return isinstance(event, ev.TupleMoved | ev.TupleHedged)
+
+
+def _counted(name: str, number: int) -> str:
+    noun = _ROUTINE.get(name)
+    if noun is None:
+        return f"{count(number)} {name}"
+    return counted(number, noun[0]) + noun[1]
 
 
 def line(snapshot: Snapshot) -> str:
@@ -159,10 +181,23 @@ def left_out(snapshot: Snapshot) -> list[str]:
 
 
 def held_up(snapshot: Snapshot) -> str:
-    """Return what holds up the spout, "" if not much does: where to look when it is slow."""
+    """Return what holds up the spout, "" if not much does: where to look when it is slow.
+
+    Windows are full too while the target is down or full; then it is the target that is named.
+    """
+    if snapshot.target_down_s is not None:
+        return "waits for the target, which is down"
     if snapshot.held_up_share < _HELD_UP_SHARE_MIN:
         return ""
+    if snapshot.held_up_by == "backpressure" and target_holds_back(snapshot):
+        return f"waits {percent(snapshot.held_up_share)} for the target{_cap(snapshot)}"
     return f"waits {percent(snapshot.held_up_share)} {_WAITS[snapshot.held_up_by]}"
+
+
+def _cap(snapshot: Snapshot) -> str:
+    if snapshot.sink_cap is None:
+        return ", which refuses"
+    return f" (at most {counted(snapshot.sink_cap, 'tuple')} in flight)"
 
 
 def kill_cost(snapshot: Snapshot) -> str:
@@ -193,7 +228,8 @@ def store_away(snapshot: Snapshot) -> str:
 
 
 def _bolts(snapshot: Snapshot) -> str:
-    states = Counter(bolt.state.value if bolt.up else "down" for bolt in snapshot.bolts)
-    listed = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+    slow = slow_bolts(snapshot)
+    found = Counter(condition(bolt, slow) for bolt in snapshot.bolts)
+    listed = ", ".join(f"{n} {how}" for how, n in sorted(found.items()))
     in_flight = sum(bolt.in_flight for bolt in snapshot.bolts)
     return f"bolts {listed or 'none yet'}  in flight {count(in_flight)}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -51,10 +53,12 @@ class RunEvents:
         self._now = now
         self._logger = logger or get_logger()
         self._next_s = clock() + PROGRESS_EVERY_S
+        self._started_at = ""
 
     def started(self) -> None:
         """The run begins."""
         self._next_s = self._clock() + PROGRESS_EVERY_S
+        self._started_at = self._at()
         self._log(
             logging.INFO,
             "run_started",
@@ -86,8 +90,18 @@ class RunEvents:
             tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
         )
 
-    def finished(self, report: Report) -> None:
-        """The run is over, or could not begin; with all counts of the report."""
+    def finished(self, report: Report) -> Report:
+        """The run is over, or could not begin; with all counts of the report.
+
+        Return the report with when it began and ended, flowctl's version and the settings.
+        """
+        report = msgspec.structs.replace(
+            report,
+            started_at=self._started_at,
+            ended_at=self._at(),
+            versions=_versions(),
+            settings=changed_settings(self._settings),
+        )
         names = [field.name for field in msgspec.structs.fields(Report) if field.type is int]
         self._log(
             _LEVELS[report.outcome],
@@ -95,13 +109,23 @@ class RunEvents:
             outcome=report.outcome,
             error=report.error,
             elapsed_s=report.elapsed_s,
+            records_per_s=report.records_per_s,
             resumed=report.resumed,
             **{name: getattr(report, name) for name in names},
         )
+        return report
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
-        at = self._now().isoformat(timespec="milliseconds")
-        self._logger.log(level, event, job=self._job, at=at, **fields)
+        self._logger.log(level, event, job=self._job, at=self._at(), **fields)
+
+    def _at(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
+
+
+def _versions() -> dict[str, str]:
+    pyspark = sys.modules.get("pyspark")  # a run without Spark has not loaded it
+    spark = {"pyspark": str(pyspark.__version__)} if pyspark is not None else {}
+    return {"flowctl": flowctl.__version__, "python": platform.python_version(), **spark}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -13,7 +13,7 @@ from flowctl.core.records import AckedRange, Position
 class BoltView(msgspec.Struct, frozen=True, kw_only=True):
     """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked records, 0…1.
 
-    Counts go on over restarts of the bolt.
+    Counts go on over restarts of the bolt.  ``records_per_s`` is that of the last few seconds.
     """
 
     name: str
@@ -27,6 +27,8 @@ class BoltView(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     records_acked: int = 0
     moved_away: int = 0  # tuples it held that went to others
+    records_per_s: float = 0.0
+    refused: bool = False  # the target refused it, and it rests
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
     target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
     target_down_reason: str = ""  # the newest failure meanwhile
+    sink_cap: int | None = None  # the most tuples in flight for the target's sake
     records_rejected: int = 0
     records_dead_lettered: int = 0
     records_left_out: int = 0
@@ -144,6 +147,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters_hint: str = ""  # the command that shows them; "": there is none
     records_kept_nowhere: int = 0  # rejected without a dead letter
     letters_open: int = 0  # of all runs: neither dropped nor processed again
+    records_per_s: float = 0.0  # acked by this run, over its whole time
+    started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
+    ended_at: str = ""
+    versions: dict[str, str] = {}  # of flowctl, Python, and Spark where it was used
+    settings: dict[str, Any] = {}  # those that differ from the defaults, without secrets
 
     @property
     def letters_of_earlier_runs(self) -> int:

@@ -6,11 +6,17 @@ import logging
 from typing import Any
 
 LOGGER = "flowctl"
+# Attributes of every record: ``extra`` must not replace them, so such a field gets a "_" behind it.
+_TAKEN = {*vars(logging.makeLogRecord({})), "message", "asctime", "event"}
 logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 
 
 class StdlibLogger:
-    """structlog's calling style over a standard logger, without structlog's global set-up."""
+    """structlog's calling style over a standard logger, without structlog's global set-up.
+
+    The event's name and fields are in the message, and are attributes of the record (``extra``),
+    so that a handler that writes JSON has them apart.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -18,4 +24,5 @@ class StdlibLogger:
     def log(self, level: int, event: str, /, **fields: Any) -> None:
         if self._logger.isEnabledFor(level):
             text = " ".join(f"{key}={value!r}" for key, value in fields.items())
-            self._logger.log(level, "%s %s", event, text)
+            extra = {f"{key}_" if key in _TAKEN else key: value for key, value in fields.items()}
+            self._logger.log(level, "%s %s", event, text, extra={"event": event, **extra})

@@ -70,7 +70,7 @@ class Launch:
         except BaseException as error:
             if self._run is None:
                 no_run = report_of_no_run(self._plan.job, error)
-                RunEvents(self._plan.job, self._plan.settings).finished(no_run)
+                no_run = RunEvents(self._plan.job, self._plan.settings).finished(no_run)
                 self._write(no_run)
             raise
         self._write(ending.report)

@@ -11,8 +11,9 @@ import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import BoltState
+from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.core.state import Liveness
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
     BoltView,
@@ -23,6 +24,7 @@ from flowctl.instrumentation.snapshot import (
     Waits,
 )
 from flowctl.ports import FlowProducer, MeasuredProducer
+from flowctl.runtime.bolt_rates import BoltRates
 from flowctl.runtime.control import RunControl
 
 Phase = Literal["starting", "running", "draining", "stopping"]
@@ -46,11 +48,18 @@ class Meter:
         self._waits: deque[tuple[float, Waits]] = deque()
         self._read_before = 0  # of the source, by earlier runs
         self._gone: dict[str, BoltView] = {}  # bolts that were here, as last seen
+        self._bolt_rates = BoltRates()
+        self._sink_cap: int | None = None
 
     def begin(self) -> None:
         """The producer is open and nothing is read yet: from here on progress counts."""
         if isinstance(self._producer, MeasuredProducer):
             self._read_before = self._producer.progress().done
+
+    def take(self, event: FlowEvent) -> None:
+        """Remember what ``event`` says of the run's state."""
+        if isinstance(event, SinkCapChanged):
+            self._sink_cap = event.after
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return how the run stands now; holds the lock for O(bolts + ranges)."""
@@ -79,7 +88,8 @@ class Meter:
             job=self._job,
             elapsed_s=now_s - self._began_s,
             phase=phase,
-            bolts=bolts,
+            bolts=self._bolt_rates.added(bolts, now_s),
+            sink_cap=self._sink_cap,
             partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
             records_per_s=rate,
@@ -172,6 +182,7 @@ class Meter:
             outcome=outcome,
             error=without_secrets(str(error)) if error is not None else None,
             elapsed_s=last.elapsed_s,
+            records_per_s=counters.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0,
             resumed=bool(self._restored.partitions),
             resumed_records=self._control.records_before,
             records_acked=counters.records_acked,
@@ -227,6 +238,7 @@ def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:
         records_acked=consumer.records_acked,
         share=consumer.records_acked / acked if acked else 0.0,
         moved_away=consumer.moved_away,
+        refused=consumer.liveness is Liveness.RESTING,
     )
 
 
@@ -237,5 +249,7 @@ def _as_gone(view: BoltView, acked: int) -> BoltView:
         up=False,
         window=0,
         in_flight=0,
+        records_per_s=0.0,
+        refused=False,
         share=view.records_acked / acked if acked else 0.0,
     )

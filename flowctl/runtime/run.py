@@ -116,7 +116,7 @@ class Run:
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
         report = self._plan.extend(self._losses.completed(report))
-        self._run_events.finished(report)
+        report = self._run_events.finished(report)
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -226,6 +226,7 @@ class Run:
             while self._sender.events:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
+                meter.take(event)
                 self._view.event(event)
         snapshot = meter.snapshot(self._phase(), self._notices.note())
         self._view.update(snapshot)

@@ -1,15 +1,19 @@
-"""Windows over time: as rows of text for snapshots, as SVG for people."""
+"""A run over time: windows as rows of text for snapshots; speeds and shares as SVG for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
+from typing import TypeAlias
 
 from flowctl.simulation.engine import Outcome, windows_of
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH, _PANEL, _LEFT, _TOP, _GAP = 900, 170, 60, 50, 50  # pixels; a screen's width is enough
+_WINDOWS_FLAT = 3  # so few different sizes are steps at the start: nothing to see
+# A time [s] and a value for each bolt.
+_Curve: TypeAlias = Sequence[tuple[float, Sequence[float]]]
 _SMOOTHED = 4  # samples for one speed: tuples are few in a hundredth of a run
 
 
@@ -34,12 +38,20 @@ def _thin(values: Sequence[float], columns: int) -> list[float]:
 
 
 def svg(outcome: Outcome) -> str:
-    """Three panels: each bolt's window, what it acked a second, and the capacity in use."""
+    """Each bolt's speed, its share, and the capacity in use; its window too, if windows moved."""
     end_s = outcome.curve[-1][0] or 1.0
-    most = max(max(windows) for _, windows in outcome.curve)
     rates = _rates(outcome)
-    fastest = max((max(speeds) for _, speeds in rates), default=0.0) or 1.0
-    height = _TOP + 3 * _PANEL + 3 * _GAP
+    shares = _shares(rates)
+    steps = len(outcome.in_use)
+    use = [((step + 0.5) * end_s / steps, (share,)) for step, share in enumerate(outcome.in_use)]
+    panels: list[tuple[str, _Curve]] = [
+        ("speed: acked [tuples/s], a line for each bolt", rates),
+        ("share: part of all that was acked [%]", shares),
+        ("capacity in use", use),
+    ]
+    if len({window for _, windows in outcome.curve for window in windows}) > _WINDOWS_FLAT:
+        panels.append(("window [tuples]", outcome.curve))
+    height = _TOP + len(panels) * (_PANEL + _GAP)
     title = (
         f"{outcome.scenario} · {outcome.policy} · seed {outcome.seed}"
         f" · E {outcome.efficiency:.3f} · {outcome.makespan_s:.1f} s"
@@ -49,24 +61,27 @@ def svg(outcome: Outcome) -> str:
         ' font-family="sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="25" font-size="16">{escape(title)}</text>',
-        *_frame(_TOP, end_s, "window [tuples]", most),
-        *_lines(_TOP, outcome.curve, end_s, most),
     ]
-    below = _TOP + _PANEL + _GAP
-    parts += _frame(below, end_s, "acked [tuples/s], a line for each bolt", fastest)
-    parts += _lines(below, rates, end_s, fastest)
-    below += _PANEL + _GAP
-    parts += _frame(below, end_s, "capacity in use", 1.0)
-    steps = len(outcome.in_use)
-    use = [((step + 0.5) / steps, share) for step, share in enumerate(outcome.in_use)]
-    parts += [_line(below, use, "#333", "in use"), "</svg>", ""]
-    return "\n".join(parts)
+    for number, (label, curve) in enumerate(panels):
+        top = _TOP + number * (_PANEL + _GAP)
+        most = 1.0 if curve is use else max((max(v) for _, v in curve), default=0.0) or 1.0
+        parts += [*_frame(top, end_s, label, most), *_lines(top, curve, end_s, most)]
+    return "\n".join([*parts, "</svg>", ""])
 
 
-def _rates(outcome: Outcome) -> list[tuple[float, tuple[float, ...]]]:
+def _shares(rates: _Curve) -> _Curve:
+    """What part of all that was acked each bolt acked, over time [%]."""
+    return [
+        (at_s, tuple(100 * speed / total for speed in speeds))
+        for at_s, speeds in rates
+        if (total := sum(speeds))
+    ]
+
+
+def _rates(outcome: Outcome) -> _Curve:
     """Tuples that each bolt acked in a second, over time."""
     samples = [(at_s, acked) for (at_s, _), acked in zip(outcome.curve, outcome.acked, strict=True)]
-    rates = []
+    rates: list[tuple[float, Sequence[float]]] = []
     for (from_s, before), (until_s, after) in pairwise(samples[::_SMOOTHED]):
         spent_s = until_s - from_s
         speeds = tuple((b - a) / spent_s for a, b in zip(before, after, strict=True))
@@ -74,15 +89,14 @@ def _rates(outcome: Outcome) -> list[tuple[float, tuple[float, ...]]]:
     return rates
 
 
-def _lines(
-    top: float, curve: Sequence[tuple[float, Sequence[float]]], end_s: float, most: float
-) -> list[str]:
+def _lines(top: float, curve: _Curve, end_s: float, most: float) -> list[str]:
     """One line a bolt, each in a colour of its own."""
     bolts = len(curve[0][1]) if curve else 0
     lines = []
     for bolt in range(bolts):
         points = [(at_s / end_s, values[bolt] / most) for at_s, values in curve]
-        lines.append(_line(top, points, f"hsl({360 * bolt // bolts},65%,45%)", f"b{bolt + 1}"))
+        colour = f"hsl({360 * bolt // bolts},65%,45%)" if bolts > 1 else "#333"
+        lines.append(_line(top, points, colour, f"b{bolt + 1}"))
     return lines
 
 

@@ -15,6 +15,8 @@ from flowctl.simulation.scenario import Gate
 from flowctl.simulation.sweep import Job, jobs_of, run_job, run_jobs
 from tests.simulation.simulation_runs import run
 
+_STEP = Path(__file__).parents[2] / "docs" / "images" / "step.svg"
+
 
 def test_the_report_is_the_same_every_time(tmp_path: Path) -> None:
     paths = [tmp_path / "report.md", tmp_path / "again.md"]
@@ -95,7 +97,18 @@ def test_wrong_words_are_refused(
 def test_the_picture_is_written(tmp_path: Path) -> None:
     path = tmp_path / "drain.svg"
     assert main(["simulate", "drain", "--seeds", "1", "--jobs", "1", "--plot", str(path)]) == 0
-    assert path.read_text(encoding="utf-8").startswith("<svg")
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<svg")
+    panels = [text.index(label) for label in ("speed: acked", "share: part", "capacity in use")]
+    assert panels == sorted(panels), "what each bolt does and gets comes first"
+
+
+def test_windows_are_drawn_where_they_move(tmp_path: Path) -> None:
+    path = tmp_path / "drain.svg"
+    command = ["simulate", "drain", "--policy", "aiad", "--seeds", "1", "--jobs", "1"]
+    assert main([*command, "--plot", str(path)]) == 0
+    assert "window [tuples]" in path.read_text(encoding="utf-8")
+    assert "window [tuples]" not in _STEP.read_text(encoding="utf-8")
 
 
 def test_a_gate_takes_the_worst_seed_or_the_mean() -> None:

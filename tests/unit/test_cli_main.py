@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -130,12 +131,34 @@ def test_the_log_level_on_either_side_of_the_command(
     assert "event='bolt_removed'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "level", "is_told"),
+    [
+        (["--log", "json", "raise", "0"], logging.INFO, True),
+        (["raise", "0", "--log", "json"], logging.INFO, True),
+        (["raise", "0", "--log", "json"], logging.DEBUG, False),
+        (["raise", "0", "--log-level", "debug", "--log", "json"], logging.DEBUG, True),
+        (["--log", "json", "raise", "0", "--log-level", "error"], logging.WARNING, False),
+    ],
+)
+def test_the_log_as_json(
+    arguments: list[str], level: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli_main.main(arguments) == 0
+    structlog.get_logger().log(level, "bolt_removed", bolt="b1", odd=object, text="é\n")
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["event"], each["bolt"], each["text"]) for each in told] == (
+        [("bolt_removed", "b1", "é\n")] if is_told else []
+    )
+
+
 @pytest.mark.parametrize("name", [*cli_main.COMMANDS, "checkpoint list", "dlq show"])
 def test_every_command_takes_a_log_level(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # a command is one object, however often it is asked for
         assert cli_main.main([*name.split(), "--help"]) == 0
         assert capsys.readouterr().out.count("--log-level") == 1
     assert cli_main.main([*name.split(), "--log-level", "loud"]) == 2
+    assert cli_main.main([*name.split(), "--log", "xml"]) == 2
 
 
 def test_without_a_log_level_behind_the_command_the_one_before_it_stands(

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import structlog
 import flowctl
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
+from flowctl.core.records import Batch
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.logging import configure
 from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents, changed_settings
@@ -25,6 +27,7 @@ from tests.runtime_parts import ListProducer, Witness
 from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
 
 AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=UTC)
+AT_TEXT = "2026-11-22T03:04:05.678+00:00"
 
 
 @pytest.mark.req("S121")
@@ -37,9 +40,13 @@ def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
         for _ in range(int(PROGRESS_EVERY_S * 4 * 2)):  # twice the interval, four a second
             time.now_s += 0.25
             told.look(SNAPSHOT)
-        told.finished(REPORT)
+        time.now_s += 1.0
+        report = told.finished(REPORT)
+    assert (report.started_at, report.ended_at) == (AT_TEXT, AT_TEXT)
+    assert report.versions["flowctl"] == flowctl.__version__
+    assert report.settings == logs[0]["settings"]
     assert [log["event"] for log in logs] == ["run_started", "progress", "progress", "run_finished"]
-    assert {(log["job"], log["at"]) for log in logs} == {("j", "2026-11-22T03:04:05.678+00:00")}
+    assert {(log["job"], log["at"]) for log in logs} == {("j", AT_TEXT)}
     began, progress, _, ended = logs
     assert began["version"] == flowctl.__version__
     assert (began["host"], began["pid"]) == (socket.gethostname(), os.getpid())
@@ -66,6 +73,27 @@ def test_settings_are_told_as_far_as_they_differ_and_without_secrets() -> None:
     settings = Settings().with_overrides({"listen.advertise": "redis://u:hush@host"})
     assert "hush" not in str(changed_settings(settings))
     assert list(changed_settings(settings)) == ["listen.advertise"]
+
+
+def test_the_report_in_a_file_says_when_with_what_and_how_fast(tmp_path: Path) -> None:
+    def load(batch: Batch) -> None:
+        batch.reject(0)
+
+    spout = FlowControlSpout(
+        name="j",
+        producer=[1, 2, 3],
+        bolts=LocalBolts(load, count=1),
+        settings=Settings().with_overrides({"tuple.records_max": 1}),
+    )
+    spout.run(view="off", report_path=tmp_path / "report.json")
+    told = json.loads((tmp_path / "report.json").read_text())
+    began, ended = (datetime.fromisoformat(told[key]) for key in ("started_at", "ended_at"))
+    assert abs((ended - began).total_seconds() - told["elapsed_s"]) < 5
+    assert told["records_per_s"] == pytest.approx(3 / told["elapsed_s"], rel=0.5)
+    assert told["versions"].keys() >= {"flowctl", "python"}
+    assert told["settings"] == {"tuple.records_max": 1}
+    lost = ("records_rejected", "records_dead_lettered", "records_left_out")
+    assert [told[key] for key in lost] == [3, 0, 0]
 
 
 class Broken(ListProducer):

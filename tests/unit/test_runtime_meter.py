@@ -9,6 +9,7 @@ import pytest
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
+from flowctl.core.events import SinkCapChanged
 from flowctl.core.records import Ack, Checkpoint, Emission, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
@@ -115,6 +116,18 @@ def test_without_selective_acks_a_kill_would_run_more():
     assert [(r.first, r.last, r.records) for r in snapshot.partitions[0].acked_above] == [
         (3, 16, 14)
     ]
+
+
+def test_a_snapshot_has_each_bolts_rate_and_the_cap_for_the_target():
+    stand = Stand()
+    stand.meter.snapshot("running", "")
+    stand.ack(*[e for e in stand.emit() if e.bolt == "a"])
+    stand.clock.advance(2.0)
+    stand.meter.take(SinkCapChanged(at_s=0.0, before=None, after=3, reason="it is full"))
+    snapshot = stand.meter.snapshot("running", "")
+    assert [bolt.records_per_s for bolt in snapshot.bolts] == [4.0, 0.0]
+    assert snapshot.sink_cap == 3
+    assert stand.meter.report("finished", None, 0).records_per_s == 4.0
 
 
 def test_kill_reruns_is_honest_while_the_store_is_away():

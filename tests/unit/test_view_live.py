@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from flowctl.core.events import BoltState, StateChanged, TupleExpired
+from flowctl.core.events import BoltState, StateChanged, TupleExpired, TupleHedged, TupleMoved
 from flowctl.core.records import AckedRange
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.live_parts import bar_parts, choose
@@ -27,6 +27,8 @@ def bolt(number: int, **changes: object) -> BoltView:
         service_p50_s=0.02,
         acked=1904,
         share=0.09,
+        records_acked=19_040,
+        records_per_s=400.0,
     )
     return msgspec.structs.replace(view, **changes)
 
@@ -38,8 +40,9 @@ def snapshot(**changes: object) -> Snapshot:
         phase="running",
         bolts=(
             bolt(1),
-            bolt(2, state=BoltState.SLOW, window=9),
+            bolt(2, window=9, records_per_s=40.0),
             bolt(3, state=BoltState.BUSY, window=2, in_flight=2, ack_rtt_p50_s=0.41, moved_away=3),
+            bolt(4),
         ),
         partitions=(
             PartitionView(
@@ -81,7 +84,8 @@ def test_the_facts_are_on_screen(width: int) -> None:
     text = screen(shot, width=width)
     for fact in (
         "access-logs · 3 bolts",
-        "NORMAL", "SLOW", "BUSY", "410 ms", "1 904", "9 %", "3 moved away",
+        "normal", "slow", "busy", "410 ms", "400/s", "40/s", "32 %", "3.2 %",
+        "10x slower", "3 moved away", "b2 is 10x slower and gets 3.2 % (an equal share: 25.0 %)",
         "5 702 saved", "2 holes",
         "a kill now would run 12 records again (cumulative only: 39)",
         "records 142 000", "71 %", "4 210/s", "ETA 0:14", "waits 90 % for windows",
@@ -134,10 +138,49 @@ def test_many_bolts_show_those_in_trouble_and_a_summary() -> None:
         bolt(n, state=BoltState.BUSY if n == 50 else BoltState.NORMAL, up=n != 60)
         for n in range(1, 65)
     )
-    shown = [view.name for view in choose(bolts, rows_max=30)]
-    assert {"b50", "b60"} <= set(shown) and len(shown) <= 12
+    shown = [view.name for view in choose(bolts, rows_max=12)]
+    assert {"b50", "b60"} <= set(shown) and len(shown) == 11
     text = screen(snapshot(bolts=bolts))
-    assert f"and {64 - len(shown)} more: {64 - len(shown)} NORMAL" in text
+    left = 64 - sum(f"\nb{n} " in text for n in range(1, 65))
+    assert left < 50, "the screen's height is used"
+    assert f"and {left} more: {left} normal" in text
+
+
+def test_wide_terminals_show_more_and_longer_bars() -> None:
+    def head(width: int) -> list[str]:
+        return screen(snapshot(), width=width).splitlines()[1].split()
+
+    assert set(head(80)) < set(head(108)) < set(head(160))
+    bars = [max(len(row.split()[2]) for row in screen(snapshot(), width=w).splitlines()
+                if row.startswith("b1 ")) for w in (80, 108, 160)]  # fmt: skip
+    assert bars[0] < bars[1] < bars[2]
+
+
+def test_a_healthy_run_has_no_colour_of_alarm() -> None:
+    """Single late round trips, moves and copies at the end are part of it."""
+    bolts = tuple(bolt(n, state=BoltState.SLOW, moved_away=1) for n in range(1, 5))
+    styles = colours(snapshot(bolts=bolts, phase="draining"))
+    assert not styles & {"yellow", "red"}
+    assert "yellow" in colours(snapshot(held_up_by="backpressure", held_up_share=0.9))
+    assert "red" in colours(snapshot(bolts=(bolt(1, up=False),)))
+
+
+def colours(shot: Snapshot) -> set[str]:
+    console = Console(width=100, height=40, file=io.StringIO())
+    group = LiveView(console=console).render(shot)
+    segments = [part for line in console.render_lines(group) for part in line]
+    return {s.style.color.name for s in segments if s.style is not None and s.style.color}
+
+
+def test_moves_and_late_round_trips_are_no_news() -> None:
+    events = (
+        TupleMoved(at_s=5.0, tuple_id=1, bolt="b1", moved_from="b2", attempt=2),
+        TupleHedged(at_s=5.0, tuple_id=1, bolt="b1", slow_bolt="b2", attempt=2),
+        StateChanged(
+            at_s=5.0, bolt="b3", before=BoltState.NORMAL, after=BoltState.SLOW, reason="overdue"
+        ),
+    )
+    assert screen(snapshot(), events=events) == screen(snapshot())
 
 
 def test_a_short_terminal_still_shows_progress() -> None:
@@ -151,13 +194,13 @@ def test_events_give_their_reasons() -> None:
         snapshot(),
         events=(
             StateChanged(
-                at_s=5.0, bolt="b3", before=BoltState.NORMAL, after=BoltState.SLOW,
+                at_s=5.0, bolt="b3", before=BoltState.NORMAL, after=BoltState.BUSY,
                 reason="rtt", ack_rtt_s=0.41, threshold_s=0.12,
             ),
             TupleExpired(at_s=5.5, bolt="b3", tuple_id=5703, attempt=1, rto_s=1.0),
         ),
     )  # fmt: skip
-    assert "b3  rtt 410 ms > 120 ms  NORMAL → SLOW" in text
+    assert "b3  rtt 410 ms > 120 ms  NORMAL → BUSY" in text
     assert "b3  tuple 5703 expired: no ack within 1.0 s" in text
 
 

@@ -18,6 +18,7 @@ from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
 from flowctl.instrumentation.plain import line as plain_line
 from flowctl.instrumentation.snapshot import BoltView, HeldUpBy, Report, Snapshot, Waits
+from flowctl.instrumentation.stdlib import StdlibLogger
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
 
@@ -62,7 +63,7 @@ def test_one_line_every_few_seconds(out: io.StringIO) -> None:
     lines = out.getvalue().splitlines()
     assert lines[0] == "j · 1 bolt"
     assert len(lines) == 1 + 3
-    for fact in ("records 42 000", "21 %", "8 400/s", "ETA 0:19", "1 NORMAL", "in flight 3"):
+    for fact in ("records 42 000", "21 %", "8 400/s", "ETA 0:19", "1 normal", "in flight 3"):
         assert fact in lines[1]
     assert "a kill now would run 1 200 records again (cumulative only: 2 400)" in lines[1]
 
@@ -80,6 +81,36 @@ def test_events_are_rate_limited_but_a_lost_bolt_is_always_shown(out: io.StringI
     assert f"and more: {50 - EVENTS_PER_LINE} tuple_expired" in text
     assert "b1  lost: worker died; 2 tuples to other bolts" in text
     assert "b1  back" in text
+
+
+def test_what_a_healthy_run_has_many_of_is_counted_not_shown_one_by_one(out: io.StringIO) -> None:
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    normal, slow = ev.BoltState.NORMAL, ev.BoltState.SLOW
+    for n in range(3):
+        view.event(ev.StateChanged(at_s=1.0, bolt="b1", before=normal, after=slow, reason="rtt"))
+        view.event(ev.TupleMoved(at_s=1.0, tuple_id=n, bolt="b1", moved_from="b2", attempt=2))
+    view.event(ev.TupleHedged(at_s=1.0, tuple_id=9, bolt="b1", slow_bolt="b2", attempt=2))
+    view.stop(REPORT)
+    assert out.getvalue().splitlines()[1] == (
+        "0:00.0  and more: 3 changes between NORMAL and SLOW, 1 tuple run twice, "
+        "3 tuples sent again"
+    )
+    assert "sent again to" not in out.getvalue()
+
+
+def test_the_line_names_the_slow_bolt_and_what_it_gets(out: io.StringIO) -> None:
+    bolts = tuple(
+        msgspec.structs.replace(BOLT, name=f"b{n}", records_per_s=10.0 if n == 2 else 100.0)
+        for n in range(1, 5)
+    )
+    view = PlainView(out, clock=Time())
+    view.start("j", "j")
+    view.update(
+        msgspec.structs.replace(SNAPSHOT, bolts=bolts, held_up_by="backpressure", held_up_share=0.9)
+    )
+    assert "bolts 3 normal, 1 slow" in out.getvalue()
+    assert "b2 is 10x slower and gets 3.2 % (an equal share: 25.0 %)" in out.getvalue()
 
 
 def test_with_a_store_that_forgets_nothing_is_claimed_of_a_kill(out: io.StringIO) -> None:
@@ -230,7 +261,17 @@ def test_the_library_stays_silent_until_logging_is_set_up(
     assert capfd.readouterr() == ("", "")
     with caplog.at_level(logging.WARNING, logger="flowctl"):
         events.log_event(get_logger(), event)
+    assert (caplog.records[0].event, caplog.records[0].reason) == ("bolt_removed", "gone")
     assert caplog.messages == ["bolt_removed at_s=1.0 bolt='b1' epoch=1 moved=0 reason='gone'"]
+
+
+def test_a_field_that_has_the_name_of_an_attribute_of_log_records_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="flowctl"):
+        StdlibLogger(logging.getLogger("flowctl")).log(logging.INFO, "x", name="n", args=(1,))
+    assert (caplog.records[0].name, caplog.records[0].name_) == ("flowctl", "n")
+    assert caplog.messages == ["x name='n' args=(1,)"]
 
 
 class Terminal(io.StringIO):

@@ -15,7 +15,7 @@ from flowctl.instrumentation.views import ViewMode
 
 def main(directory: str, redis_url: str, view: str) -> int:
     """Run the job of the plan in ``directory`` once; return the exit code."""
-    from flowctl.cli.demo.job import run_once
+    from flowctl.cli.demo.job import Show, run_once
 
     configure(flow_events=False)
     places = Places(Path(directory))
@@ -24,7 +24,8 @@ def main(directory: str, redis_url: str, view: str) -> int:
         if plan is None:
             raise ConfigError("DIRECTORY", f"no plan in {directory}.", remedy="Run the demo.")
         resume = f"flowctl demo --dir {directory}"
-        run_once(plan, places, redis_url, view=cast("ViewMode", view), resume=resume)
+        show = Show(mode=cast("ViewMode", view))
+        run_once(plan, places, redis_url, show=show, resume=resume)
     except FlowctlError as error:
         return explain(error)
     except KeyboardInterrupt:

@@ -21,42 +21,52 @@ from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigE
 from flowctl.instrumentation.numbers import count, duration
 
 if TYPE_CHECKING:
+    from flowctl.cli.demo.job import Show
     from flowctl.cli.demo.kill import Kill
-    from flowctl.instrumentation.views import ViewMode
 
 _SEED_DEFAULT = 7  # any; fixed, so that two people see the same demo
-_RECORDS_DEFAULT = 200_000
+_RECORDS_DEFAULT, _RECORDS_LOCAL = 200_000, 30_000
 _BOLTS_DEFAULT = 12
 # With the start of Spark (8 to 13 s) and the check (2 s) within half a minute on two busy cores.
 _SECONDS_DEFAULT = 8.0
+# In threads it is a first look: as short as lets the slow bolt be seen.
+_SECONDS_LOCAL = 6.0
+# Fewer are done before the first save, and nothing would be left to resume.
+_RECORDS_MIN_KILL = 2_000
 
 
 @click.command()
 @click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Of the log, the slow bolt, "
               "and the moment of the kill.")  # fmt: skip
-@click.option("--seconds", default=_SECONDS_DEFAULT, show_default=True,
-              type=click.FloatRange(min=0.5), help="How long the work should take.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0.5), help="How long the work should take; "
+              f"{_SECONDS_DEFAULT:g}, or {_SECONDS_LOCAL:g} with --local.")  # fmt: skip
 @click.option("--bolts", default=_BOLTS_DEFAULT, show_default=True,
               type=click.IntRange(min=2), help="How many bolts.")  # fmt: skip
-@click.option("--records", default=_RECORDS_DEFAULT, show_default=True,
-              type=click.IntRange(min=1), help="Lines of the log.")  # fmt: skip
+@click.option("--records", type=click.IntRange(min=1), help="Lines of the log; "
+              f"{_RECORDS_DEFAULT}, or {_RECORDS_LOCAL} with --local.")  # fmt: skip
 @click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL on the way and resume.")
 @click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
               help="Keep everything here; one with an interrupted demo is resumed.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+@click.option("--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Draw the live view near the end of the slow phase into this file.")  # fmt: skip
+@click.option("--columns", multiple=True, type=click.IntRange(min=40, max=400), default=(108,),
+              show_default=True, help="How wide; repeated, one FILE-COLUMNS each.")  # fmt: skip
 def demo(
     *,
     seed: int,
-    seconds: float,
+    seconds: float | None,
     bolts: int,
-    records: int,
+    records: int | None,
     kill: bool,
     local: bool,
     directory: Path | None,
     keep: bool,
     plain: bool,
+    svg: Path | None,
+    columns: tuple[int, ...],
 ) -> int:
     """Run the main job on embedded parts and check it.
 
@@ -64,16 +74,40 @@ def demo(
     checkpoint in a Valkey of its own and one bolt 10x slower for a while; then compares the sink
     with the input.  Exit code 0 only if every line is there exactly once.
     """
+    from flowctl.cli.demo.job import Show
+
     began_s = time.monotonic()
+    seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
+    records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
+    show = Show(mode=view_mode(plain, False), svg=svg, columns=columns)
+    _check(records=records, kill=kill, svg=svg)
     wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)
     with _workplace(directory, keep) as places:
         plan = _prepare(places, wanted)
         try:
-            return _perform(plan, places, kill=kill, view=view_mode(plain, False), began_s=began_s)
+            return _perform(plan, places, kill=kill, show=show, began_s=began_s)
         except KeyboardInterrupt:
             places.keep = True
             click.echo(f"resume with: {_resume_command(places)}", err=True)
             return EXIT_INTERRUPTED
+
+
+def _check(*, records: int, kill: bool, svg: Path | None) -> None:
+    """Refuse what could only fail after a while."""
+    if kill and records < _RECORDS_MIN_KILL:
+        raise ConfigError(
+            "--kill",
+            f"{count(records)} records are done before the driver can be killed.",
+            remedy=f"Give at least --records {_RECORDS_MIN_KILL}.",
+        )
+    if svg is None:
+        return
+    if kill:
+        raise ConfigError("--svg", "can't be used with --kill.", remedy="Leave one of them out.")
+    if not svg.absolute().parent.is_dir():
+        raise ConfigError(
+            "--svg", f"there is no directory {svg.absolute().parent}.", remedy="Make it first."
+        )
 
 
 @contextmanager
@@ -81,7 +115,14 @@ def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
     """Yield the demo's directory; a temporary one goes at the end, if all went well."""
     root = directory or Path(tempfile.mkdtemp(prefix="flowctl-demo-"))
     places = Places(root.absolute(), keep=keep or directory is not None)
-    places.make()
+    try:
+        places.make()
+    except OSError as error:
+        raise ConfigError(
+            "--dir",
+            f"{places.root} can't be used: {error.strerror or error}.",
+            remedy="Give a directory that you may write to.",
+        ) from None
     try:
         yield places
     except BaseException:
@@ -114,7 +155,7 @@ def _prepare(places: Places, wanted: Plan) -> Plan:
     return wanted
 
 
-def _perform(plan: Plan, places: Places, *, kill: bool, view: ViewMode, began_s: float) -> int:
+def _perform(plan: Plan, places: Places, *, kill: bool, show: Show, began_s: float) -> int:
     from flowctl.cli.demo.job import run_once
 
     server: Any = load_adapter("flowctl_redis.server", "redis").EmbeddedServer(places.redis)
@@ -124,9 +165,9 @@ def _perform(plan: Plan, places: Places, *, kill: bool, view: ViewMode, began_s:
         if kill:
             from flowctl.cli.demo.kill import kill_and_resume
 
-            killed = kill_and_resume(plan, places, redis_url, view=view)
+            killed = kill_and_resume(plan, places, redis_url, view=show.mode)
         else:
-            run_once(plan, places, redis_url, view=view, resume=_resume_command(places))
+            run_once(plan, places, redis_url, show=show, resume=_resume_command(places))
     finally:
         server.stop()
     return _tell(plan, places, killed, began_s)

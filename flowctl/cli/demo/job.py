@@ -19,6 +19,9 @@ from flowctl.instrumentation.views import ViewMode, make_view
 from flowctl.runtime.launch import Interrupted
 from flowctl.runtime.spout import FlowControlSpout
 
+# Just before the slow phase ends: then rates are of that phase alone.
+_DRAWN_AT = 0.95
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one run left: its report, and how often each bolt changed state."""
@@ -60,6 +63,24 @@ class DemoView:
         self._inner.stop(report)
 
 
+class Show(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is shown; ``svg``: where its live view is drawn to, ``columns`` wide."""
+
+    mode: ViewMode
+    svg: Path | None = None
+    columns: tuple[int, ...] = ()
+
+    def view(self, plan: Plan) -> View:
+        """Return the view; the picture is of a moment when the slow bolt has long been slow."""
+        inner = make_view(self.mode)
+        if self.svg is None:
+            return inner
+        from flowctl.instrumentation.picture import Picture
+
+        at_s = plan.slow_to_s * _DRAWN_AT
+        return Picture(inner, self.svg, at_s=at_s, columns=self.columns, title="flowctl demo")
+
+
 def headline(plan: Plan) -> str:
     """Return the first line on screen."""
     where = "threads" if plan.local else "Spark local"
@@ -71,7 +92,7 @@ def headline(plan: Plan) -> str:
 
 
 def build_spout(plan: Plan, places: Places, redis_url: str) -> FlowControlSpout:
-    """Return the demo's job; the same parts as in the twenty-line job of the README."""
+    """Return the demo's job; the same parts as in the job of the README."""
     sink = load_adapter("flowctl_sql", "sql").SqlSink(
         f"sqlite:///{places.database}", table="access", schema=SCHEMA
     )
@@ -91,12 +112,12 @@ def _bolts(work: Work, plan: Plan) -> Any:
     return load_adapter("pyspark_flowctl", "spark").SparkBolts(work, count=plan.bolts)
 
 
-def run_once(plan: Plan, places: Places, redis_url: str, *, view: ViewMode, resume: str) -> Outcome:
+def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: str) -> Outcome:
     """Run the job until it is finished and return the outcome, which is also saved.
 
     Raises what ``FlowControlSpout.run`` raises; after an interruption the outcome is saved too.
     """
-    shown = DemoView(make_view(view), headline(plan))
+    shown = DemoView(show.view(plan), headline(plan))
     spout = build_spout(plan, places, redis_url)
     try:
         report = spout.run(view=shown, resume_hint=resume)

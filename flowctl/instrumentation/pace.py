@@ -1,0 +1,138 @@
+"""Who is slow and what it gets: each bolt's rate beside that of the others, for people.
+
+Nothing is decided by it.  Bolts of different stages do different work, so a bolt is compared with
+those of its own stage only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final, Literal, NamedTuple
+
+from flowctl.core.events import BoltState
+from flowctl.instrumentation.numbers import percent
+from flowctl.instrumentation.snapshot import BoltView, Snapshot
+
+# Tuples take up to a quarter of a second, so the rate of three seconds is off by a tuple in
+# twelve; a bolt at half the rate of the others stands clear of that.
+SLOW_BELOW: Final = 0.5
+# While windows are full for less of the time than this, bolts wait for work, and a low rate says
+# nothing about the bolt.
+_BOLTS_DECIDE_ABOVE: Final = 0.5
+_NAMED_MAX = 3  # in a sentence; the table shows the others
+
+Condition = Literal["normal", "slow", "refused", "busy", "down"]
+
+
+class Pace(NamedTuple):
+    """A bolt that is slow: how many times slower than its stage's median, and what it gets.
+
+    ``factor`` is None where it acked nothing lately.  ``share`` and ``equal_share`` are of the
+    records of its stage lately, 0…1.
+    """
+
+    bolt: str
+    factor: float | None
+    share: float
+    equal_share: float
+
+    @property
+    def text(self) -> str:
+        """``10x slower``, or ``no ack lately``."""
+        return "no ack lately" if self.factor is None else f"{self.factor:.2g}x slower"
+
+
+def slow_bolts(snapshot: Snapshot) -> dict[str, Pace]:
+    """Return the bolts that are slower than the others of their stage, the slowest first.
+
+    Empty where that can't be told: at the end of the input, while the source or the target sets
+    the pace, and while there are fewer than three bolts to compare.
+    """
+    if is_ending(snapshot) or target_holds_back(snapshot):
+        return {}
+    if snapshot.held_up_by != "backpressure" or snapshot.held_up_share < _BOLTS_DECIDE_ABOVE:
+        return {}
+    found: list[Pace] = []
+    for bolts in _stages(snapshot.bolts):
+        found += _slow_of(bolts)
+    found.sort(key=lambda pace: pace.factor or float("inf"), reverse=True)
+    return {pace.bolt: pace for pace in found}
+
+
+def _stages(bolts: Sequence[BoltView]) -> list[list[BoltView]]:
+    stages: dict[str, list[BoltView]] = defaultdict(list)
+    for bolt in bolts:
+        if bolt.up:
+            stages[bolt.name.rpartition(".")[0]].append(bolt)
+    return list(stages.values())
+
+
+def _slow_of(bolts: Sequence[BoltView]) -> list[Pace]:
+    typical = median(bolt.records_per_s for bolt in bolts)
+    if len(bolts) < 3 or not typical:
+        return []
+    total = sum(bolt.records_per_s for bolt in bolts)
+    return [
+        Pace(
+            bolt.name,
+            typical / bolt.records_per_s if bolt.records_per_s else None,
+            bolt.records_per_s / total,
+            1 / len(bolts),
+        )
+        for bolt in bolts
+        # One that holds nothing has nothing to be slow with.
+        if bolt.in_flight and bolt.records_per_s <= SLOW_BELOW * typical
+    ]
+
+
+def claim(slow: Mapping[str, Pace]) -> str:
+    """Return ``b5 is 10x slower and gets 0.9 % (an equal share: 8.3 %)``; "" if nobody is slow."""
+    paces = list(slow.values())
+    parts = [
+        f"{pace.bolt} is {pace.text} and gets {percent(pace.share, digits=1)}"
+        if pace.factor is not None
+        else f"{pace.bolt} has acked nothing lately and gets nothing more"
+        for pace in paces[:_NAMED_MAX]
+    ]
+    if not parts:
+        return ""
+    left = len(paces) - _NAMED_MAX
+    more = f", {left} more {'is' if left == 1 else 'are'} slow" if left > 0 else ""
+    equal = percent(paces[0].equal_share, digits=1)
+    return f"{', '.join(parts)}{more} (an equal share: {equal})"
+
+
+def condition(bolt: BoltView, slow: Mapping[str, Pace]) -> Condition:
+    """Return how ``bolt`` is doing.
+
+    A single late round trip is normal: only its rate makes a bolt slow.
+    """
+    if not bolt.up:
+        return "down"
+    if bolt.refused:
+        return "refused"
+    if bolt.state is BoltState.BUSY:
+        return "busy"
+    return "slow" if bolt.name in slow else "normal"
+
+
+def shares(bolts: Sequence[BoltView]) -> dict[str, float | None]:
+    """Return each bolt's part of all records acked lately, 0…1; None while there were none."""
+    total = sum(bolt.records_per_s for bolt in bolts)
+    return {bolt.name: bolt.records_per_s / total if total else None for bolt in bolts}
+
+
+def is_ending(snapshot: Snapshot) -> bool:
+    """Whether everything read is at bolts: what is left moves about, and rates say nothing."""
+    return snapshot.phase in ("draining", "stopping") and not snapshot.records_buffered
+
+
+def target_holds_back(snapshot: Snapshot) -> bool:
+    """Whether the target, not the bolts, sets the pace: it is down, full, or capped."""
+    if snapshot.target_down_s is not None or any(bolt.refused for bolt in snapshot.bolts):
+        return True
+    if snapshot.sink_cap is None:
+        return False
+    return sum(bolt.in_flight for bolt in snapshot.bolts) >= snapshot.sink_cap

@@ -1,0 +1,117 @@
+"""Who is called slow, and when nobody may be: the figures behind the views."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from flowctl.core.events import BoltState
+from flowctl.instrumentation import pace
+from flowctl.instrumentation.plain import held_up
+from flowctl.instrumentation.snapshot import BoltView, Snapshot
+from flowctl.runtime.bolt_rates import RATE_OVER_S, BoltRates
+from tests.unit.test_view_live import bolt, snapshot
+
+
+def run(*rates: float, **changes: object) -> Snapshot:
+    """Bolts at these rates, in a run whose bolts set the pace."""
+    bolts = tuple(bolt(n, records_per_s=each) for n, each in enumerate(rates, start=1))
+    given = {"bolts": bolts, "held_up_by": "backpressure", "held_up_share": 0.9, **changes}
+    return snapshot(**given)
+
+
+def test_a_bolt_at_a_tenth_of_the_rate_is_slow_and_is_told_with_its_share() -> None:
+    slow = pace.slow_bolts(run(100.0, 100.0, 10.0, 100.0))
+    assert list(slow) == ["b3"]
+    assert (slow["b3"].factor, slow["b3"].text) == (10.0, "10x slower")
+    assert pace.claim(slow) == "b3 is 10x slower and gets 3.2 % (an equal share: 25.0 %)"
+
+
+def test_one_that_acks_nothing_comes_first_and_many_are_counted() -> None:
+    slow = pace.slow_bolts(run(*[100.0] * 6, 10.0, 20.0, 0.0, 25.0))
+    assert list(slow) == ["b9", "b7", "b8", "b10"]
+    assert pace.claim(slow).startswith("b9 has acked nothing lately and gets nothing more, b7 is")
+    assert "1 more are slow" not in pace.claim(slow) and ", 1 more is slow" in pace.claim(slow)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"held_up_by": "no_input"},  # bolts wait for work
+        {"held_up_share": 0.2},
+        {"phase": "draining", "records_buffered": 0},  # the end of the input
+        {"target_down_s": 3.0},
+        {"sink_cap": 20},  # the target holds back: fewer tuples than bolts could have
+    ],
+)
+def test_a_low_rate_says_nothing_where_bolts_do_not_set_the_pace(changes: dict) -> None:
+    assert not pace.slow_bolts(run(100.0, 100.0, 10.0, **changes))
+
+
+def test_rates_that_differ_as_those_of_equal_bolts_do_are_normal() -> None:
+    assert not pace.slow_bolts(run(100.0, 120.0, 80.0, 60.0))
+    assert pace.claim({}) == ""
+
+
+def test_bolts_are_compared_within_their_stage() -> None:
+    bolts = tuple(
+        bolt(n, name=f"{stage}.{n}", records_per_s=each)
+        for stage, each in (("parse", 1000.0), ("store", 100.0))
+        for n in (1, 2, 3)
+    )
+    assert not pace.slow_bolts(run(bolts=bolts))
+
+
+def test_an_idle_bolt_is_not_slow() -> None:
+    bolts = (
+        bolt(1, records_per_s=50.0),
+        bolt(2, records_per_s=50.0),
+        bolt(3, in_flight=0, records_per_s=1.0),
+    )
+    assert not pace.slow_bolts(run(bolts=bolts))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, "normal"),
+        ({"state": BoltState.SLOW}, "normal"),  # a single late round trip
+        ({"state": BoltState.BUSY}, "busy"),
+        ({"refused": True}, "refused"),
+        ({"up": False, "refused": True}, "down"),
+    ],
+)
+def test_the_condition_of_a_bolt(changes: dict, wanted: str) -> None:
+    assert pace.condition(bolt(1, **changes), {}) == wanted
+
+
+def test_shares_are_of_what_was_acked_lately() -> None:
+    assert pace.shares(run(30.0, 10.0).bolts) == {"b1": 0.75, "b2": 0.25}
+    assert pace.shares(run(0.0, 0.0).bolts) == {"b1": None, "b2": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"target_down_s": 1.0}, "waits for the target, which is down"),
+        ({"sink_cap": 2}, "waits 90 % for the target (at most 2 tuples in flight)"),
+        ({"sink_cap": 500}, "waits 90 % for windows"),  # far from reached
+        ({"bolts": (bolt(1, refused=True),)}, "waits 90 % for the target, which refuses"),
+        ({}, "waits 90 % for windows"),
+    ],
+)
+def test_it_is_the_target_that_is_named_where_it_sets_the_pace(changes: dict, wanted: str) -> None:
+    assert held_up(run(100.0, 100.0, 100.0, **changes)) == wanted
+
+
+def test_a_bolts_rate_is_that_of_the_last_seconds_and_none_at_first() -> None:
+    rates = BoltRates()
+
+    def rate(now_s: float, records: int) -> float:
+        view: BoltView = msgspec.structs.replace(bolt(1), records_acked=records)
+        return rates.added((view,), now_s)[0].records_per_s
+
+    assert [rate(0.0, 0), rate(0.5, 400)] == [0.0, 0.0]  # one tuple is no rate
+    assert rate(2.0, 400) == 200.0
+    rate(RATE_OVER_S, 400)
+    assert rate(2 * RATE_OVER_S + 0.5, 400) == 0.0
