@@ -308,6 +308,7 @@ def test_text_that_utf_8_can_not_hold_is_refused_when_it_is_sent() -> None:
         over_the_wire(["good", "half \ud800"])
 
 
+@pytest.mark.timeout(3_600)
 @settings(max_examples=EXAMPLES // 3)
 @given(st.binary(max_size=60))
 def test_bytes_of_others_are_a_value_or_an_error_of_ours(data: bytes) -> None:
