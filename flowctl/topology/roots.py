@@ -298,11 +298,13 @@ class Roots:
         self._hand_over(part, len(left))
         return part.pending
 
-    def forget(self, partition: str) -> int:
+    def forget(self, partition: str, now_s: float) -> int:
         """``partition`` is another's: what its trees come to counts here no more.
 
-        Return how many were under way.
+        Return how many were under way.  Their accounts stay with the ackers until they run out:
+        taken out, the acks that still come would open them again, and leave orphans.
         """
+        del now_s
         under_way = self.hold_back(partition)
         part = self._parts.pop(partition, None)
         if part is not None and self._commits_acked:
