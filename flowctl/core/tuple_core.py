@@ -13,7 +13,7 @@ from flowctl.core.book import Book, Lost
 from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.emitter import Emitter
-from flowctl.core.ending import Ending
+from flowctl.core.end_of_input.phase import Ending
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.guard import SinkGuard

@@ -10,7 +10,7 @@ import msgspec
 from flowctl.config import Settings
 from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.carried import record_of
-from flowctl.core.finish import speed
+from flowctl.core.end_of_input.shares import speed
 from flowctl.core.records import Emission, Record
 from flowctl.core.settings import CoreSettings, GuaranteeSettings
 from flowctl.core.supply import Backlog
