@@ -7,7 +7,7 @@ from typing import Final
 
 from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.core.records import Batch, Rejected
-from flowctl.core.settlement import Settlement
+from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import FencedError, UnrunnableError, without_secrets
 from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFrame, TupleFrame
 

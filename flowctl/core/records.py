@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, overload
 
 import msgspec
 
-from flowctl.core.settlement import Settlement
+from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import UnrunnableError
 
 # The source's own place of a record (S12, ruling 1.9-A): an offset, (byte, line), a key, a

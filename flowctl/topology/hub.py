@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from flowctl.config import Settings
-from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
@@ -20,7 +19,8 @@ from flowctl.core.failures import DeadTuple
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.settlement import Settlement, Watched
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import InternalError
 from flowctl.topology.calls import CALLS_FROM, Calls

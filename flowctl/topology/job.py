@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from flowctl.config import Settings
-from flowctl.core.anchors import NextId
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint
+from flowctl.core.trees.anchors import NextId
 from flowctl.errors import JobError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report, View

@@ -8,17 +8,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
-from flowctl.core.anchors import NextId
 from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Checkpoint, Position
-from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
-from flowctl.core.trees import SpoutTrees
+from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.rotating import TickTimer
+from flowctl.core.trees.spout_trees import SpoutTrees
 from flowctl.topology import root as told
 from flowctl.topology.listening import RootListening
 from flowctl.topology.root import Drops, Part, Root

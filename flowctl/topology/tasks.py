@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Batch, Record
-from flowctl.core.settlement import FailedInput, Settlement
+from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector
