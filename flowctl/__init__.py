@@ -11,9 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowctl.bolts.batch import Batch
     from flowctl.bolts.local import LocalBolts
     from flowctl.config import Settings
-    from flowctl.core.records import Batch, Position, Record, Span
+    from flowctl.core.records import Position, Record, Span
     from flowctl.errors import (
         AuthenticationError,
         BoltsUnavailableError,
@@ -72,7 +73,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Batch": "flowctl.core.records",
+    "Batch": "flowctl.bolts.batch",
     "CheckpointStore": "flowctl.ports",
     "FlowControlSpout": "flowctl.runtime.spout",
     "FlowProducer": "flowctl.ports",

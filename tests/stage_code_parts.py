@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowctl.core.records import Batch, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl.core.trees.settlement import Settlement
 from flowctl.topology.plan import input_id_of
 from flowctl.topology.tasks import StageCode

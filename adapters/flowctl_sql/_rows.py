@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
-from flowctl.core.records import Batch
 from flowctl.errors import JobError
 from flowctl_sql._dialect import checked_columns
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, RetryLater
 from flowctl_sql import _postgres
 from flowctl_sql._database import Database

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.errors import JobError
 from flowctl.topology.notes import Notes

@@ -14,8 +14,9 @@ pytest.importorskip("confluent_kafka")
 from fault_parts import until
 from kafka_runs import numbers, run, source
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ProcessError, SourceError
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore

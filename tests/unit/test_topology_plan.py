@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import flowctl.topology
-from flowctl.core.records import Batch, Checkpoint, PartitionCheckpoint, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.topology import Batched, Collector, Input, Topology
