@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowctl.bolts.batch import Batch
     from flowctl.bolts.local import LocalBolts
     from flowctl.config import (
         CheckpointSettings,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from flowctl.core.records import (
         AckedRange,
         AckOutcome,
-        Batch,
         Checkpoint,
         Emission,
         PartitionCheckpoint,
@@ -152,6 +152,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "flowctl.bolts.batch": ("Batch",),
     "flowctl.bolts.local": ("LocalBolts",),
     "flowctl.config": (
         "CheckpointSettings",
@@ -165,7 +166,6 @@ _HOMES = {
     "flowctl.core.records": (
         "AckOutcome",
         "AckedRange",
-        "Batch",
         "Checkpoint",
         "Emission",
         "PartitionCheckpoint",

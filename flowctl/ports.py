@@ -6,26 +6,22 @@ Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.letters import LeftOut, Letter
-from flowctl.core.records import (
-    Batch,
-    Checkpoint,
-    Emission,
-    PartitionCheckpoint,
-    Position,
-    Record,
-)
+from flowctl.core.records import Checkpoint, Emission, PartitionCheckpoint, Position, Record
 from flowctl.errors import FlowctlError
+
+if TYPE_CHECKING:
+    from flowctl.bolts.batch import Batch
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
 # `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
-Process: TypeAlias = Callable[[Batch], Any] | Callable[[Batch], Awaitable[Any]]
+Process: TypeAlias = "Callable[[Batch], Any] | Callable[[Batch], Awaitable[Any]]"
 
 
 @runtime_checkable

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowctl.core.records import Batch, Record, Span
-from flowctl.core.settlement import Settlement
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
+from flowctl.core.trees.settlement import Settlement
 from flowctl.topology.plan import input_id_of
 from flowctl.topology.tasks import StageCode
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.config import Settings
-from flowctl.core.acker import AckerLedger
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Ack, Batch, Checkpoint, Emission, Record, Span
-from flowctl.core.settlement import Settlement
+from flowctl.core.records import Ack, Checkpoint, Emission, Record, Span
+from flowctl.core.trees.acker import AckerLedger
+from flowctl.core.trees.settlement import Settlement
 from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input

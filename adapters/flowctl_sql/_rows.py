@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
-from flowctl.core.records import Batch
 from flowctl.errors import JobError
 from flowctl_sql._dialect import checked_columns
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, RetryLater
 from flowctl_sql import _postgres
 from flowctl_sql._database import Database

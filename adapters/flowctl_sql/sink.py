@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowctl.core.records import Batch, Position
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Position
 from flowctl.errors import ConfigError, JobError, RetryLater
 from flowctl_sql import _postgres
 from flowctl_sql._database import Callback, Database, Sqlite, Synchronous

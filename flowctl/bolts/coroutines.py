@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned
 from flowctl.bolts.link import Link, Work
 from flowctl.bolts.turns import Turns
-from flowctl.core.records import Batch
 
 AsyncProcess = Callable[[Batch], Awaitable[Any]]
 

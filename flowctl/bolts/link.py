@@ -22,11 +22,11 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.sending import Sending
-from flowctl.core.records import Batch
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of

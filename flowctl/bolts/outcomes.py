@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.refusals import RefusalRule, refusal_of
-from flowctl.core.records import Batch, Rejected
-from flowctl.core.settlement import Settlement
+from flowctl.core.records import Rejected
+from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import FencedError, UnrunnableError, without_secrets
 from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFrame, TupleFrame
 

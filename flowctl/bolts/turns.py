@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.link import Link, Outcome, Work
 from flowctl.bolts.outcomes import ack_of, fail_of
 from flowctl.bolts.refusals import RefusalRule
-from flowctl.core.records import Batch, Span
+from flowctl.core.records import Span
 from flowctl.ports import Endpoint
 from flowctl.wire.frames import Welcome
 

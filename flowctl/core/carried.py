@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flowctl.core.records import Position, Record
-from flowctl.core.settlement import Emitted
+from flowctl.core.trees.settlement import Emitted
 
 
 class Packed:

@@ -6,12 +6,12 @@ from collections.abc import Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.ending import Ending
+from flowctl.core.end_of_input.phase import Ending
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
-from flowctl.core.guard import SinkGuard
 from flowctl.core.records import Ack, Emission
 from flowctl.core.recovery import Recovery
+from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.sizing import records_for
 from flowctl.core.tuples import FlowTuple
 

@@ -15,8 +15,8 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
-from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
+from flowctl.core.verdict import Verdict, verdict
 
 
 class Recovery:
@@ -83,68 +83,42 @@ class Recovery:
             self._on_alarm(consumer, now_s)
 
     def due_s(self, consumer: AdaptiveFlowConsumer) -> float:
-        """When ``consumer`` has to be looked at: its oldest tuple's time-out, its silence, rest."""
-        if consumer.liveness is Liveness.RESTING:
-            return min(consumer.rests_until_s, self._overdue_s(consumer))
-        return self._overdue_s(consumer)
-
-    def _overdue_s(self, consumer: AdaptiveFlowConsumer) -> float:
-        flight = consumer.flight
-        if not flight:
-            return consumer.strays_due_s()
-        timeout = self._timeout
-        if consumer.is_suspect:
-            return consumer.suspect_since_s + timeout.suspect_s
-        if not consumer.watches_signs:
-            # Not always the oldest's: new ones become shorter.
-            return min(flow_tuple.deadline_s for flow_tuple in flight.values())
-        silence_s = timeout.silence_max_s
-        if consumer.liveness is Liveness.STALLED:
-            silence_s = min(silence_s, timeout.silence_s)
-        due_s = min(consumer.armed_at_s + consumer.rtt.rto_s, consumer.heard_at_s + silence_s)
-        # A bolt of several slots may go on acking and never be through with one tuple (S48).
-        return min(due_s, next(iter(flight.values())).sent_at_s + timeout.rto_max_s)
+        """When ``consumer`` has to be looked at if nothing happens until then."""
+        return verdict(consumer, self._timeout).next_s
 
     def _on_alarm(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        if consumer.liveness is Liveness.RESTING and consumer.rests_until_s <= now_s:
+        judged = verdict(consumer, self._timeout, now_s)
+        if judged.is_rested:
             consumer.on_rested()
-            if self.due_s(consumer) > now_s:
-                self._book.changed(consumer)
-                return
+            judged = verdict(consumer, self._timeout, now_s)
+        if judged.next_s <= now_s:
+            self._act(consumer, judged, now_s)
+        self._book.changed(consumer)
+
+    def _act(self, consumer: AdaptiveFlowConsumer, judged: Verdict, now_s: float) -> None:
         if not consumer.flight:
             consumer.drop_old_strays(now_s)
-        elif consumer.is_suspect:  # still silent: down, all it held goes to others
+        elif judged.is_down:  # still silent: all it held goes to others
             consumer.on_silent(now_s)
             self._expire(consumer, list(consumer.flight.values()), now_s)
-        elif not consumer.watches_signs:
-            overdue = [t for t in consumer.flight.values() if t.deadline_s <= now_s]
-            consumer.on_expired(overdue, now_s, silent=False)
-            self._expire(consumer, overdue, now_s)
-        elif self._is_silent(consumer, now_s):
+        elif judged.is_silent:
             head = next(iter(consumer.flight.values()))
             consumer.on_expired([head], now_s, silent=True)
             consumer.on_silent(now_s)
             self._expire(consumer, [head], now_s)
         else:
-            self._on_overdue(consumer, now_s)
-        self._book.changed(consumer)
+            self._on_overdue(consumer, judged, now_s)
 
-    def _is_silent(self, consumer: AdaptiveFlowConsumer, now_s: float) -> bool:
-        timeout = self._timeout
-        # The same sum as in due_s: an alarm that finds nothing to do would ring for ever.
-        return consumer.heard_at_s + min(timeout.silence_s, timeout.silence_max_s) <= now_s
-
-    def _on_overdue(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+    def _on_overdue(self, consumer: AdaptiveFlowConsumer, judged: Verdict, now_s: float) -> None:
         """Alive, and its oldest tuple has no ack: lost, or slow, or waited for long enough."""
-        flight = list(consumer.flight.values())
-        wait_s = self._timeout.rto_max_s
-        hopeless = [t for t in flight if t.sent_at_s + wait_s <= now_s]
-        if hopeless:  # it may be at work on them
-            consumer.on_expired(hopeless, now_s, silent=False)
-            self._expire(consumer, hopeless, now_s)
-        lost = [t for t in flight if consumer.has_lost(t) and t not in hopeless]
-        self._lose(consumer, lost, now_s)
-        if consumer.armed_at_s + consumer.rtt.rto_s <= now_s:
+        is_overdue = judged.is_overdue
+        if judged.hopeless:  # it may be at work on them
+            consumer.on_expired(judged.hopeless, now_s, silent=False)
+            self._expire(consumer, judged.hopeless, now_s)
+            # Its time-out backed off.
+            is_overdue = is_overdue and consumer.armed_at_s + consumer.rtt.rto_s <= now_s
+        self._lose(consumer, judged.lost, now_s)
+        if is_overdue:
             if consumer.flight:
                 consumer.on_overdue(now_s)
                 self._book.revoke(consumer, list(consumer.flight))

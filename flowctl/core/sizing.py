@@ -6,7 +6,7 @@ From a bolt's service time S(n) = a + b n::
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
 of the time that the fixed cost may take, T the longest that a tuple should take.  At the end of the
-input tuples are made smaller than that (:mod:`flowctl.core.finish`).
+input tuples are made smaller than that (:mod:`flowctl.core.end_of_input.shares`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple, Keeper
-from flowctl.core.handover import Handover
+from flowctl.core.handover import Handover, TuplesUnderWay
 from flowctl.core.intake import Intake
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.settings import CoreSettings
@@ -35,7 +35,8 @@ class SpoutCore(TupleCore):
         self.intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
-        self.handover = Handover(self.book, self.intake, self._failures)
+        under_way = TuplesUnderWay(self.book, self._failures)
+        self.handover = Handover(self.intake, under_way, events)
 
     # -- records come in -----------------------------------------------------------------
 

@@ -13,14 +13,14 @@ from flowctl.core.book import Book, Lost
 from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.emitter import Emitter
-from flowctl.core.ending import Ending
+from flowctl.core.end_of_input.phase import Ending
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
-from flowctl.core.guard import SinkGuard
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
 from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
+from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from flowctl.core.settlement import Sum, Watched
+from flowctl.core.trees.settlement import Sum, Watched
 from flowctl.instrumentation.ticks import Metric
 
 
@@ -139,7 +139,7 @@ class BoltMetrics:
     """What a bolt's task executed, acked, failed and emitted, how long it took, its own metrics.
 
     Built up of what its settlements bring, under the names of
-    :class:`flowctl.core.settlement.Watched`.
+    :class:`flowctl.core.trees.settlement.Watched`.
     """
 
     def __init__(self, register: Register) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from flowctl.core.carried import Packed
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import DriverCore
-from flowctl.core.settlement import Settlement, Watched
+from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,

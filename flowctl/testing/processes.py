@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.bolts.refusals import RefusalRule
 from flowctl.config import Settings
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.core.positions import encode
-from flowctl.core.records import Batch, Checkpoint, Emission, Position, Record, Span
+from flowctl.core.records import Checkpoint, Emission, Position, Record, Span
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import FlowProducer, Process

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from flowctl.config import MetricsSettings
-from flowctl.core.settlement import DEFAULT_STREAM, Watched
+from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger

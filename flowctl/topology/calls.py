@@ -14,7 +14,7 @@ from flowctl.core.events import TupleGaveUp
 from flowctl.core.records import Ack, AckOutcome, Emission, Record
 from flowctl.core.retry import backoff_s
 from flowctl.core.settings import RetrySettings
-from flowctl.core.settlement import Settlement
+from flowctl.core.trees.settlement import Settlement
 from flowctl.topology.plan import END_CALL, TICK_CALL
 from flowctl.topology.roots import Roots
 from flowctl.topology.routing import Router

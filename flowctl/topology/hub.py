@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from flowctl.config import Settings
-from flowctl.core.anchors import NextId
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple
+from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.settlement import Settlement, Watched
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import InternalError
 from flowctl.topology.calls import CALLS_FROM, Calls
 from flowctl.topology.events import TopologyEvents
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.handover import RootHandover
 from flowctl.topology.held_up import HeldUp
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.planter import Planter
@@ -84,7 +84,7 @@ class TopologyCore:
         )
         self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
-        self.handover = RootHandover(self._roots, self._events)
+        self.handover = Handover(self._roots.intake, self._roots, self._events)
         self._input_ended = False
         self._stages = {plan.name: Stage(plan, settings, next_id, chance) for plan in stages}
         self._router = Router(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from flowctl.core.records import Batch
-from flowctl.core.settlement import Emitted, FailedInput, Settlement, Watched
+from flowctl.bolts.batch import Batch
+from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.errors import JobError
 from flowctl.topology.notes import Notes
 from flowctl.topology.plan import component_of, stream_of

@@ -12,8 +12,8 @@ from typing import Protocol
 import msgspec
 
 from flowctl.config import Settings
-from flowctl.core.anchors import NextId
 from flowctl.core.records import Checkpoint
+from flowctl.core.trees.anchors import NextId
 from flowctl.errors import FlowctlError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report

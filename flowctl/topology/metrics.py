@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from flowctl.config import MetricsSettings
-from flowctl.core.settlement import DEFAULT_STREAM, Watched
+from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import BoltMetrics, SpoutMetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index as as_integer
 from typing import Final
 
-from flowctl.core.settlement import ReportedError, Sum, Watched
+from flowctl.core.trees.settlement import ReportedError, Sum, Watched
 from flowctl.errors import JobError, without_secrets
 from flowctl.instrumentation.task_metrics import BOLT_METRICS
 

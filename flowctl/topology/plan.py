@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.core.settlement import DEFAULT_STREAM
+from flowctl.core.trees.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
 
 # Streams that a bolt declares, each with the fields of its values; None: they are not declared.

@@ -8,17 +8,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
-from flowctl.core.anchors import NextId
 from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.records import Checkpoint, Position
-from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
-from flowctl.core.trees import SpoutTrees
+from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.rotating import TickTimer
+from flowctl.core.trees.spout_trees import SpoutTrees
 from flowctl.topology import root as told
 from flowctl.topology.listening import RootListening
 from flowctl.topology.root import Drops, Part, Root
@@ -298,11 +298,13 @@ class Roots:
         self._hand_over(part, len(left))
         return part.pending
 
-    def forget(self, partition: str) -> int:
+    def forget(self, partition: str, now_s: float) -> int:
         """``partition`` is another's: what its trees come to counts here no more.
 
-        Return how many were under way.
+        Return how many were under way.  Their accounts stay with the ackers until they run out:
+        taken out, the acks that still come would open them again, and leave orphans.
         """
+        del now_s
         under_way = self.hold_back(partition)
         part = self._parts.pop(partition, None)
         if part is not None and self._commits_acked:

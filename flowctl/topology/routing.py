@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from flowctl.core.acker import Verdict
 from flowctl.core.carried import plain_value, wire_value
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
-from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
+from flowctl.core.trees.acker import Verdict
+from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.groupings import Choose, make_choice
 from flowctl.topology.plan import (

@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from flowctl.config import Settings
-from flowctl.core.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.carried import record_of
-from flowctl.core.finish import speed
+from flowctl.core.end_of_input.shares import speed
 from flowctl.core.records import Emission, Record
 from flowctl.core.settings import CoreSettings, GuaranteeSettings
 from flowctl.core.supply import Backlog
+from flowctl.core.trees.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.tuple_core import TupleCore
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 

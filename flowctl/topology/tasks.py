@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_plain, check_returned, refuse_async
 from flowctl.bolts.refusals import Refusal, refusal_of
-from flowctl.core.records import Batch, Record
-from flowctl.core.settlement import FailedInput, Settlement
+from flowctl.core.records import Record
+from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
 from flowctl.topology.inputs import Collector, Input, ManualCollector

@@ -10,8 +10,8 @@ import msgspec
 
 from flowctl.bolts.callables import check_plain, refuse_async
 from flowctl.config import Settings
-from flowctl.core.anchors import NextId
-from flowctl.core.settlement import DEFAULT_STREAM
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View

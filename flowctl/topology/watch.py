@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from flowctl.core.settlement import DEFAULT_STREAM, Emitted, Sum, Watched
+from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, Sum, Watched
 from flowctl.instrumentation.hooks import (
     BoltAckInfo,
     BoltExecuteInfo,

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from flowctl.core.records import Position, Record, Rejected
-from flowctl.core.settlement import Settlement
+from flowctl.core.trees.settlement import Settlement
 
 PROTOCOL_VERSION: Final = 2  # 1 had no DetailedAckFrame, other fails and heartbeats
 

@@ -23,7 +23,7 @@ import msgspec
 from flowctl.core.buffer import size_of, sizes_of
 from flowctl.core.carried import CarriedEmitted, CarriedRecord, Packed
 from flowctl.core.records import NOTHING, Record
-from flowctl.core.settlement import Emitted
+from flowctl.core.trees.settlement import Emitted
 from flowctl.errors import WireError
 from flowctl.wire.plain import DEPTH_MAX, SCALARS, are_plain
 from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, shown

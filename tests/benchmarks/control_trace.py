@@ -17,7 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from flowctl.core.records import Batch, Checkpoint, Record
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint, Record
 from flowctl.ports import SourceChunk
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.oracle import arrivals_s

@@ -8,7 +8,7 @@ from collections import deque
 from flowctl.config import Settings
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, Emission, Record
-from flowctl.core.settlement import Emitted, Settlement
+from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.topology.hub import TopologyCore
 from flowctl.topology.job import random_ids
 from flowctl.topology.plan import StagePlan, Subscription

@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from typing import Any
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter

@@ -7,9 +7,9 @@ from typing import Any
 
 from fault_parts import assert_exact, write_lines
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.instrumentation.snapshot import Report
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.ports import BoltNotice, Endpoint, Process
 from flowctl_sql import SqlSink
 

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
-from flowctl.core.records import AckOutcome, Batch, Emission
+from flowctl.core.records import AckOutcome, Emission
 from flowctl.errors import ProcessError
 from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.spout import FlowControlSpout

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from fault_parts import Driver, Job, assert_exact, count_rows, rows, until, write_lines
 
+from flowctl.bolts.batch import Batch
 from flowctl.config import Settings
 from flowctl.core.events import TupleExpired
-from flowctl.core.records import Batch
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE
 from flowctl.instrumentation.snapshot import Report
 from flowctl.runtime.spout import FlowControlSpout

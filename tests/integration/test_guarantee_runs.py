@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from fault_parts import until
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import TupleDropped
-from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.run import Run

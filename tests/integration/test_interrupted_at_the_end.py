@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fault_parts import until
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.cli.run import run_spout
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,

@@ -13,9 +13,9 @@ pytest.importorskip("confluent_kafka")
 from group_parts import Member, take_over, topic_of_group
 from guarantee_parts import Effects
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl_redis.embedded import EmbeddedServer
 from tests.kafka_parts import MockKafka

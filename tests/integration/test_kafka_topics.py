@@ -14,7 +14,8 @@ pytest.importorskip("confluent_kafka")
 from fault_parts import until
 from kafka_runs import numbers, run, source
 
-from flowctl.core.records import AckedRange, Batch, Checkpoint, PartitionCheckpoint
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ProcessError, SourceError
 from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dlq_parts import Target, letters_left, spout
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.errors import ProcessError, TooManyLostError
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter

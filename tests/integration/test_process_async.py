@@ -14,8 +14,8 @@ import pytest
 from wire_peers import ThreadBolt, spout, tuple_of
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.worker import FlowControlBolt
-from flowctl.core.records import Batch
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology

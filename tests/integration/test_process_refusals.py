@@ -14,8 +14,9 @@ import pytest
 from wire_peers import ThreadBolt, spout, tuple_of
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
-from flowctl.core.records import Batch, Rejected
-from flowctl.core.settlement import Settlement
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Rejected
+from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import ConfigError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.wire.frames import (

@@ -15,8 +15,8 @@ import pytest
 from fault_parts import PATIENCE_S, until
 from lines_parts import Lines
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.core.records import Batch
 from flowctl.ports import BoltNotice, Endpoint
 from flowctl.wire.codec import FrameWriter
 from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat

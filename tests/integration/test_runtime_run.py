@@ -11,8 +11,8 @@ import pytest
 from fault_parts import PATIENCE_S, count_rows
 from lines_parts import Lines
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.core.records import Batch
 from flowctl.errors import BoltsUnavailableError, CheckpointUnavailableError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.ports import BoltNotice, Endpoint

@@ -10,8 +10,9 @@ import pytest
 from fault_parts import PATIENCE_S, until
 from lines_parts import Lines
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.core.records import Batch, Checkpoint, Record, Span
+from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.errors import FencedError, FlowctlError
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

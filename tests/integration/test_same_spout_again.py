@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from fault_parts import until
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.errors import ConfigError, ProcessError
 from flowctl.ports import Endpoint
 from flowctl.runtime.launch import Interrupted

@@ -17,7 +17,7 @@ import pytest
 from pyspark import InheritableThread
 from spark_bolts_peer import Peer
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError
 from flowctl.wire.frames import AckFrame, FailFrame
 from pyspark_flowctl.bolts import SparkBolts

@@ -15,7 +15,7 @@ import pytest
 from fault_parts import run_as_program
 from spark_bolts_peer import Peer
 
-from flowctl.core.records import Batch
+from flowctl.bolts.batch import Batch
 from flowctl.wire.frames import AckFrame
 from pyspark_flowctl.bolts import SparkBolts
 

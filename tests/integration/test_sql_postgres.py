@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.records import Batch, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl_sql import SqlSink
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.core.records import Batch, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl_sql import SqlSink
 
 _FORK = multiprocessing.get_context("fork")

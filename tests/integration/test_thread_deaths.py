@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.link import Link
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import CheckpointSettings, Settings
-from flowctl.core.records import Batch
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FlowctlError, InternalError
 from flowctl.runtime.loops import SpoutLoop

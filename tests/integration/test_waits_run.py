@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.ports import BoltNotice, Endpoint, SourceChunk
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore

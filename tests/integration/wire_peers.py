@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.worker import BoltSummary, run_bolt
 from flowctl.config import ListenSettings
-from flowctl.core.records import Batch, Record
+from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, FailFrame, ToBolt, TupleFrame

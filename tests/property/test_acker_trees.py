@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict, owner_of
-from flowctl.core.anchors import Anchored, PendingAcks
-from flowctl.core.rotating import ACKER_BUCKETS
-from flowctl.core.trees import SpoutTrees, TreeEnd
+from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
+from flowctl.core.trees.anchors import Anchored, PendingAcks
+from flowctl.core.trees.rotating import ACKER_BUCKETS
+from flowctl.core.trees.spout_trees import SpoutTrees, TreeEnd
 
 # What may happen, by how often.  Few plantings, so that most steps meet the same trees.
 STEPS = (

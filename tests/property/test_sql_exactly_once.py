@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowctl.core.records import Batch, Position, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError
 from flowctl_sql import SqlSink
 

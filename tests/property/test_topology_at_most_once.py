@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import Ack, Emission
-from flowctl.core.settlement import Settlement
+from flowctl.core.trees.settlement import Settlement
 from tests.topology_driver import RECORD_S, Hub
 from tests.topology_pieces import Pieces
 

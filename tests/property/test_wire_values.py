@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from flowctl.core.buffer import sizes_of
 from flowctl.core.records import Record
-from flowctl.core.settlement import Emitted, Settlement
+from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.errors import SourceError, WireError
 from flowctl.wire.codec import LENGTH_BYTES, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import SettledFrame, TupleFrame

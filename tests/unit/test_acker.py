@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from flowctl.core.acker import AckerLedger, TaskId, TreeOutcome, Verdict, owner_of
+from flowctl.core.trees.acker import AckerLedger, TaskId, TreeOutcome, Verdict, owner_of
 from flowctl.errors import InternalError
 
 ROOT, SPOUT = 99, "s1"

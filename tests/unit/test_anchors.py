@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from flowctl.core.acker import AckerLedger, TreeOutcome, Verdict
-from flowctl.core.anchors import Anchored, PendingAcks
+from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict
+from flowctl.core.trees.anchors import Anchored, PendingAcks
 from flowctl.errors import JobError
 
 

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from flowctl.core.records import Batch, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl.errors import WireError
 from flowctl.simulation.catalogue import CATALOGUE
 from flowctl.simulation.machine import Machine

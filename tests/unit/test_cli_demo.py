@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.cli.demo import journal, story, verify, weblog
 from flowctl.cli.demo.command import _workplace
 from flowctl.cli.demo.kill import Kill
 from flowctl.cli.demo.plan import SLOW_FACTOR, Places, Plan
 from flowctl.cli.demo.work import COLUMNS, SCHEMA, Work, parse
-from flowctl.core.records import Batch, Record, Span
+from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError
 
 PLAN = Plan(seed=7, records=400, bolts=3, seconds=1.0)

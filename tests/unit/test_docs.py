@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.cli.main import COMMANDS, cli
 from flowctl.cli.run import run
 from flowctl.config import Settings
-from flowctl.core.records import Batch, Record, Span
+from flowctl.core.records import Record, Span
 from flowctl.core.sizing import FIXED_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,11 @@ from math import inf
 
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.core.events import FlowEvent, SinkCapChanged
-from flowctl.core.guard import SinkGuard
-from flowctl.core.guard_epoch import Epoch, Least
-from flowctl.core.records import Batch, Record, Span
+from flowctl.core.records import Record, Span
+from flowctl.core.sink_guard.epoch import Epoch, Least
+from flowctl.core.sink_guard.guard import SinkGuard
 from tests.core_driver import Driver
 
 BOLTS = 24  # tuples in flight without a cap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.rotating import ACKER_BUCKETS, SPOUT_BUCKETS, RotatingMap, TickTimer
+from flowctl.core.trees.rotating import ACKER_BUCKETS, SPOUT_BUCKETS, RotatingMap, TickTimer
 from flowctl.errors import ConfigError
 
 

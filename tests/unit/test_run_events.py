@@ -15,9 +15,9 @@ import pytest
 import structlog
 
 import flowctl
+from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.records import Batch
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.logging import configure
 from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents, changed_settings

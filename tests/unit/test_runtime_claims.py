@@ -9,8 +9,8 @@ import pytest
 
 from flowctl.core.events import PeerDropped
 from flowctl.core.records import Emission, Record, Rejected
-from flowctl.core.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.core.spout import SpoutCore
+from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.instrumentation.events import sentence
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.hearing import Hearing

@@ -97,7 +97,8 @@ def test_hooks_travel_with_a_bolts_code_though_they_are_from_another_file(
     shipped = ship(StageCode(work, ["s"], plan))
     assert not {"my_hooks", "my_code"} & set(cloudpickle.list_registry_pickle_by_value())
     program = (
-        "import pickle, sys; from flowctl.core.records import Batch, Record, Span;"
+        "import pickle, sys; from flowctl.bolts.batch import Batch;"
+        "from flowctl.core.records import Record, Span;"
         "run = pickle.load(sys.stdin.buffer).for_connection('w.1');"
         "run(Batch([Record(256, 'x')], Span('j', 'w', 256, 256, 1), bolt='w.1', attempt=1))"
     )

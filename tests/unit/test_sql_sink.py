@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.records import Batch, Record, Span
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, batch_of, new_sink, query, rows_of, write

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.settlement import Watched
+from flowctl.core.trees.settlement import Watched
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, TaskHook, check_hooks, make_hooks

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import MetricsSettings
-from flowctl.core.settlement import ReportedError, Watched
+from flowctl.core.trees.settlement import ReportedError, Watched
 from flowctl.instrumentation.hooks import Hooks, TaskHook
 from flowctl.instrumentation.ticks import Point, TaskInfo
 from flowctl.testing.clock import ManualClock

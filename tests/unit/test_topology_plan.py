@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import flowctl.topology
-from flowctl.core.records import Batch, Checkpoint, PartitionCheckpoint, Record, Span
-from flowctl.core.settlement import Emitted, FailedInput, Settlement
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
+from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.topology import Batched, Collector, Input, Topology
 from flowctl.topology.groupings import make_choice, task_of_key

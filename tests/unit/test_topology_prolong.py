@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.core.driver import ProlongingCore
-from flowctl.core.records import Batch, Record, Span
+from flowctl.core.records import Record, Span
 from flowctl.core.spout import SpoutCore
 from flowctl.topology import Input
 from flowctl.topology.inputs import Collector, ManualCollector

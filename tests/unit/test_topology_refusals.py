@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowctl.core.settlement import FailedInput, Settlement
+from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import RetryLater
 from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.anchors import Anchored, PendingAcks
 from flowctl.core.events import TupleHedged
+from flowctl.core.trees.anchors import Anchored, PendingAcks
 from flowctl.topology import Collector, Input, ManualCollector
 from tests.topology_driver import Hub, Sink, nothing, topology
 

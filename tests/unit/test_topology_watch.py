@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.records import Batch, Record, Span
-from flowctl.core.settlement import ReportedError, Settlement, Watched
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
+from flowctl.core.trees.settlement import ReportedError, Settlement, Watched
 from flowctl.errors import JobError
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.topology import Batched, Collector, Input, ManualCollector

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from flowctl.core.acker import AckerLedger, TreeOutcome
-from flowctl.core.anchors import Anchored, PendingAcks
-from flowctl.core.trees import ROOT_ID_TRIES_MAX, SpoutTrees, TreeInit
+from flowctl.core.trees.acker import AckerLedger, TreeOutcome
+from flowctl.core.trees.anchors import Anchored, PendingAcks
+from flowctl.core.trees.spout_trees import ROOT_ID_TRIES_MAX, SpoutTrees, TreeInit
 from flowctl.errors import InternalError
 
 

@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from flowctl.core.records import Batch, Record
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record
 from flowctl.errors import InternalError
 
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from flowctl.bolts.batch import Batch
 from flowctl.cli.demo import journal
 from flowctl.cli.demo.plan import SLOW_FACTOR, Plan
-from flowctl.core.records import Batch
 from flowctl.errors import JobError
 
 COLUMNS = ("file", "line", "host", "at", "method", "path", "status", "bytes", "agent")

@@ -3,7 +3,7 @@
 Every edge of a tree, that is every sending of a tuple, has a random id.  The ledger XORs each id in
 when the edge is created and again when it is acked; the creation rides on the ack of the parent
 (S65).  So the value is 0 when every edge has been acked, however the messages were ordered.
-:mod:`flowctl.core.trees` is the spout's side of it, :mod:`flowctl.core.anchors` the bolt's.
+``spout_trees`` beside this is the spout's side of it, ``anchors`` the bolt's.
 
 Two different sets of edges XOR to the same value with a chance of 2^-64: a tree of which m
 messages arrive is taken as complete too early with a chance of at most m / 2^64.  At 100,000
@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from flowctl.core.rotating import ACKER_BUCKETS, RotatingMap
+from flowctl.core.trees.rotating import ACKER_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
 TaskId: TypeAlias = int | str  # who gets a message: one copy of a spout, of a bolt, of the acker

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from flowctl.core.acker import TaskId, TreeOutcome
-from flowctl.core.anchors import NextId
-from flowctl.core.rotating import SPOUT_BUCKETS, RotatingMap
+from flowctl.core.trees.acker import TaskId, TreeOutcome
+from flowctl.core.trees.anchors import NextId
+from flowctl.core.trees.rotating import SPOUT_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
 # A root id that is pending already comes with a chance of pending / 2^64.  Eight in a row are no

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import inf
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
-from flowctl.core.guard_epoch import Epoch, Least
+from flowctl.core.sink_guard.epoch import Epoch, Least
 
 # On: the sink takes this many times its least of 30 s.  Less is noise or sizes of tuples.
 _SLOW_RATIO = 1.5

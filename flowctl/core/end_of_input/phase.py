@@ -1,6 +1,6 @@
 """The end of the input: small shares first, then what was not begun is taken back, then copies.
 
-One face for :mod:`flowctl.core.finish`, :mod:`flowctl.core.drain` and :mod:`flowctl.core.hedge`.
+One face for the other modules of this package: shares, stealing and hedging.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Set
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
-from flowctl.core.drain import Thief
-from flowctl.core.finish import Finish
-from flowctl.core.hedge import Hedger
+from flowctl.core.end_of_input.hedging import Hedger
+from flowctl.core.end_of_input.shares import Finish
+from flowctl.core.end_of_input.stealing import Thief
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from flowctl.core.rotating import ACKER_BUCKETS, RotatingMap
+from flowctl.core.trees.rotating import ACKER_BUCKETS, RotatingMap
 from flowctl.errors import JobError
 
 # By which a tuple hangs in its trees: root id → id of its edge there (S72).  Root ids stay the same

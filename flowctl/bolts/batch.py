@@ -1,0 +1,124 @@
+"""What ``process`` gets: one call's records, and what it says of them while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import overload
+
+from flowctl.core.records import Record, Span
+from flowctl.errors import UnrunnableError
+
+
+class Batch(Sequence[Record]):
+    """What ``process`` gets: the records of one tuple, in source order, and its span.
+
+    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out
+    last (None before the first and after the end): when ``process`` raises, it names the
+    record that was being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far
+    [s]; None: none was.  ``rejected`` maps the index of each rejected record to its reason;
+    ``left_out`` counts the records whose effect a sink already had from an earlier attempt.
+
+    ``clock`` gives monotonic seconds; whoever runs ``process`` brings it.  Without it nothing is
+    measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
+    collectors of topologies: it tells the hub that an input of this batch takes longer.
+    """
+
+    __slots__ = (
+        "_clock", "_in_sink", "_records", "attempt", "bolt", "left_out", "reading_index",
+        "rejected", "sink_s", "span", "tell_prolonged",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        span: Span,
+        *,
+        bolt: str,
+        attempt: int,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._in_sink = False
+        self.sink_s: float | None = None
+        self.span = span
+        self.bolt = bolt
+        self.attempt = attempt
+        self.reading_index: int | None = None
+        self.rejected: dict[int, str] = {}
+        self.left_out = 0
+        self.tell_prolonged: Callable[[int, Batch], None] | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        for index, record in enumerate(self._records):
+            self.reading_index = index
+            yield record
+        self.reading_index = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self._records[index]
+
+    def reject(self, record: Record | int, reason: object = "rejected") -> None:
+        """Settle one record that can't be used; the rest of the batch goes on.
+
+        ``record`` is a record of this batch or its index (0 is the first, -1 the last).
+        ``reason`` is text or an exception.  When ``process`` returns, the record is counted as
+        rejected and goes to the dead letter, if the job has one; it is not tried again.  If
+        ``process`` raises, nothing is settled: the record may be rejected again next time.
+
+        A record that was rejected before keeps its first reason.  Anything but a record of this
+        batch, or its index, ends the run (:class:`flowctl.errors.UnrunnableError`): that is a
+        mistake in ``process``, and no record's fault.
+        """
+        index = record if isinstance(record, int) else self._index_of(record)
+        if index < 0:
+            index += len(self._records)
+        if not 0 <= index < len(self._records):
+            raise _not_in_batch(f"{record} is not an index", len(self._records))
+        text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
+        self.rejected.setdefault(index, str(text))
+
+    def _index_of(self, record: Record) -> int:
+        reading = self.reading_index
+        if reading is not None and self._records[reading] is record:
+            return reading
+        for index, candidate in enumerate(self._records):
+            if candidate is record:
+                return index
+        if record not in self._records:  # an equal copy will do
+            raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
+        return self._records.index(record)
+
+    @contextmanager
+    def in_sink(self) -> Iterator[None]:
+        """Around the calls that wait for a sink which other bolts use too, such as a database.
+
+        The spout learns from it when the sink, not the bolts, is the bottleneck, and sends less
+        at once.  May be used several times a batch; one within another counts once.
+        """
+        if self._clock is None or self._in_sink:
+            yield
+            return
+        self._in_sink = True
+        begun_at_s = self._clock()
+        try:
+            yield
+        finally:
+            self._in_sink = False
+            self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
+
+def _not_in_batch(what: str, records: int) -> UnrunnableError:
+    return UnrunnableError(
+        "batch.reject",
+        f"{what} of this batch of {records}.",
+        remedy="Give a record of the batch or its index, and a reason: batch.reject(record, why).",
+    )

@@ -1,0 +1,80 @@
+"""What time means for a bolt: one judgement, asked for its next alarm and for what to do about it.
+
+Each rule is a time from which on something holds.  The alarm is the earliest of them; what holds at
+``now_s`` is what to act on.  So an alarm can't ring for nothing, and nothing is due unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.settings import TimeoutSettings
+from flowctl.core.state import Liveness
+from flowctl.core.tuples import FlowTuple
+
+
+class Verdict(NamedTuple):
+    """What holds of a bolt, and when to ask again if nothing happens.
+
+    ``next_s`` at or before now: something holds.  ``hopeless``: tuples that were waited for long
+    enough; the bolt may be at work on them.  ``lost``: tuples that it can't have.
+    """
+
+    next_s: float
+    is_rested: bool = False  # the target refused it, and its rest is over
+    is_silent: bool = False  # nothing was heard for too long: suspect
+    is_down: bool = False  # suspect, and silent for longer
+    is_overdue: bool = False  # its oldest tuple has no ack within its time-out
+    hopeless: Sequence[FlowTuple] = ()
+    lost: Sequence[FlowTuple] = ()
+
+
+def verdict(
+    consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float = -NEVER
+) -> Verdict:
+    """Judge ``consumer`` at ``now_s``; without that only ``next_s`` says something.  Pure."""
+    if consumer.liveness is Liveness.RESTING:
+        rests_s = consumer.rests_until_s
+        judged = _of_flight(consumer, timeout, now_s)
+        return judged._replace(next_s=min(rests_s, judged.next_s), is_rested=rests_s <= now_s)
+    return _of_flight(consumer, timeout, now_s)
+
+
+def _of_flight(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
+    flight = consumer.flight
+    if not flight:
+        return Verdict(consumer.strays_due_s())
+    if consumer.is_suspect:
+        down_s = consumer.suspect_since_s + timeout.suspect_s
+        return Verdict(down_s, is_down=down_s <= now_s)
+    if not consumer.watches_signs:
+        # Not always the oldest's: new ones become shorter.
+        expires_s = min(flow_tuple.deadline_s for flow_tuple in flight.values())
+        if expires_s > now_s:
+            return Verdict(expires_s)
+        return Verdict(expires_s, hopeless=[t for t in flight.values() if t.deadline_s <= now_s])
+    return _by_signs(consumer, timeout, now_s)
+
+
+def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
+    flight, heard_s = consumer.flight, consumer.heard_at_s
+    overdue_s = consumer.armed_at_s + consumer.rtt.rto_s
+    # A bolt of several slots may go on acking and never be through with one tuple (S48).
+    hopeless_s = next(iter(flight.values())).sent_at_s + timeout.rto_max_s
+    asked_s = min(overdue_s, hopeless_s)
+    # Silence alone takes long to mean something; with work overdue, or stalled, it is soon enough.
+    short_s = heard_s + min(timeout.silence_s, timeout.silence_max_s)
+    silent_s = heard_s + timeout.silence_max_s
+    if consumer.liveness is Liveness.STALLED:
+        silent_s = short_s
+    next_s = min(asked_s, silent_s)
+    if next_s > now_s:
+        return Verdict(next_s)
+    if short_s <= now_s:
+        return Verdict(next_s, is_silent=True)
+    wait_s = timeout.rto_max_s
+    hopeless = [t for t in flight.values() if t.sent_at_s + wait_s <= now_s]
+    lost = [t for t in flight.values() if t.sent_at_s + wait_s > now_s and consumer.has_lost(t)]
+    return Verdict(next_s, is_overdue=overdue_s <= now_s, hopeless=hopeless, lost=lost)

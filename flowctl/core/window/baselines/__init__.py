@@ -1,0 +1,1 @@
+"""Published limits, to compare with."""

@@ -1,0 +1,109 @@
+"""One judgement for the alarm and for what it means: neither may miss what the other sees."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowctl.core.buffer import Cut
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.records import Record
+from flowctl.core.state import Liveness
+from flowctl.core.tuples import FlowTuple
+from flowctl.core.verdict import Verdict, verdict
+from tests.core_driver import core_settings
+
+TIMES = st.floats(0, 20).map(lambda s: round(s, 1))
+SETTINGS = core_settings(
+    timeout_rto_first_s=3.0, timeout_silence_s=1.0, timeout_silence_max_s=5.0,
+    timeout_suspect_s=2.0, timeout_rto_max_s=10.0,
+)  # fmt: skip
+
+
+def consumer_of(*sent_s: float, slots: int = 1, beats: bool = True) -> AdaptiveFlowConsumer:
+    consumer = AdaptiveFlowConsumer(
+        "a", slots=slots, epoch=1, now_s=0.0, settings=SETTINGS, events=deque()
+    )
+    if beats:
+        consumer.on_heartbeat(1, 0.0)
+    for number, at_s in enumerate(sent_s):
+        consumer.on_sent(FlowTuple(number, Cut("p", number, (Record(number, "x"),), 1)), at_s)
+    return consumer
+
+
+def judge(consumer: AdaptiveFlowConsumer, now_s: float) -> Verdict:
+    return verdict(consumer, SETTINGS.timeout, now_s)
+
+
+def holds(judged: Verdict) -> bool:
+    signs = (judged.is_rested, judged.is_silent, judged.is_down, judged.is_overdue)
+    return any(signs) or bool(judged.hopeless)
+
+
+@given(
+    sent_s=st.lists(TIMES, min_size=1, max_size=4).map(sorted),
+    heard_s=TIMES,
+    armed_s=TIMES,
+    beats=st.booleans(),
+    liveness=st.sampled_from([each for each in Liveness if each is not Liveness.GONE]),
+)
+def test_something_holds_from_the_alarm_on_and_nothing_before(
+    sent_s: list[float], heard_s: float, armed_s: float, beats: bool, liveness: Liveness
+) -> None:
+    consumer = consumer_of(*sent_s, beats=beats)
+    consumer.heard_at_s, consumer.armed_at_s, consumer.liveness = heard_s, armed_s, liveness
+    consumer.rests_until_s = consumer.suspect_since_s = heard_s
+    at_s = verdict(consumer, SETTINGS.timeout).next_s
+    assert judge(consumer, at_s).next_s == at_s
+    assert holds(judge(consumer, at_s))
+    before = judge(consumer, at_s - 0.05)
+    assert not holds(before) and not before.lost
+
+
+@pytest.mark.parametrize(
+    ("now_s", "expected"),
+    [
+        (2.9, Verdict(3.0)),  # the oldest one's time-out
+        (3.0, Verdict(3.0, is_overdue=True, hopeless=[], lost=[])),
+    ],
+)
+def test_heard_of_lately_its_oldest_tuple_is_overdue(now_s: float, expected: Verdict) -> None:
+    consumer = consumer_of(0.0, 1.0)
+    consumer.on_heard(2.5)
+    assert judge(consumer, now_s) == expected
+
+
+def test_silence_means_something_sooner_with_work_overdue() -> None:
+    consumer = consumer_of(0.0)
+    assert judge(consumer, 3.0).is_silent, "overdue, and a second without a sign"
+    consumer.armed_at_s = 4.0  # it acked
+    consumer.heard_at_s = 0.0
+    assert judge(consumer, 4.9) == Verdict(5.0)
+    assert judge(consumer, 5.0).is_silent, "silence_max_s is enough by itself"
+
+
+def test_a_stalled_bolt_is_silent_sooner() -> None:
+    consumer = consumer_of(0.0)
+    consumer.armed_at_s = 4.0
+    consumer.heard_at_s = 4.0
+    consumer.liveness = Liveness.STALLED
+    assert judge(consumer, 4.9) == Verdict(5.0)
+    assert judge(consumer, 5.0).is_silent
+
+
+def test_what_was_waited_for_long_enough_is_hopeless_and_not_lost_too() -> None:
+    consumer = consumer_of(0.0, 8.0)
+    consumer.on_heartbeat(0, 9.9)  # it has nothing to do
+    consumer.on_heard(9.9)
+    consumer.armed_at_s = 9.0
+    judged = judge(consumer, 10.0)
+    assert [t.tuple_id for t in judged.hopeless] == [0]
+    assert [t.tuple_id for t in judged.lost] == [1]
+    assert not judged.is_overdue
+
+
+def test_an_idle_bolt_has_no_alarm() -> None:
+    assert judge(consumer_of(), 100.0) == Verdict(float("inf"))
