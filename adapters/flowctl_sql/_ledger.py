@@ -83,7 +83,7 @@ class Ledger:
         if not self._run(
             f"UPDATE flowctl_partitions SET writes = writes + 1 WHERE {_HERE}", *here
         ).rowcount:
-            self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
+            self.add(span)
         writes, newest = self._run(
             "SELECT writes, (SELECT epoch FROM flowctl_epochs WHERE job = ?) "
             f"FROM flowctl_partitions WHERE {_HERE}",
@@ -111,6 +111,11 @@ class Ledger:
                 "emptied or its clock set back: call SqlSink.unfence(job) once.",
                 newest_epoch=newest,
             )
+
+    def add(self, span: Span) -> None:
+        """Add the partition's row."""
+        here = self._here(span.job, span.partition)
+        self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
 
     def knows(self, span: Span) -> bool:
         """Whether the partition of ``span`` was ever written to."""

@@ -35,6 +35,7 @@ LOCKED_STATE = "55P03"
 
 # https://mariadb.com/docs/server/reference/error-codes; those above 2000 are the client's.
 _MYSQL_LOCKED = 1205  # innodb_lock_wait_timeout is over
+_MYSQL_DEADLOCK = 1213
 _MYSQL_NUMBERS = (
     1021,  # the disk is full
     1040,  # too many connections
@@ -42,7 +43,7 @@ _MYSQL_NUMBERS = (
     1114,  # the table is full: no room
     1203,  # too many connections of this user
     _MYSQL_LOCKED,
-    1213,  # deadlock
+    _MYSQL_DEADLOCK,
     1290,  # read only: a replica, in a fail-over
     1836,  # the same
     1927,  # the connection was killed
@@ -69,6 +70,11 @@ def is_locked(error: BaseException) -> bool:
     if isinstance(error, sqlite3.OperationalError):
         return _sqlite_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return sqlstate(error) == LOCKED_STATE
+
+
+def is_deadlock(error: BaseException) -> bool:
+    """Whether InnoDB rolled the transaction back, as it and another waited for each other."""
+    return _package(error) in _MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
 
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:

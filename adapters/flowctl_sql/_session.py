@@ -14,7 +14,7 @@ from flowctl_sql import _postgres
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
-from flowctl_sql._refusals import is_locked, reason_of
+from flowctl_sql._refusals import is_deadlock, is_locked, reason_of
 from flowctl_sql._rows import Prepared
 
 # Another connection adds the same first row once in a partition's life; twice more is room.
@@ -148,9 +148,10 @@ class Session:
             try:
                 return self.ledger.take(batch.span)
             except Exception as error:
-                if not _is_integrity_error(error):
+                if not (_is_integrity_error(error) or is_deadlock(error)):
                     raise
-                # Another connection was first to add the row: now it is there.
+                # Another connection was first to add the row, and now it is there.  InnoDB may
+                # say so by a deadlock, if a third one rolled its own row back.
                 self._connection.rollback()
                 self._database.begin(self._connection)
         return self.ledger.take(batch.span)
@@ -178,7 +179,7 @@ class Session:
         """Raise :class:`ConfigError` if a row is still there after it was rolled back."""
         nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
         self._database.begin(self._connection)
-        self.ledger.take(nobody)
+        self.ledger.add(nobody)
         self._connection.rollback()
         if self.ledger.knows(nobody):
             raise ConfigError(
