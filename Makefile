@@ -113,4 +113,5 @@ $(FOR_DEMO): $(WANTED) $(VENV)/.made
 $(FOR_TEST): $(WANTED) $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."
 	@$(PIP_INSTALL) -e '.[all,dev]'
+	@$(BIN)/python .ci/get_mariadb.py $(VENV)/mariadb
 	@touch $(FOR_DEMO) $@

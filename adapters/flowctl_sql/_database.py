@@ -1,134 +1,139 @@
-"""Where connections come from.  Both kinds can be pickled; a connection is opened on the worker."""
+"""Where connections come from.  All can be pickled; a connection is opened on the worker."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from flowctl.errors import ConfigError, EnvironmentFault
-from flowctl_sql._refusals import is_locked, sqlite_locked
+from flowctl.errors import ConfigError
+from flowctl_sql import _postgres, _refusals
+from flowctl_sql._bounds import CONNECT_MAX_S, LOCK_MAX_S
+from flowctl_sql._dialect import Dialect, dialect_of
+from flowctl_sql._sqlite import SqliteFile
 
-Synchronous = Literal["NORMAL", "FULL"]
 
-# Between tries to switch to WAL: SQLite's own busy handler is not asked for that.
-_RETRY_S = 0.01
+class Opened(NamedTuple):
+    """A new connection and how SQL is written for it."""
+
+    connection: Any
+    dialect: Dialect
 
 
 class Database(Protocol):
-    """Opens connections and begins transactions that see what others committed."""
+    """Opens connections and begins transactions that see what others committed.
+
+    ``label`` is what errors call it: without a password.
+    """
 
     label: str
 
-    def connect(self) -> Any:
-        """Open a DB-API connection that commits only when told to."""
+    def connect(self) -> Opened:
+        """Open a DB-API connection that commits only when told to, with bounded waits."""
 
     def begin(self, connection: Any) -> None:
         """Begin a transaction, where the driver does not do so by itself."""
 
+    def check_table(self, cursor: Any, table: str) -> None:
+        """Raise :class:`ConfigError` if writes to ``table`` can't be undone."""
 
-class Sqlite:
-    """One SQLite file.  The path is made absolute here, since workers have another directory."""
-
-    def __init__(self, url: str, *, timeout_s: float, synchronous: Synchronous) -> None:
-        self.path = _path_of(url)
-        self.label = self.path
-        self.timeout_s = timeout_s
-        if synchronous not in ("NORMAL", "FULL"):
-            raise ConfigError("synchronous", f"{synchronous!r}.", remedy="Use NORMAL or FULL.")
-        self.synchronous = synchronous
-
-    def connect(self) -> sqlite3.Connection:
-        try:
-            # isolation_level None: we say BEGIN IMMEDIATE ourselves.
-            connection = sqlite3.connect(self.path, timeout=self.timeout_s, isolation_level=None)
-            self._use_wal(connection)
-        except sqlite3.OperationalError as error:
-            if is_locked(error):
-                raise sqlite_locked(self.path, self.timeout_s) from error
-            raise EnvironmentFault(
-                f"SQLite file {self.path}: {error}.",
-                remedy="Check that its directory exists on the worker and may be written.",
-            ) from error
-        # Kill -9 of any process loses nothing.  In a power cut NORMAL may lose the last
-        # transactions, whole ones; FULL waits for the disk at each.
-        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-        return connection
-
-    def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Readers don't stop writers then, and a commit is one append."""
-        deadline_s = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if not is_locked(error) or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_RETRY_S)
-
-    def begin(self, connection: sqlite3.Connection) -> None:
-        # IMMEDIATE takes the write lock before anything is read, so what is read stays true.
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if not is_locked(error):
-                raise
-            raise sqlite_locked(self.path, self.timeout_s) from error
+    def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
+        """Whether ``error`` says "not now", so that the same records may do later."""
 
 
-class Callback:
-    """Any database: ``connect`` is the user's and is called on the worker."""
+class Direct:
+    """Connections that a function opens, of a driver that we know.
 
-    label = "the database"
+    ``timeout_s`` is how long to wait for a lock; None: the default of the database.
+    """
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], *, label: str = "the database", timeout_s: float | None
+    ) -> None:
+        self.label = label
         self._connect = connect
+        self._timeout_s = timeout_s
 
-    def connect(self) -> Any:
+    def connect(self) -> Opened:
         connection = self._connect()
-        autocommit = getattr(connection, "autocommit", None) is True
-        if isinstance(connection, sqlite3.Connection):
-            autocommit = connection.isolation_level is None
-        if autocommit:
+        try:
+            refuse_autocommit(connection)
+            dialect = dialect_of(connection)
+            if dialect.name == "postgresql":
+                bound_postgres(connection, self._timeout_s)
+        except BaseException:
             connection.close()
-            raise ConfigError(
-                "connect",
-                "the connection is in autocommit mode, so rows and span would not be written "
-                "together.",
-                remedy="Switch autocommit off.",
-            )
-        return connection
+            raise
+        return Opened(connection, dialect)
 
     def begin(self, connection: Any) -> None:
         """Nothing: a DB-API connection begins with its first statement."""
 
+    def check_table(self, cursor: Any, table: str) -> None:
+        """Nothing: all tables of these databases have transactions."""
 
-def _path_of(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if scheme != "sqlite" or not separator:
-        if scheme.partition("+")[0] in ("postgres", "postgresql"):
+    def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
+        return _refusals.is_refusal(error, connected=connected)
+
+
+class Psycopg:
+    """Opens connections to a ``postgresql://`` URL, which libpq reads by itself."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __call__(self) -> Any:
+        import psycopg  # here: a worker pays for every import
+
+        try:
+            said = psycopg.conninfo.conninfo_to_dict(self._url)
+        except psycopg.ProgrammingError:  # it may quote a part of the password
             raise ConfigError(
                 "url",
-                f"{scheme} is not built in.",
-                remedy="Run: pip install 'psycopg[binary]', and pass"
-                " connect=lambda: psycopg.connect(URL) in the URL's place.",
-            )
-        raise ConfigError(
-            "url",
-            f"{scheme or url!r} is not built in.",
-            remedy="Use sqlite:///file.db, or pass connect= with a function that returns a "
-            "DB-API connection.",
+                "libpq can't read it.",
+                remedy="Write postgresql://user:password@host/database; percent-encode / ? # @ %"
+                " in a password.",
+            ) from None
+        return psycopg.connect(
+            self._url, connect_timeout=said.get("connect_timeout", CONNECT_MAX_S)
         )
-    path = rest[1:] if rest.startswith("/") else ""
-    if not path or path == ":memory:":
+
+
+class Sqlite:
+    """One SQLite file."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self.label = file.path
+        self._file = file
+
+    def connect(self) -> Opened:
+        return Opened(self._file.open(), Dialect())
+
+    def begin(self, connection: Any) -> None:
+        self._file.begin(connection)
+
+    def check_table(self, cursor: Any, table: str) -> None:
+        """Nothing: all tables have transactions."""
+
+    def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
+        return _refusals.is_refusal(error, connected=connected)
+
+
+def bound_postgres(connection: Any, timeout_s: float | None) -> None:
+    """Bound how long others wait for this connection, and this one for a lock."""
+    _postgres.bound(connection, lock_max_s=LOCK_MAX_S if timeout_s is None else timeout_s)
+
+
+def refuse_autocommit(connection: Any) -> None:
+    """Raise :class:`ConfigError` if ``connection`` commits each statement by itself."""
+    autocommit = getattr(connection, "autocommit", None) is True
+    if isinstance(connection, sqlite3.Connection):
+        autocommit = connection.isolation_level is None
+    elif hasattr(connection, "get_autocommit"):  # PyMySQL, mysqlclient
+        autocommit = bool(connection.get_autocommit())
+    if autocommit:
         raise ConfigError(
-            "url",
-            "an SQLite database in memory is one for each process.",
-            remedy="Name a file: sqlite:///file.db, or sqlite:////absolute/file.db.",
+            "connect",
+            "the connection is in autocommit mode, so rows and span would not be written together.",
+            remedy="Switch autocommit off.",
         )
-    if not rest.startswith("/") or "?" in path:
-        raise ConfigError("url", f"{url!r} has a host or a query.", remedy="Use sqlite:///file.db.")
-    return os.path.abspath(os.path.expanduser(path))

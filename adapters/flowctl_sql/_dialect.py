@@ -1,15 +1,17 @@
-"""The few things in which databases and their drivers differ."""
+"""How SQL is written for one connection: parameters, names, and what our own tables hold."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, JobError
 
 # Letters of any language, digits, underscore, and the "$" and "-" and space that real schemas
 # have.  No quotes, so that quoting can't be broken out of; no "%", which some drivers interpret.
@@ -21,17 +23,44 @@ _PLACEHOLDERS = {  # {} is the parameter's number
     # Drivers that say "pyformat" (psycopg, PyMySQL, MySQL Connector) take plain %s too.
     "pyformat": "%s",
     "numeric": ":{}",
+    "named": ":{}",  # oracledb takes a sequence for :1, :2
 }
-_BYTES_TYPES = {"psycopg": "BYTEA", "psycopg2": "BYTEA", "pg8000": "BYTEA"}
+_POSTGRES_DRIVERS = ("psycopg", "psycopg2", "pg8000")
+
+# The tables as SQLite and PostgreSQL get them: both compare text and bytes byte by byte.
+_CREATE = {
+    "flowctl_epochs": "(job TEXT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (job))",
+    "flowctl_partitions": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
+    " writes BIGINT NOT NULL, PRIMARY KEY (job, sink, part))",
+    "flowctl_spans": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
+    " first_position {bytes} NOT NULL, last_position {bytes} NOT NULL,"
+    " PRIMARY KEY (job, sink, part, first_position))",
+}
+OWN_TABLES = tuple(_CREATE)
+
+# Where text is compared otherwise (case-blind, without trailing spaces), a name is stored as its
+# readable beginning and a digest: 64 + 1 + 32 characters.
+_READABLE_CHARS = 64
+NAME_CHARS = _READABLE_CHARS + 33
+# In hex.  Three names and this are a primary key: (3 * 97 + 400) * 4 bytes of utf8mb4 are below
+# the 3,072 bytes of InnoDB, and at a byte a character below the 900 of SQL Server.
+POSITION_CHARS = 400
+
+
+def _in_double_quotes(name: str) -> str:
+    return f'"{name}"'
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """How SQL is written for one connection: parameters, quoted names, the type of bytes."""
+    """SQL for SQLite and PostgreSQL; ``name`` is SQLAlchemy's name of the dialect.
 
+    ``has_transactions``: it is known that a rollback undoes everything, so nobody need try.
+    """
+
+    name: str = "sqlite"
     paramstyle: str = "qmark"
-    quote: str = '"'
-    bytes_type: str = "BLOB"
-    is_postgres: bool = False
+    quote: Callable[[str], str] = _in_double_quotes
+    has_transactions: bool = True
 
     def parameters(self, count: int) -> str:
         """Return ``count`` placeholders, separated by commas."""
@@ -49,20 +78,74 @@ class Dialect(msgspec.Struct, frozen=True):
             ]
         )
 
-    def name(self, name: str) -> str:
+    def quoted(self, name: str) -> str:
         """Return ``name`` quoted; each part of ``schema.table`` by itself."""
-        return ".".join([f"{self.quote}{part}{self.quote}" for part in name.split(".")])
+        return ".".join([self.quote(part) for part in name.split(".")])
 
     def insert(self, table: str, columns: Sequence[str] | None, width: int) -> str:
         """Return the statement that inserts one row of ``width`` values."""
-        into = f" ({', '.join([self.name(column) for column in columns])})" if columns else ""
-        return f"INSERT INTO {self.name(table)}{into} VALUES ({self.parameters(width)})"
+        into = f" ({', '.join([self.quote(column) for column in columns])})" if columns else ""
+        return f"INSERT INTO {self.quoted(table)}{into} VALUES ({self.parameters(width)})"
+
+    def create(self, own_table: str) -> str:
+        """Return the statement that creates one of our own tables."""
+        bytes_type = "BYTEA" if self.name == "postgresql" else "BLOB"
+        columns = _CREATE[own_table].format(bytes=bytes_type)
+        return f"CREATE TABLE IF NOT EXISTS {own_table} {columns}"
+
+    def stored_name(self, name: str) -> str:
+        """Return what stands for ``name`` (of a job, sink or partition) in our tables."""
+        return name
+
+    def stored_position(self, encoded: bytes) -> Any:
+        """Return what stands for an encoded position in our tables; sorts as it does."""
+        return encoded
+
+    def encoded_position(self, stored: Any) -> bytes:
+        """Return the encoded position that ``stored`` stands for."""
+        return bytes(stored)
+
+
+class PortableDialect(Dialect, frozen=True, kw_only=True):
+    """SQL for any other database: our tables hold plain ASCII, which all of them compare alike.
+
+    ``ddl`` maps each of our own tables to the statement that creates it.
+    """
+
+    ddl: dict[str, str]
+
+    def create(self, own_table: str) -> str:
+        return self.ddl[own_table]
+
+    def stored_name(self, name: str) -> str:
+        return _portable_name(name)
+
+    def stored_position(self, encoded: bytes) -> str:
+        stored = encoded.hex()
+        if len(stored) > POSITION_CHARS:  # a database that is not strict would cut it
+            raise JobError(
+                f"a position of {len(encoded)} bytes is too long for a key of {self.name}.",
+                remedy=f"Use positions of at most {POSITION_CHARS // 2} bytes.",
+            )
+        return stored
+
+    def encoded_position(self, stored: Any) -> bytes:
+        return bytes.fromhex(stored)
+
+
+@functools.lru_cache(maxsize=4096)  # some are asked for five times a write
+def _portable_name(name: str) -> str:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    readable = "".join([c if c.isascii() and c.isprintable() else "?" for c in name])
+    return f"{readable[:_READABLE_CHARS]}#{digest}"
 
 
 def checked_table(table: str) -> str:
     """Return ``table`` if it is a name or ``schema.name``; raise :class:`ConfigError`."""
     if not all(_NAME.fullmatch(part) for part in table.split(".")):
-        raise ConfigError("table", f"{table!r} is no table name.", remedy="Use letters and digits.")
+        raise ConfigError(
+            "table", f"{table!r} is not a table name.", remedy="Use letters and digits."
+        )
     return table
 
 
@@ -71,7 +154,7 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if not _NAME.fullmatch(str(column)):
             raise ConfigError(
-                "columns", f"{column!r} is no column name.", remedy="Use letters and digits."
+                "columns", f"{column!r} is not a column name.", remedy="Use letters and digits."
             )
     if len(set(columns)) != len(columns) or not columns:
         raise ConfigError(
@@ -80,34 +163,32 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def checked_paramstyle(paramstyle: str | None) -> str | None:
-    """Return ``paramstyle`` if it is supported; raise :class:`ConfigError`."""
-    if paramstyle is not None and paramstyle not in _PLACEHOLDERS:
+def checked_paramstyle(paramstyle: str, driver: str) -> str:
+    """Return ``paramstyle`` if we can write it; raise :class:`ConfigError`."""
+    if paramstyle not in _PLACEHOLDERS:
         raise ConfigError(
-            "paramstyle",
-            f"{paramstyle!r} is not supported.",
-            remedy=f"Use one of {', '.join(_PLACEHOLDERS)}.",
+            "url",
+            f"the driver {driver} takes parameters as {paramstyle!r}, which is not supported.",
+            remedy=f"Use a driver that takes one of {', '.join(_PLACEHOLDERS)}.",
         )
     return paramstyle
 
 
-def checked_quote(quote: str) -> str:
-    """Return ``quote`` if no name can contain it; raise :class:`ConfigError`."""
-    if quote not in ('"', "`"):
-        raise ConfigError("quote", f"{quote!r} is not supported.", remedy='Use " or `.')
-    return quote
+def dialect_of(connection: Any) -> Dialect:
+    """Return the dialect of a connection of sqlite3, psycopg, psycopg2 or pg8000.
 
-
-def dialect_of(
-    connection: Any, *, paramstyle: str | None, quote: str, bytes_type: str | None
-) -> Dialect:
-    """Return the dialect of ``connection``; what is None is taken from its driver's module."""
-    package = type(connection).__module__.partition(".")[0]
-    return Dialect(
-        paramstyle
-        or checked_paramstyle(getattr(sys.modules.get(package), "paramstyle", None))
-        or "qmark",
-        quote,
-        bytes_type or _BYTES_TYPES.get(package, "BLOB"),
-        package in _BYTES_TYPES,
+    Raises :class:`ConfigError` for others: how they compare text decides what counts as written.
+    """
+    packages = {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
+    if "sqlite3" in packages:
+        return Dialect()
+    for package in _POSTGRES_DRIVERS:
+        if package in packages:
+            paramstyle = getattr(sys.modules.get(package), "paramstyle", "format")
+            return Dialect("postgresql", checked_paramstyle(paramstyle, package))
+    raise ConfigError(
+        "connect",
+        f"it returned a {type(connection).__module__}.{type(connection).__name__}, whose dialect "
+        "is not known.",
+        remedy="Pass the database's URL too: SqlSink('mysql+pymysql://', connect=…).",
     )

@@ -7,8 +7,8 @@
 ============================  ======================================================
 
 Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
-them as the source does.  All methods run inside the caller's transaction.  Why this is exact:
-docs/adr/0004-covered-spans.md.
+them as the source does; names and positions as the dialect has them (docs/adr/0014).  All methods
+run inside the caller's transaction.  Why this is exact: docs/adr/0004-covered-spans.md.
 """
 
 from __future__ import annotations
@@ -26,17 +26,6 @@ from flowctl_sql._dialect import Dialect
 # merge costs about as much as a write, so it adds 2 %.
 _MERGE_EVERY_WRITES = 64
 
-OWN_TABLES = ("flowctl_epochs", "flowctl_partitions", "flowctl_spans")
-_CREATE = (
-    "CREATE TABLE IF NOT EXISTS flowctl_epochs "
-    "(job TEXT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (job))",
-    "CREATE TABLE IF NOT EXISTS flowctl_partitions "
-    "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL, writes BIGINT NOT NULL, "
-    "PRIMARY KEY (job, sink, part))",
-    "CREATE TABLE IF NOT EXISTS flowctl_spans "
-    "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL, first_position {bytes} NOT NULL, "
-    "last_position {bytes} NOT NULL, PRIMARY KEY (job, sink, part, first_position))",
-)
 _HERE = "job = ? AND sink = ? AND part = ?"
 
 
@@ -63,10 +52,24 @@ class Ledger:
         self._cursor.execute(filled, values)
         return self._cursor
 
-    def create(self) -> None:
-        """Create our tables where they are missing."""
-        for table in _CREATE:
-            self._cursor.execute(table.format(bytes=self._dialect.bytes_type))
+    def create(self, table: str) -> None:
+        """Create one of our own tables."""
+        self._cursor.execute(self._dialect.create(table))
+
+    def _job(self, job: str) -> str:
+        return self._dialect.stored_name(job)
+
+    def _here(self, job: str, partition: str) -> tuple[str, str, str]:
+        stored = self._dialect.stored_name
+        return stored(job), stored(self._sink), stored(partition)
+
+    def _ends(self, new: Range) -> tuple[Any, Any]:
+        stored = self._dialect.stored_position
+        return stored(new.first), stored(new.last)
+
+    def _ranges(self, found: Sequence[tuple[Any, Any]]) -> list[Range]:
+        encoded = self._dialect.encoded_position
+        return [Range(encoded(first), encoded(last)) for first, last in found]
 
     def take(self, span: Span) -> int:
         """Lock the partition until the transaction ends; return how many writes it has seen.
@@ -75,16 +78,16 @@ class Ledger:
         integrity error when another connection adds the same first row at the same moment:
         roll back and come again.
         """
-        here = (span.job, self._sink, span.partition)
+        here = self._here(span.job, span.partition)
         # "writes + 1": some drivers count only rows that changed; and the change takes the lock.
         if not self._run(
             f"UPDATE flowctl_partitions SET writes = writes + 1 WHERE {_HERE}", *here
         ).rowcount:
-            self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
+            self.add(span)
         writes, newest = self._run(
             "SELECT writes, (SELECT epoch FROM flowctl_epochs WHERE job = ?) "
             f"FROM flowctl_partitions WHERE {_HERE}",
-            span.job,
+            here[0],
             *here,
         ).fetchone()
         self._check_epoch(span, newest)
@@ -92,12 +95,12 @@ class Ledger:
 
     def _check_epoch(self, span: Span, newest: int | None) -> None:
         if newest is None:
-            self._run("INSERT INTO flowctl_epochs VALUES (?, ?)", span.job, span.epoch)
+            self._run("INSERT INTO flowctl_epochs VALUES (?, ?)", self._job(span.job), span.epoch)
         elif newest < span.epoch:
             self._run(
                 "UPDATE flowctl_epochs SET epoch = ? WHERE job = ? AND epoch < ?",
                 span.epoch,
-                span.job,
+                self._job(span.job),
                 span.epoch,
             )
         elif newest > span.epoch:
@@ -109,18 +112,26 @@ class Ledger:
                 newest_epoch=newest,
             )
 
+    def add(self, span: Span) -> None:
+        """Add the partition's row."""
+        here = self._here(span.job, span.partition)
+        self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
+
+    def knows(self, span: Span) -> bool:
+        """Whether the partition of ``span`` was ever written to."""
+        here = self._here(span.job, span.partition)
+        found = self._run(f"SELECT writes FROM flowctl_partitions WHERE {_HERE}", *here)
+        return found.fetchone() is not None
+
     def covered(self, span: Span) -> list[Range]:
         """Return the covered ranges that touch ``span``, in order."""
         found = self._run(
             f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
             "AND last_position >= ? AND first_position <= ? ORDER BY first_position",
-            span.job,
-            self._sink,
-            span.partition,
-            encode(span.first),
-            encode(span.last),
+            *self._here(span.job, span.partition),
+            *self._ends(Range(encode(span.first), encode(span.last))),
         ).fetchall()
-        return [Range(bytes(first), bytes(last)) for first, last in found]
+        return self._ranges(found)
 
     def cover(self, span: Span, touching: Sequence[Range]) -> None:
         """Remember ``span``; ``touching`` is what :meth:`covered` returned for it."""
@@ -138,26 +149,23 @@ class Ledger:
         rows = self._run(
             f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
             "AND last_position <= ? ORDER BY first_position",
-            span.job,
-            self._sink,
-            span.partition,
-            encode(span.acked_through),
+            *self._here(span.job, span.partition),
+            self._dialect.stored_position(encode(span.acked_through)),
         ).fetchall()
         if len(rows) > 1:
-            ranges = [Range(bytes(first), bytes(last)) for first, last in rows]
+            ranges = self._ranges(rows)
             self._replace(span, ranges, Range(ranges[0].first, ranges[-1].last))
 
     def _replace(self, span: Span, old: Sequence[Range], new: Range) -> None:
-        here = (span.job, self._sink, span.partition)
+        here = self._here(span.job, span.partition)
         if old:  # ranges are disjoint and in order: these are all between the outer two
             self._run(
                 f"DELETE FROM flowctl_spans WHERE {_HERE} "
                 "AND first_position >= ? AND first_position <= ?",
                 *here,
-                old[0].first,
-                old[-1].first,
+                *self._ends(Range(old[0].first, old[-1].first)),
             )
-        self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *new)
+        self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *self._ends(new))
 
     def forget(self, job: str) -> bool:
         """Drop what is remembered of the records of ``job``; the epoch stays.
@@ -165,18 +173,18 @@ class Ledger:
         False: nothing was.
         """
         statement = "DELETE FROM flowctl_spans WHERE job = ? AND sink = ?"
-        return bool(self._run(statement, job, self._sink).rowcount)
+        return bool(self._run(statement, *self._here(job, "")[:2]).rowcount)
 
     def forget_above(self, job: str, partition: str, above: Position | None) -> bool:
         """Drop what is remembered of one partition above a position; None: all of it.
 
         False: nothing was.
         """
-        here = (job, self._sink, partition)
+        here = self._here(job, partition)
         drop = f"DELETE FROM flowctl_spans WHERE {_HERE}"
         if above is None:
             return bool(self._run(drop, *here).rowcount)
-        at = encode(above)
+        at = self._dialect.stored_position(encode(above))
         dropped = self._run(f"{drop} AND first_position > ?", *here, at).rowcount
         shorten = f"UPDATE flowctl_spans SET last_position = ? WHERE {_HERE} AND last_position > ?"
         shortened = self._run(shorten, at, *here, at).rowcount
@@ -184,12 +192,14 @@ class Ledger:
 
     def newest_epoch(self, job: str) -> int | None:
         """Return the newest epoch of ``job``, None if nobody has written."""
-        found = self._run("SELECT epoch FROM flowctl_epochs WHERE job = ?", job).fetchone()
+        found = self._run(
+            "SELECT epoch FROM flowctl_epochs WHERE job = ?", self._job(job)
+        ).fetchone()
         return None if found is None else int(found[0])
 
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""
-        self._run("DELETE FROM flowctl_epochs WHERE job = ?", job)
+        self._run("DELETE FROM flowctl_epochs WHERE job = ?", self._job(job))
 
 
 def due_for_merge(writes: int) -> bool:

@@ -33,6 +33,28 @@ _STATES = (
 )
 LOCKED_STATE = "55P03"
 
+# https://mariadb.com/docs/server/reference/error-codes; those above 2000 are the client's.
+_MYSQL_LOCKED = 1205  # innodb_lock_wait_timeout is over
+_MYSQL_DEADLOCK = 1213
+_MYSQL_NUMBERS = (
+    1021,  # the disk is full
+    1040,  # too many connections
+    1053,  # shutting down
+    1114,  # the table is full: no room
+    1203,  # too many connections of this user
+    _MYSQL_LOCKED,
+    _MYSQL_DEADLOCK,
+    1290,  # read only: a replica, in a fail-over
+    1836,  # the same
+    1927,  # the connection was killed
+    2002,  # no connection: the socket
+    2003,  # no connection: the port
+    2006,  # the server has gone away
+    2013,  # the connection was lost during a query
+    4031,  # idle for too long
+)
+_MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
+
 # Drivers give no code for what a server says before it lets us in; what no waiting will mend:
 _FOR_GOOD = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|"
@@ -50,6 +72,11 @@ def is_locked(error: BaseException) -> bool:
     return sqlstate(error) == LOCKED_STATE
 
 
+def is_deadlock(error: BaseException) -> bool:
+    """Whether InnoDB rolled the transaction back, as it and another waited for each other."""
+    return _package(error) in _MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
+
+
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     """Whether the same records may do later.  ``connected``: there is still a connection."""
     if isinstance(error, RetryLater | ConnectionError | TimeoutError):
@@ -57,6 +84,8 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     if isinstance(error, sqlite3.Error):
         full = _sqlite_code(error) == sqlite3.SQLITE_FULL
         return full or is_locked(error)
+    if _package(error) in _MYSQL_DRIVERS:
+        return mysql_number(error) in _MYSQL_NUMBERS
     state = sqlstate(error)
     if state is not None:
         return state in _STATES or state.startswith(_CLASSES)
@@ -67,10 +96,10 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     return False
 
 
-def reason_of(error: BaseException) -> str:
-    """What the database said, in a line."""
+def reason_of(error: BaseException, label: str) -> str:
+    """Return what the database, called ``label``, said: in one line."""
     text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
-    return f"the database can't take it now: {text or type(error).__name__}"
+    return f"{label} can't take it now: {text or type(error).__name__}"
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -83,9 +112,18 @@ def sqlstate(error: BaseException) -> str | None:
     return said.get("C") if isinstance(said, dict) else None  # pg8000
 
 
+def mysql_number(error: BaseException) -> int | None:
+    """Return the number that MySQL and MariaDB give an error."""
+    number = getattr(error, "errno", None) or (error.args[0] if error.args else None)
+    return number if isinstance(number, int) else None
+
+
 def _is_postgres(error: BaseException) -> bool:
-    package = type(error).__module__.partition(".")[0]
-    return package in ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
+    return _package(error) in ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:

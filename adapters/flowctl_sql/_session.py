@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Span
 from flowctl.errors import ConfigError, RetryLater
 from flowctl_sql import _postgres
 from flowctl_sql._database import Database
-from flowctl_sql._dialect import Dialect
-from flowctl_sql._ledger import OWN_TABLES, Ledger, due_for_merge, not_covered
-from flowctl_sql._refusals import is_locked, is_refusal, reason_of
+from flowctl_sql._dialect import OWN_TABLES
+from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
+from flowctl_sql._refusals import is_deadlock, is_locked, reason_of
 from flowctl_sql._rows import Prepared
 
 # Another connection adds the same first row once in a partition's life; twice more is room.
@@ -34,15 +37,15 @@ _inherited: list[Any] = []
 class Session:
     """One connection, in the thread and process that opened it."""
 
-    def __init__(
-        self, database: Database, connection: Any, dialect: Dialect, table: str, name: str
-    ) -> None:
+    def __init__(self, database: Database, table: str, name: str) -> None:
+        connection, dialect = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.last_written: tuple[Batch, Prepared] | None = None
         self._database = database
         self._connection = connection
         self._cursor = connection.cursor()
         self._dialect = dialect
+        self._is_postgres = dialect.name == "postgresql"
         self._table = table
         self._sink = name
         self._introduced = ""
@@ -67,7 +70,7 @@ class Session:
 
     def introduce(self, job: str, bolt: str) -> None:
         """Let the server know for whom we write, so that it can tell others."""
-        if self._dialect.is_postgres:
+        if self._is_postgres:
             name = _postgres.name_of(job, bolt)
             if name != self._introduced:
                 try:
@@ -81,8 +84,8 @@ class Session:
         """What to raise for an error that says "not now", with who is in the way."""
         if isinstance(error, RetryLater):
             return error
-        if not (self._dialect.is_postgres and is_locked(error) and self.usable):
-            return RetryLater(reason_of(error))
+        if not (self._is_postgres and is_locked(error) and self.usable):
+            return RetryLater(reason_of(error, self._database.label))
         partition = batch.span.partition
         try:
             who = _postgres.holder(
@@ -112,7 +115,7 @@ class Session:
     def _roll_back(self) -> None:
         try:
             self._connection.rollback()
-        except Exception:  # the server is gone: the next write connects anew
+        except Exception:  # the server is gone: the next write opens another connection
             self.close()
 
     def has_written(self, batch: Batch) -> bool:
@@ -146,9 +149,10 @@ class Session:
             try:
                 return self.ledger.take(batch.span)
             except Exception as error:
-                if not _is_integrity_error(error):
+                if not (_is_integrity_error(error) or is_deadlock(error)):
                     raise
-                # Another connection was first to add the row: now it is there.
+                # Another connection was first to add the row, and now it is there.  InnoDB may
+                # say so by a deadlock, if a third one rolled its own row back.
                 self._connection.rollback()
                 self._database.begin(self._connection)
         return self.ledger.take(batch.span)
@@ -156,7 +160,8 @@ class Session:
     def set_up(self, schema: Sequence[str]) -> None:
         """Create our tables, and the user's, where they are missing."""
         # Looked for first: who may write rows need not be allowed to create tables.
-        self._create_unless(OWN_TABLES, self.ledger.create)
+        for own_table in OWN_TABLES:
+            self._create_unless(own_table, partial(self.ledger.create, own_table))
         if not schema and (missing := self._missing(self._table)):
             raise ConfigError(
                 "table",
@@ -164,25 +169,44 @@ class Session:
                 remedy="Create it, or pass schema='CREATE TABLE …'.",
             ) from missing
         self._create_unless(
-            (self._table,), lambda: [self._cursor.execute(statement) for statement in schema]
+            self._table, lambda: [self._cursor.execute(statement) for statement in schema]
         )
+        self._database.check_table(self._cursor, self._table)
+        self._roll_back()
+        if not self._dialect.has_transactions:
+            self._prove_rollback()
 
-    def _create_unless(self, tables: Sequence[str], create: Callable[[], Any]) -> None:
-        if not any(self._missing(table) for table in tables):
+    def _prove_rollback(self) -> None:
+        """Raise :class:`ConfigError` if a row is still there after it was rolled back."""
+        nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
+        self._database.begin(self._connection)
+        self.ledger.add(nobody)
+        self._connection.rollback()
+        if self.ledger.knows(nobody):
+            raise ConfigError(
+                "url",
+                f"{self._database.label} keeps what was rolled back, so rows and span would not be "
+                "written together.",
+                remedy="Switch autocommit off, or use a database with transactions.",
+            )
+        self._roll_back()
+
+    def _create_unless(self, table: str, create: Callable[[], Any]) -> None:
+        if not self._missing(table):
             return
         try:
             self.transact(create)
         except Exception:
-            if any(self._missing(table) for table in tables):
+            if self._missing(table):
                 raise
-            # Another connection created them at the same moment.
+            # Another connection created it at the same moment.
 
     def _missing(self, table: str) -> Exception | None:
         try:
-            self._cursor.execute(f"SELECT 1 FROM {self._dialect.name(table)} WHERE 1 = 0")
+            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(table)} WHERE 1 = 0")
             self._cursor.fetchall()
         except Exception as error:
-            if is_refusal(error):  # which says nothing of the table
+            if self._database.is_refusal(error):  # which says nothing about the table
                 raise
             return error
         finally:

@@ -9,22 +9,13 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
 from flowctl.errors import ConfigError, JobError, RetryLater
-from flowctl_sql import _postgres
-from flowctl_sql._database import Callback, Database, Sqlite, Synchronous
-from flowctl_sql._dialect import (
-    checked_columns,
-    checked_paramstyle,
-    checked_quote,
-    checked_table,
-    dialect_of,
-)
-from flowctl_sql._refusals import is_refusal, reason_of
+from flowctl_sql._database import Database
+from flowctl_sql._dialect import checked_columns, checked_table
+from flowctl_sql._refusals import reason_of
 from flowctl_sql._rows import Prepared, Row, prepare
 from flowctl_sql._session import Session, WriteResult
-
-# SQLite lets one process write at a time and is not fair: five times the longest wait that was seen
-# with twelve writers (docs/adr/0004).
-_SQLITE_LOCK_MAX_S = 10.0
+from flowctl_sql._sqlite import Synchronous
+from flowctl_sql._urls import database_of
 
 
 class SqlSink:
@@ -34,11 +25,13 @@ class SqlSink:
     whose position is covered is left out, however its tuple is cut; a driver that was replaced is
     refused.  One ``write`` per tuple and sink; for a second table use a second ``SqlSink``.
 
-    ``url`` is ``sqlite:///relative.db`` or ``sqlite:////absolute.db`` (a file on the machine
-    of the workers; WAL does not work on network file systems).  Any other database: ``connect``,
-    a function that is called on the worker and returns a DB-API connection, not in autocommit
-    mode; ``paramstyle`` (qmark, format, pyformat, numeric), ``quote`` and ``bytes_type`` are for
-    drivers that can't be told from their module.
+    ``url`` names the database: ``sqlite:///relative.db`` or ``sqlite:////absolute.db`` (a file on
+    the machine of the workers; WAL does not work on network file systems),
+    ``postgresql://user:password@host/database`` (needs the extra ``postgres``), or any URL of
+    SQLAlchemy, such as ``mysql+pymysql://…`` (needs the extra ``sql`` and the driver; the extra
+    ``mysql`` brings both).  ``connect`` opens connections in its place: a function that is called
+    on the worker and returns a DB-API connection, not in autocommit mode.  With sqlite3, psycopg,
+    psycopg2 and pg8000 it may stand alone; with other drivers ``url`` says which dialect it is.
 
     ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the
     keys of the first dict, or all columns of the table for tuples.  ``schema`` is what creates the
@@ -46,17 +39,18 @@ class SqlSink:
     sinks of one job need two names; it is the table's if left out.
 
     ``timeout_s`` is how long a write waits for a lock that others hold before it is refused
-    (default: 10 s with SQLite, 4 s with PostgreSQL); other databases have their own.
-    ``synchronous`` is SQLite's: whether each commit waits for the disk (FULL) or may be lost in a
-    power cut (NORMAL).
+    (default: 10 s with SQLite, 4 s with PostgreSQL, MySQL and MariaDB, which count whole seconds);
+    other databases have their own.  ``synchronous`` is SQLite's: whether each commit waits for the
+    disk (FULL) or may be lost in a power cut (NORMAL).
 
-    A PostgreSQL connection (psycopg, psycopg2, pg8000) is told to end a transaction of ours that is
-    idle for 5 s, as that of a frozen worker would hold its locks for ever, and to look whether we
-    are there; it is named ``flowctl/job/bolt``.  These are settings of the session: a pool
-    between (PgBouncer) must be in session mode.  ``connect`` should bound itself how long it
-    tries: ``connect_timeout=5``.
+    PostgreSQL and MariaDB are told to end a transaction of ours that is idle for 5 s, as that of a
+    frozen worker would hold its locks forever; a PostgreSQL connection is named
+    ``flowctl/job/bolt``.  These are settings of the session: a pool between (PgBouncer) must be in
+    session mode.  ``connect`` should bound by itself how long it tries: ``connect_timeout=5``.
 
-    Can be pickled; connects at the first write, once a process and thread.  Thread-safe.
+    Raises :class:`ConfigError` for arguments that can't do, and
+    :class:`flowctl.errors.MissingExtraError` where SQLAlchemy or a driver is missing.  Can be
+    pickled; connects at the first write, once a process and thread.  Thread-safe.
     """
 
     def __init__(
@@ -68,32 +62,22 @@ class SqlSink:
         schema: str | Sequence[str] = (),
         name: str | None = None,
         connect: Callable[[], Any] | None = None,
-        paramstyle: str | None = None,
-        quote: str = '"',
-        bytes_type: str | None = None,
         timeout_s: float | None = None,
         synchronous: Synchronous = "FULL",
     ) -> None:
-        if (url is None) == (connect is None):
-            raise ConfigError("url", "give url or connect, one of them.", remedy="See SqlSink.")
         if timeout_s is not None and not 0 <= timeout_s < float("inf"):
             raise ConfigError(
-                "timeout_s", f"{timeout_s!r} is no time to wait.", remedy="Give some seconds."
+                "timeout_s",
+                f"must be 0 or more and finite, got {timeout_s!r}.",
+                remedy="Give some seconds.",
             )
-        self._timeout_s = timeout_s
-        self._database: Database
-        if connect is not None:
-            self._database = Callback(connect)
-        else:
-            wait_s = _SQLITE_LOCK_MAX_S if timeout_s is None else timeout_s
-            self._database = Sqlite(url or "", timeout_s=wait_s, synchronous=synchronous)
+        self._database: Database = database_of(
+            url, connect, timeout_s=timeout_s, synchronous=synchronous
+        )
         self._table = checked_table(table)
         self._columns = None if columns is None else checked_columns(columns)
         self._schema = (schema,) if isinstance(schema, str) else tuple(schema)
         self._name = name or table
-        self._paramstyle = checked_paramstyle(paramstyle)
-        self._quote = checked_quote(quote)
-        self._bytes_type = bytes_type
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,10 +109,12 @@ class SqlSink:
             return self._write_with(session, prepared, batch)
         except Exception as error:
             connected = session is not None and session.usable
-            if isinstance(error, RetryLater) or not is_refusal(error, connected=connected):
+            refuses = self._database.is_refusal(error, connected=connected)
+            if isinstance(error, RetryLater) or not refuses:
                 raise
-            refusal = session.refusal(error, batch) if session else RetryLater(reason_of(error))
-            raise refusal from error
+            if session is None:
+                raise RetryLater(reason_of(error, self._database.label)) from error
+            raise session.refusal(error, batch) from error
 
     def _write_with(self, session: Session, prepared: Prepared, batch: Batch) -> WriteResult:
         if session.repeats(batch, prepared):
@@ -161,7 +147,7 @@ class SqlSink:
     def unfence(self, job: str) -> None:
         """Forget the newest epoch of ``job``: for when the checkpoint store was lost.
 
-        A store that begins its epochs anew (one of your own; Redis takes the time of day) would
+        A store whose epochs begin at 1 again (one of your own; Redis takes the time of day) would
         have every driver refused.  What is written stays known, so no row is doubled.
         """
         session = self._session()
@@ -170,7 +156,7 @@ class SqlSink:
     def newest_epoch(self, job: str) -> int | None:
         """The epoch of the newest driver of ``job`` that has written to this database, or None.
 
-        A driver with an older one is refused: a checkpoint store that begins anew must begin above.
+        A driver with an older one is refused, so an emptied checkpoint store must begin above it.
         """
         session = self._session()
         epoch: int | None = session.transact(lambda: session.ledger.newest_epoch(job))
@@ -187,18 +173,8 @@ class SqlSink:
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.usable:
             return session
-        connection = self._database.connect()
-        dialect = dialect_of(
-            connection,
-            paramstyle=self._paramstyle,
-            quote=self._quote,
-            bytes_type=self._bytes_type,
-        )
-        session = Session(self._database, connection, dialect, self._table, self._name)
+        session = Session(self._database, self._table, self._name)
         try:
-            if dialect.is_postgres:
-                wait_s = _postgres.LOCK_MAX_S if self._timeout_s is None else self._timeout_s
-                _postgres.bound(connection, lock_max_s=wait_s)
             session.set_up(self._schema)
         except BaseException:
             session.close()

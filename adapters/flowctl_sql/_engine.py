@@ -1,0 +1,171 @@
+"""Connections through SQLAlchemy, for URLs that need it.  Imported only then: it takes .5 s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowctl.errors import ConfigError, MissingExtraError, without_secrets
+from flowctl_sql import _mysql, _refusals
+from flowctl_sql._bounds import CONNECT_MAX_S
+from flowctl_sql._database import Opened, bound_postgres, refuse_autocommit
+from flowctl_sql._dialect import Dialect, PortableDialect, checked_paramstyle
+from flowctl_sql._sqlite import SqliteFile, Synchronous, file_at
+
+try:
+    import sqlalchemy
+    from sqlalchemy.engine import URL
+except ImportError:
+    raise MissingExtraError("url", "SQLAlchemy", "sql") from None
+
+from flowctl_sql._tables import ddl
+
+# Which of our extras brings a driver.
+_EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
+# Those whose connect() has an argument of this name.
+_WITH_CONNECT_TIMEOUT = ("psycopg", "psycopg2", "pymysql", "mysqldb")
+_MYSQL = ("mysql", "mariadb")
+
+
+class Engine:
+    """Any database that SQLAlchemy has a dialect for.
+
+    SQLAlchemy reads the URL, finds and sets up the driver, quotes names and writes the DDL of our
+    own tables.  Rows and ledger go through the driver's own connection.  There is no pool: a sink
+    keeps one connection a thread.  ``connect`` opens connections in SQLAlchemy's place.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        connect: Callable[[], Any] | None,
+        *,
+        timeout_s: float | None,
+        synchronous: Synchronous,
+    ) -> None:
+        self.label = without_secrets(url)
+        self._url = _parsed(url)
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._file: SqliteFile | None = None
+        if self._url.get_backend_name() == "sqlite":
+            self._url, self._file = _sqlite_file(self._url, timeout_s, synchronous)
+        self._engine()  # a missing driver is found here, before the run
+
+    def connect(self) -> Opened:
+        engine = self._engine()
+        if self._file is not None:
+            connection = self._file.set_up(lambda: _raw(engine))
+        else:
+            connection = _raw(engine)
+        try:
+            if self._file is None:
+                refuse_autocommit(connection)
+            self._bound(connection, engine.dialect)
+        except BaseException:
+            connection.close()
+            raise
+        return Opened(connection, _dialect_of(engine.dialect))
+
+    def _bound(self, connection: Any, dialect: sqlalchemy.Dialect) -> None:
+        if dialect.name == "postgresql":
+            bound_postgres(connection, self._timeout_s)
+        elif dialect.name in _MYSQL:
+            is_mariadb = bool(getattr(dialect, "is_mariadb", False))
+            _mysql.bound(connection, lock_max_s=self._timeout_s, is_mariadb=is_mariadb)
+
+    def begin(self, connection: Any) -> None:
+        if self._file is not None:
+            self._file.begin(connection)
+
+    def check_table(self, cursor: Any, table: str) -> None:
+        if self._url.get_backend_name() in _MYSQL:
+            _mysql.check_engine(cursor, table)
+
+    def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
+        if _refusals.is_refusal(error, connected=connected):
+            return True
+        known = self._url.get_backend_name() in ("sqlite", "postgresql")
+        if not connected or known or not isinstance(error, Exception):
+            return False
+        dialect = self._engine().dialect
+        return isinstance(error, dialect.loaded_dbapi.Error) and dialect.is_disconnect(
+            error, None, None
+        )
+
+    def _engine(self) -> sqlalchemy.Engine:
+        options: dict[str, Any] = {"poolclass": sqlalchemy.NullPool}
+        driver = self._url.get_driver_name()
+        if self._connect is not None:
+            options["creator"] = self._connect
+        elif driver in _WITH_CONNECT_TIMEOUT and "connect_timeout" not in self._url.query:
+            options["connect_args"] = {"connect_timeout": CONNECT_MAX_S}
+        try:
+            return sqlalchemy.create_engine(self._url, **options)
+        except ImportError as error:
+            raise _missing(error, driver) from None
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = sqlalchemy.make_url(url)
+        dialect = parsed.get_dialect()
+    except ImportError as error:
+        raise _missing(error, "") from None
+    except (sqlalchemy.exc.ArgumentError, ValueError) as error:
+        # A ValueError quotes what it took for a port, which may be of the password.
+        why = "its port is not a number" if isinstance(error, ValueError) else error
+        raise ConfigError(
+            "url",
+            f"SQLAlchemy can't use {without_secrets(url)!r}: {why}.",
+            remedy="Write dialect+driver://user:password@host/database; percent-encode / ? # @"
+            " in a password.",
+        ) from None
+    if dialect.is_async:
+        raise ConfigError(
+            "url",
+            f"{parsed.drivername} is an asynchronous driver, and a bolt writes in its own thread.",
+            remedy="Use a synchronous driver, as postgresql+psycopg or mysql+pymysql.",
+        )
+    return parsed
+
+
+def _missing(error: ImportError, driver: str) -> ConfigError:
+    missing = error.name or driver
+    if missing in _EXTRAS:
+        return MissingExtraError("url", missing, _EXTRAS[missing])
+    return ConfigError(
+        "url",
+        f"the driver {missing} is not installed.",
+        remedy=f"Run: pip install {missing}",
+    )
+
+
+def _sqlite_file(
+    url: URL, timeout_s: float | None, synchronous: Synchronous
+) -> tuple[URL, SqliteFile]:
+    if url.host:
+        raise ConfigError("url", f"{url!r} has a host.", remedy="Use sqlite:///file.db.")
+    path = url.database or ""
+    if path.startswith("file:") or url.query.get("mode") == "memory":
+        raise ConfigError("url", f"{url!r} is not a plain path.", remedy="Use sqlite:///file.db.")
+    file = file_at(path, timeout_s, synchronous)
+    return url.set(database=file.path), file
+
+
+def _raw(engine: sqlalchemy.Engine) -> Any:
+    """Return a connection of the driver's own, which nobody but us knows."""
+    try:
+        proxied = engine.raw_connection()
+    except sqlalchemy.exc.DBAPIError as error:
+        raise (error.orig or error) from error  # refusals are told by the driver's own errors
+    proxied.detach()
+    return proxied.dbapi_connection
+
+
+def _dialect_of(dialect: sqlalchemy.Dialect) -> Dialect:
+    paramstyle = checked_paramstyle(dialect.paramstyle, dialect.driver)
+    quote = dialect.identifier_preparer.quote
+    if dialect.name in ("sqlite", "postgresql"):
+        return Dialect(dialect.name, paramstyle, quote)
+    return PortableDialect(dialect.name, paramstyle, quote, False, ddl=ddl(dialect))

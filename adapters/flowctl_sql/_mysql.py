@@ -1,0 +1,60 @@
+"""What MySQL and MariaDB are told about our connections.
+
+As with PostgreSQL (``_postgres.py``): a worker that is frozen inside a transaction must not hold
+its locks for long, and nobody waits for a lock without a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flowctl.errors import ConfigError
+from flowctl_sql._bounds import IDLE_MAX_S, LOCK_MAX_S, bound_socket
+
+# {} is in whole seconds.  READ COMMITTED: no locks on the gaps between keys, over which writers of
+# different partitions would deadlock, and every statement sees what others committed.
+_SETTINGS = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION innodb_lock_wait_timeout = {lock_s}",
+    "SET SESSION lock_wait_timeout = {lock_s}",
+    # For a client that stops in the middle of a message; the default is 30 s.
+    "SET SESSION net_read_timeout = {idle_s}",
+)
+# MySQL has nothing like it: a frozen process is ended by timeout.end_after_s.
+_MARIADB_SETTINGS = ("SET SESSION idle_transaction_timeout = {idle_s}",)
+
+_ENGINE = (
+    "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e"
+    " ON e.engine = t.engine WHERE t.table_schema = COALESCE(%s, DATABASE())"
+    " AND t.table_name = %s AND e.transactions = 'NO'"
+)
+
+
+def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> None:
+    """Tell server and kernel how long to wait for us and for others.
+
+    ``lock_max_s`` is rounded up to whole seconds, at least 1; None: 4 s.
+    """
+    lock_s = max(1, math.ceil(LOCK_MAX_S if lock_max_s is None else lock_max_s))
+    cursor = connection.cursor()
+    try:
+        for setting in (*_SETTINGS, *(_MARIADB_SETTINGS if is_mariadb else ())):
+            cursor.execute(setting.format(lock_s=lock_s, idle_s=math.ceil(IDLE_MAX_S)))
+        connection.commit()
+    finally:
+        cursor.close()
+    bound_socket(connection)
+
+
+def check_engine(cursor: Any, table: str) -> None:
+    """Raise :class:`ConfigError` if ``table`` can't be rolled back, as with MyISAM."""
+    schema, _, name = table.rpartition(".")
+    cursor.execute(_ENGINE, (schema or None, name))
+    found = cursor.fetchone()
+    if found is not None:
+        raise ConfigError(
+            "table",
+            f"{table!r} uses the engine {found[0]}, which has no transactions.",
+            remedy=f"Run: ALTER TABLE {table} ENGINE = InnoDB.",
+        )

@@ -1,0 +1,94 @@
+"""SQLite files: how a connection is set up and how a transaction begins, however it was opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl_sql._refusals import is_locked, sqlite_locked
+
+Synchronous = Literal["NORMAL", "FULL"]
+
+# SQLite lets one process write at a time and is not fair: five times the longest wait that was seen
+# with twelve writers (docs/adr/0004).
+_LOCK_MAX_S = 10.0
+# Between attempts to switch to WAL, which SQLite's own busy handler does not cover.
+_RETRY_S = 0.01
+
+
+class SqliteFile(msgspec.Struct, frozen=True):
+    """One file and how to write to it; ``path`` is absolute, as workers have other directories."""
+
+    path: str
+    timeout_s: float
+    synchronous: Synchronous
+
+    def open(self) -> sqlite3.Connection:
+        """Return a new connection, set up."""
+        connection: sqlite3.Connection = self.set_up(lambda: sqlite3.connect(self.path))
+        return connection
+
+    def set_up(self, connect: Any) -> Any:
+        """Return the connection that ``connect`` opens; from now on it needs :meth:`begin`.
+
+        Raises :class:`RetryLater` while others hold the file's lock.
+        """
+        try:
+            connection = connect()
+            connection.isolation_level = None  # we say BEGIN IMMEDIATE ourselves
+            connection.execute(f"PRAGMA busy_timeout = {int(self.timeout_s * 1000)}")
+            self._use_wal(connection)
+        except sqlite3.OperationalError as error:
+            if is_locked(error):
+                raise sqlite_locked(self.path, self.timeout_s) from error
+            raise EnvironmentFault(
+                f"SQLite file {self.path}: {error}.",
+                remedy="Check that its directory exists on the worker and may be written.",
+            ) from error
+        # Kill -9 of any process loses nothing.  In a power cut NORMAL may lose the last
+        # transactions, whole ones; FULL waits for the disk at each.
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Readers don't stop writers then, and a commit is one append."""
+        deadline_s = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_locked(error) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Take the write lock before anything is read, so that what is read stays true."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not is_locked(error):
+                raise
+            raise sqlite_locked(self.path, self.timeout_s) from error
+
+
+def file_at(path: str, timeout_s: float | None, synchronous: Synchronous) -> SqliteFile:
+    """Return the file; raise :class:`ConfigError` for what workers can't share."""
+    if not path or path == ":memory:":
+        raise ConfigError(
+            "url",
+            "each process would have its own SQLite database in memory.",
+            remedy="Name a file: sqlite:///file.db, or sqlite:////absolute/file.db.",
+        )
+    if synchronous not in ("NORMAL", "FULL"):
+        raise ConfigError("synchronous", f"{synchronous!r}.", remedy="Use NORMAL or FULL.")
+    return SqliteFile(
+        os.path.abspath(os.path.expanduser(path)),
+        _LOCK_MAX_S if timeout_s is None else timeout_s,
+        synchronous,
+    )
