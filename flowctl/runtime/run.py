@@ -94,12 +94,11 @@ class Run:
         self.save_error: BaseException | None = None  # why what is acked is not all saved
         epoch = self._epoch = store.acquire(job)
         restored = self._restored = store.load(job)
-        before, limit = restored.records, settings.loss.fail_over
+        self.control = RunControl(make_core(restored))
+        self.control.restore(restored)
+        before, limit = self.control.records_before, settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=before)
         self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
-        self.control = RunControl(make_core(restored))
-        self.control.records_before = self.control.records_saved = before
-        self.control.saved = restored
         say, count = view.message, bolts.count
         self._notices = Notices(self.control, count=count, say=say, on_notice=on_notice)
         self.control.store_survives = getattr(store, "survives", True)

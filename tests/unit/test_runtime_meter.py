@@ -43,8 +43,7 @@ class Stand:
         self.store = FailingStore()
         restored = restored or Checkpoint()
         self.control = RunControl(SpoutCore(SETTINGS, checkpoint=restored), clock=self.clock)
-        self.control.records_before = self.control.records_saved = restored.records
-        self.control.saved = restored
+        self.control.restore(restored)
         self.producer = MeasuredList(20)
         self.meter = Meter(self.control, self.producer, job="job", restored=restored)
         self.meter.begin()
