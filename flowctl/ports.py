@@ -33,10 +33,18 @@ class PerConnection(Protocol):
 
 
 class SourceChunk(msgspec.Struct, frozen=True, gc=False):
-    """Records of one partition, in order.  Empty: nothing right now, ask again later."""
+    """Records of one partition, in order.  Empty: nothing right now, ask again later.
+
+    ``end``: these are the partition's last records, as far as the source knows; by this value it
+    recognises after a restart that nothing was added.  It is saved with the partition once all its
+    records are acked (``PartitionCheckpoint.end``), and is one of the values that a position may
+    have.  ``is_busy``: empty, and yet there is more: ask again at once.
+    """
 
     partition: str
     records: Sequence[Record]
+    end: Position | None = None
+    is_busy: bool = False
 
 
 class SourceProgress(msgspec.Struct, frozen=True, gc=False):

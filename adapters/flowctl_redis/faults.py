@@ -11,7 +11,7 @@ from flowctl.errors import (
     EnvironmentFault,
     MissingExtraError,
 )
-from flowctl_redis.schema import to_text
+from flowctl_redis.names import to_text
 
 # (word, problem, remedy).  A word is the code of the server's reply, or a part of its text:
 # redis-py turns some codes into classes and cuts them off (see _CODES), and servers put others

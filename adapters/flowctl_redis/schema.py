@@ -3,29 +3,37 @@
 One hash per job; one key, so that every script is atomic, also in a cluster::
 
     flowctl:{access-logs}            prefix:{job}; the braces are Redis' hash tag
-      schema             "1"         another number: written by another flowctl, refused
+      schema             "1"         "2" once there are blocks; another: refused, by its number
       epoch              "7"         generation of ownership, at least the server's unix time when
                                      taken; only rises, survives ``clear``
       revision           "1042"      rises with every save and rewind; see below
       saved_at_unix_ms   "17952…"    the saving driver's clock; absent: nothing is stored
-      p:<partition>      hex|msgpack one field per source partition
+      p:<partition>      hex|msgpack one field per source partition that moved lately
+      blocks             "12"        the number of the next block; absent: there was none
+      b:<number>         zlib        up to 1,000 partitions that have not moved for a while
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position
-None), a ``|``, and msgpack ``[position, records, [[first, last, records], …]]``.  The hex is
-what Lua compares; it is bytewise ordered as the positions are.  The same checkpoint gives the
-same bytes (S120).
+None), a ``|``, and msgpack ``[position, records, [[first, last, records], …]]``, with ``end`` as a
+fourth part if there is one.  The hex is what Lua compares; it is bytewise ordered as the positions
+are.  The same checkpoint gives the same bytes (S120), as long as there are no blocks.
+
+What counts of a partition is its ``p:`` field, else its entry in the block of the highest number.
+A job with at most 2,000 partitions never has blocks, and stays readable for versions that know
+schema 1 only.  They ignore ``end`` and drop it when they save; schema 2 they refuse by its number.
 
 Other fields are ignored: older versions also wrote ``windows``, and do without.
 
-``revision`` makes partial saves safe: a store sends only the partitions that changed since its
-last save, and names the revision that save left.  Another revision means that the server lost
-it, and the store sends everything.
+``revision`` makes partial saves safe: a store sends only what changed since the state that it
+knows of, and names that state's revision.  Another revision means that the server lost something,
+or that a save arrived whose answer was lost: the store then reads what is there, and sends what is
+different.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -33,9 +41,14 @@ import msgspec
 from flowctl.core.positions import encode
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import CheckpointCorruptError, JobError
+from flowctl_redis.blocks import decode_block, encode_block
+from flowctl_redis.held import Held, Partitions, Plan
+from flowctl_redis.names import to_bytes, to_text
 
 SCHEMA = b"1"
+SCHEMA_BLOCKS = b"2"
 _PARTITION = b"p:"
+_BLOCK = b"b:"
 _SEPARATOR = b"|"
 _WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")  # as common.lua takes it
 
@@ -46,17 +59,12 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
     acked: tuple[AckedRange, ...]
 
 
+class _StoredWithEnd(_Stored, frozen=True, array_like=True, gc=False):
+    end: Position | None = None
+
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_partition_decoder = msgspec.msgpack.Decoder(_Stored)
-
-
-def to_bytes(text: str) -> bytes:
-    """Names as bytes; file names that are no UTF-8 come from the OS with surrogates and keep."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def to_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
+_partition_decoder = msgspec.msgpack.Decoder(_StoredWithEnd)
 
 
 def job_key(prefix: str, job: str) -> bytes:
@@ -78,13 +86,43 @@ def partition_of(field: bytes) -> str:
 
 def encode_partition(value: PartitionCheckpoint) -> bytes:
     """Return the field's value; raise :class:`JobError` for a position that can't be stored."""
+    parts = (value.position, value.records, value.acked)
+    stored = _Stored(*parts) if value.end is None else _StoredWithEnd(*parts, value.end)
     try:
-        packed = _encoder.encode(_Stored(value.position, value.records, value.acked))
+        packed = _encoder.encode(stored)
     except (OverflowError, TypeError) as error:
-        raise JobError(
-            f"an acked range can't be stored: {error}.", remedy="Use int, float or str positions."
-        ) from None
+        raise _not_storable(error) from None
     return _sort_key(value.position) + _SEPARATOR + packed
+
+
+def _not_storable(error: Exception) -> JobError:
+    return JobError(
+        f"an acked range or an end can't be stored: {error}.",
+        remedy="Use int, float or str positions.",
+    )
+
+
+def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the fields that go, and field, value, field, value, … of those that are written."""
+    gone = [_block_field(number) for number in plan.dropped]
+    gone += [partition_field(name) for name in plan.unloosed]
+    written: list[bytes] = []
+    for name, state in plan.loose.items():
+        written += (partition_field(name), encode_partition(state))
+    for number, block in plan.blocks.items():
+        try:
+            for state in block.values():
+                _sort_key(state.position)  # what no field could hold, no block may
+            written += (_block_field(number), encode_block(block))
+        except (OverflowError, TypeError) as error:
+            raise _not_storable(error) from None
+    if plan.blocks:
+        written += (b"blocks", str(next_block).encode())
+    return gone, written
+
+
+def _block_field(number: int) -> bytes:
+    return _BLOCK + str(number).encode()
 
 
 def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoint:
@@ -96,22 +134,46 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
         intact = False
     if not intact:
         corrupt(key, f"field {to_text(field)} does not decode")
-    return PartitionCheckpoint(position=stored.position, records=stored.records, acked=stored.acked)
+    return PartitionCheckpoint(stored.position, stored.records, stored.acked, stored.end)
 
 
 def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
     """Return the checkpoint in a job's hash; raise :class:`CheckpointCorruptError`."""
+    return Checkpoint(decode_held(key, fields, epoch=0).partitions)
+
+
+def decode_held(key: bytes, fields: Mapping[bytes, bytes], *, epoch: int) -> Held:
+    """Return what a job's hash holds; raise :class:`CheckpointCorruptError`.
+
+    ``epoch`` is that of the driver which asks.
+    """
     if not fields:
-        return Checkpoint()
+        return Held(epoch, b"0", 0)
     check_schema(key, fields.get(b"schema", b""))
     for field in ("epoch", "revision"):  # the fence is made of them
         decode_number(key, fields, field)
-    partitions = {
+    loose = {
         partition_of(field): decode_partition(key, field, raw)
         for field, raw in fields.items()
         if field.startswith(_PARTITION)
     }
-    return Checkpoint(partitions)
+    blocks = dict(
+        [_decode_block(key, field, fields) for field in fields if field.startswith(_BLOCK)]
+    )
+    next_block = decode_number(key, fields, "blocks")
+    if blocks and next_block <= max(blocks):
+        corrupt(key, "field blocks is too low")
+    return Held.of(epoch, fields.get(b"revision", b"0"), next_block, loose, blocks)
+
+
+def _decode_block(
+    key: bytes, field: bytes, fields: Mapping[bytes, bytes]
+) -> tuple[int, Partitions]:
+    number = field[len(_BLOCK) :]
+    if _WHOLE.fullmatch(number):
+        with suppress(ValueError):
+            return int(number), decode_block(fields[field])
+    corrupt(key, f"field {to_text(field)} does not decode")
 
 
 def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:
@@ -124,11 +186,12 @@ def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:
 
 def check_schema(key: bytes, stored: bytes) -> None:
     """Refuse what another version wrote, or what isn't ours."""
-    if stored == SCHEMA:
+    if stored in (SCHEMA, SCHEMA_BLOCKS):
         return
     if stored.isdigit():
         raise CheckpointCorruptError(
-            f"{to_text(key)} has schema version {int(stored)}; this flowctl reads {int(SCHEMA)}.",
+            f"{to_text(key)} has schema version {int(stored)}; this flowctl reads {int(SCHEMA)}"
+            f" and {int(SCHEMA_BLOCKS)}.",
             remedy="Install the flowctl that wrote it, or forget it with"
             f" `flowctl checkpoint clear {_name(key)}`.",
         )

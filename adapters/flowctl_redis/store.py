@@ -13,16 +13,25 @@ import msgspec
 
 from flowctl.core.positions import show
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
-from flowctl.errors import ConfigError, FencedError, InternalError
+from flowctl.errors import (
+    CheckpointUnavailableError,
+    ConfigError,
+    FencedError,
+    InternalError,
+)
 from flowctl_redis import schema, scripts
-from flowctl_redis.changes import LastSave
 from flowctl_redis.faults import expected, translate
+from flowctl_redis.held import Held, Plan
+from flowctl_redis.names import to_bytes, to_text
 from flowctl_redis.server import DEFAULT_DATA_DIR, ServerHandle, find_or_start
 from flowctl_redis.url import URL_VARIABLE, checked, shown
 
 _Result = TypeVar("_Result")
 _SCAN_COUNT = 1000  # keys looked at per call: some 0.3 ms of the server's time
 _NOTHING: dict[bytes, bytes] = {}
+# Only saves that were given up for lost, and arrive late after all, come between reading what is
+# there and changing it; for a rewind, the saves of a running driver.
+_TRIES = 5
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +81,8 @@ class RedisCheckpointStore:
         self._client: Any = client
         self._server: ServerHandle | None = None
         self._survives = not type(client).__module__.startswith("fakeredis")
-        self._last_saves: dict[str, LastSave] = {}
+        self._held: dict[str, Held] = {}  # under the save lock: of the jobs that are ours
+        self._acquired: dict[str, int] = {}  # their epochs
         self._connect_lock = threading.Lock()
         self._save_lock = threading.Lock()
 
@@ -96,11 +106,19 @@ class RedisCheckpointStore:
 
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
-        return int(self._script("acquire", job, [schema.SCHEMA])[0])
+        with self._save_lock:
+            self._held.pop(job, None)
+            epoch = int(self._script("acquire", job, [schema.SCHEMA])[0])
+            self._acquired[job] = epoch
+            return epoch
 
     def load(self, job: str) -> Checkpoint:
         """See :class:`flowctl.ports.CheckpointStore`."""
-        return schema.decode_checkpoint(self._key(job), self._fields(job))
+        with self._save_lock:
+            held = self._read(job, self._acquired.get(job, 0))
+            if held.epoch and job not in self._held:
+                self._held[job] = held  # so that the first save sends only what is new
+            return Checkpoint(dict(held.partitions))
 
     def inspect(self, job: str) -> StoredJob:
         """Return all that is stored of ``job``, for people."""
@@ -115,24 +133,31 @@ class RedisCheckpointStore:
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        Sends only what changed since this object's last save.  Which of several saves that time
-        out arrive is unknown; repeating one is safe.
+        Sends only what is different from what the server holds: ``checkpoint`` may be all
+        partitions, or those that moved since the last save that succeeded.  Which of several saves
+        that time out arrive is unknown; repeating one is safe, also with more in it.  A server that
+        lost what this object had saved gets it again.
         """
         with self._save_lock:
-            last = self._last_saves.pop(job, None)  # until this save is known to have arrived
-            if last is not None and last.epoch != epoch:
-                last = None
-            status, detail = self._send(job, checkpoint, epoch, last)
-            if status == b"resend":
-                last = None
-                status, detail = self._send(job, checkpoint, epoch, None)
-            if status != b"ok":
-                self._refuse(job, epoch, status, detail)
-            revision = detail[0]
-            if last is None:
-                self._last_saves[job] = LastSave.of(checkpoint, epoch, revision)
-            else:
-                self._last_saves[job] = last.updated(checkpoint, revision)
+            wanted = checkpoint.partitions
+            held = self._held.get(job)
+            if held is None or held.epoch != epoch:
+                held = self._read(job, epoch)
+            for _ in range(_TRIES):
+                plan = held.plan(wanted)
+                status, detail = self._send(job, held, plan)
+                if status == b"ok":
+                    held.apply(plan, detail[0])
+                    self._held[job] = held
+                    return
+                if status != b"resend":
+                    self._refuse(job, epoch, status, detail)
+                wanted = held.partitions | wanted
+                held = self._read(job, epoch)
+        raise CheckpointUnavailableError(
+            f"what {self.address} holds of job {job!r} changed {_TRIES} times while it was saved.",
+            remedy="It is tried again; if it goes on, look who else writes this key.",
+        )
 
     def jobs(self) -> Sequence[str]:
         """See :class:`flowctl.ports.CheckpointStore`.  Walks all keys of the database."""
@@ -143,27 +168,44 @@ class RedisCheckpointStore:
 
         The count of records is unknown at another position: it begins at 0 again.
         """
-        key, field = self._key(job), schema.partition_field(partition)
-        stored = self.load(job).partitions.get(partition)
+        for _ in range(_TRIES):
+            status, detail = self._rewind(job, partition, position)
+            if status != b"changed":
+                break
+        if status == b"changed":
+            raise CheckpointUnavailableError(
+                f"what {self.address} holds of job {job!r} changed {_TRIES} times meanwhile.",
+                remedy="Give the command again.",
+            )
+        if status != b"ok":
+            self._refuse(job, 0, status, detail)
+
+    def _rewind(
+        self, job: str, partition: str, position: Position | None
+    ) -> tuple[bytes, list[bytes]]:
+        fields = self._fields(job)
+        held = schema.decode_held(self._key(job), fields, epoch=0)
+        stored = held.partitions.get(partition)
         if stored is None:
             self._refuse_unknown(job, partition)
         _check_shape(position, stored.position)
         value = PartitionCheckpoint(position=position)
         if position == stored.position:
             value = PartitionCheckpoint(position=position, records=stored.records)
-        status, detail = self._reply(
-            "rewind", key, [schema.SCHEMA, field, schema.encode_partition(value)]
-        )
+        arguments = [
+            schema.partition_field(partition),
+            schema.encode_partition(value),
+            b"" if held.is_loose(partition) else schema.encode_partition(stored),
+            fields.get(b"blocks", b"0"),
+        ]
+        status, detail = self._reply("rewind", self._key(job), arguments)
         if status == b"ahead":
             raise ConfigError(
                 "position",
                 f"{show(position)} lies ahead of what is saved, {show(stored.position)}.",
                 remedy="Give a position at or below it: records in between were not processed.",
             )
-        if status == b"unknown":
-            self._refuse_unknown(job, partition)
-        if status != b"ok":
-            self._refuse(job, 0, status, detail)
+        return status, detail
 
     def clear(self, job: str) -> bool:
         """See :class:`flowctl.ports.CheckpointStore`.  Also removes what can't be read."""
@@ -180,17 +222,21 @@ class RedisCheckpointStore:
 
     # -- saving ---------------------------------------------------------------------------
 
-    def _send(
-        self, job: str, checkpoint: Checkpoint, epoch: int, last: LastSave | None
-    ) -> tuple[bytes, list[bytes]]:
-        partitions, expected = checkpoint.partitions, b""
-        if last is not None:
-            partitions, expected = last.changed(partitions), last.revision
-        now_unix_ms = str(time.time_ns() // 1_000_000).encode()
-        arguments = [schema.SCHEMA, str(epoch).encode(), expected, now_unix_ms]
-        for partition, value in partitions.items():
-            arguments += (schema.partition_field(partition), schema.encode_partition(value))
-        return self._reply("save", self._key(job), arguments)
+    def _read(self, job: str, epoch: int) -> Held:
+        return schema.decode_held(self._key(job), self._fields(job), epoch=epoch)
+
+    def _send(self, job: str, held: Held, plan: Plan) -> tuple[bytes, list[bytes]]:
+        back = b"" if plan.goes_back is None else schema.partition_field(plan.goes_back)
+        gone, written = schema.encode_plan(plan, held.next_block_after(plan))
+        arguments = [
+            schema.SCHEMA_BLOCKS if plan.blocks else schema.SCHEMA,
+            str(held.epoch).encode(),
+            held.revision,
+            str(time.time_ns() // 1_000_000).encode(),
+            back,
+            str(len(gone)).encode(),
+        ]
+        return self._reply("save", self._key(job), arguments + gone + written)
 
     # -- talking to the server ------------------------------------------------------------
 
@@ -209,7 +255,7 @@ class RedisCheckpointStore:
         return self._call(lambda client: client.hgetall(key) or _NOTHING, key=key)
 
     def _list_jobs(self, client: Any) -> list[str]:
-        pattern = schema.to_bytes(_glob_escaped(self._prefix) + ":{*}")
+        pattern = to_bytes(_glob_escaped(self._prefix) + ":{*}")
         keys = sorted(set(client.scan_iter(match=pattern, count=_SCAN_COUNT, _type="HASH")))
         pipe = client.pipeline(transaction=False)
         for key in keys:
@@ -297,7 +343,7 @@ class RedisCheckpointStore:
         if status == b"schema":
             schema.check_schema(key, detail[0])
         if status == b"corrupt":
-            schema.corrupt(key, f"field {schema.to_text(detail[0])} does not decode")
+            schema.corrupt(key, f"field {to_text(detail[0])} does not decode")
         raise InternalError(f"a script answered {status!r}.", remedy="Please report this.")
 
     def _refuse_unknown(self, job: str, partition: str) -> NoReturn:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import accumulate, groupby
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, groupby, islice
 
 from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, sizes_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
@@ -12,6 +12,8 @@ from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
+
+_NOT_BEGUN = PartitionCheckpoint()
 
 
 class Intake:
@@ -34,10 +36,14 @@ class Intake:
         self._commits_first = guarantee.commits_before_emit
         self.buffer = SendBuffer()
         self.ledgers: dict[str, PartitionLedger] = {}
+        self.skipped = 0  # records read again though an earlier run had acked them
         self.uncommitted = 0  # records read and not below their partition's cumulative ack
         self._settings = settings
         self._restored = dict(restored.partitions)
+        self._restored_holes = dict.fromkeys(n for n, p in restored.partitions.items() if p.acked)
         self._events = events
+        self._moved: set[str] = set()  # partitions to look at for the next save
+        self._unsettled: dict[str, PartitionLedger] = {}  # all that are; some have become settled
         self._paused_at_s: float | None = None
 
     def offer(
@@ -59,7 +65,7 @@ class Intake:
         if not taken:
             return 0
         ledger = self.ledgers.get(partition) or self._open(partition)
-        before = ledger.uncommitted
+        before, skipped_before = ledger.uncommitted, ledger.skipped
         accepted = records if taken == len(records) else records[:taken]
         for seq, run in ledger.admit(accepted):
             run_sizes = (
@@ -72,6 +78,9 @@ class Intake:
             else:
                 self.buffer.put(partition, seq, run, run_sizes)
         self.uncommitted += ledger.uncommitted - before
+        self.skipped += ledger.skipped - skipped_before
+        self._moved.add(partition)
+        self._unsettled[partition] = ledger
         self.is_held = self.is_held or self._commits_first
         return taken
 
@@ -142,12 +151,25 @@ class Intake:
             self._events.append(IntakeResumed(at_s=now_s, paused_s=now_s - self._paused_at_s))
             self._paused_at_s = None
 
+    def finish(self, partition: str, end: Position) -> None:
+        """All records of ``partition`` have been offered; ``end`` is kept once they are acked."""
+        ledger = self.ledgers.get(partition) or self._open(partition)
+        self._end(ledger)
+        ledger.end = end
+        self._moved.add(partition)
+        self._unsettled[partition] = ledger
+
     def end(self) -> None:
         """No more records: what an earlier run had acked beyond the last one read counts now."""
         for ledger in self.ledgers.values():
-            before = ledger.uncommitted
-            ledger.end_of_input()
-            self.uncommitted += ledger.uncommitted - before
+            self._end(ledger)
+
+    def _end(self, ledger: PartitionLedger) -> None:
+        before, seq_before = ledger.uncommitted, ledger.cumulative_seq
+        ledger.end_of_input()
+        self.uncommitted += ledger.uncommitted - before
+        if ledger.cumulative_seq != seq_before:
+            self._moved.add(ledger.partition)
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are processed."""
@@ -158,6 +180,7 @@ class Intake:
         records = cut.records
         ledger.ack(cut.seq, cut.seq + len(records), records[0].position, records[-1].position)
         self.uncommitted -= ledger.cumulative_seq - before
+        self._moved.add(cut.partition)
 
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all is processed, as far as that is known."""
@@ -172,19 +195,53 @@ class Intake:
         """``partition`` is read here from now on, from just after ``state``."""
         self.forget(partition)
         self._restored[partition] = state
+        self._moved.add(partition)
+        if state.acked:
+            self._restored_holes[partition] = None
 
     def forget(self, partition: str) -> PartitionCheckpoint | None:
         """``partition`` is read elsewhere from now on; return how far it was done, if known."""
+        self._moved.discard(partition)
+        self._unsettled.pop(partition, None)
         ledger = self.ledgers.pop(partition, None)
         if ledger is None:
             return self._restored.pop(partition, None)
         self.uncommitted -= ledger.uncommitted
+        self.skipped -= ledger.skipped
         return ledger.checkpoint()
 
-    @property
-    def skipped(self) -> int:
-        """Records read again though an earlier run had acked them."""
-        return sum(ledger.skipped for ledger in self.ledgers.values())
+    def touch(self, partitions: Iterable[str]) -> None:
+        """Have :meth:`take_moved` return ``partitions`` again: they moved, or are not saved yet."""
+        self._moved.update(partitions)
+
+    def take_moved(self) -> dict[str, PartitionCheckpoint]:
+        """Return how far those partitions are done that may have moved since the last call.
+
+        O(those and their ranges), however many others there are.
+        """
+        moved, self._moved = self._moved, set()
+        found = ((name, self._state(name)) for name in moved)
+        return {name: state for name, state in found if state is not None}
+
+    def _state(self, partition: str) -> PartitionCheckpoint | None:
+        ledger = self.ledgers.get(partition)
+        return ledger.checkpoint() if ledger is not None else self._restored.get(partition)
+
+    def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
+        """Return up to ``limit`` partitions, those with acks above the cumulative ack first.
+
+        O(partitions with records under way, and those offered since the last call).
+        """
+        self._unsettled = {n: led for n, led in self._unsettled.items() if not led.is_settled}
+        gone = [n for n in self._restored_holes if not self._restored.get(n, _NOT_BEGUN).acked]
+        for name in gone:
+            del self._restored_holes[name]
+        holes = (name for name, ledger in self._unsettled.items() if ledger.has_holes)
+        names = chain(self._restored_holes, holes, self._restored, self.ledgers)
+        # At most the first ``limit`` of the last two repeat one of the first two.
+        chosen = list(dict.fromkeys(islice(names, 2 * limit)))[:limit]
+        states = {name: self._state(name) for name in chosen}
+        return {name: state for name, state in states.items() if state is not None}
 
     def checkpoint(self) -> Checkpoint:
         """What a restart needs, of partitions read in this run and of those not reached yet."""

@@ -30,6 +30,7 @@ class PartitionLedger:
         "_skip_through",
         "cumulative",
         "cumulative_seq",
+        "end",
         "next_seq",
         "partition",
         "skipped",
@@ -42,6 +43,7 @@ class PartitionLedger:
         self.cumulative_seq = restored.records  # all below are acked
         self.next_seq = restored.records
         self.skipped = 0  # records read again though an earlier run had acked them
+        self.end: Position | None = None  # what the source gave with the end; None: not there yet
         self._acked = RangeSet()
         self._first_at: dict[int, Position] = {}  # range start → its first position
         self._last_at: dict[int, Position] = {}  # range stop → its last position
@@ -59,6 +61,16 @@ class PartitionLedger:
         """Runs of un-acked records that have something acked above them."""
         return len(self._acked)
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether something is acked above the cumulative ack, in this run or an earlier one."""
+        return bool(self._acked) or bool(self._restored)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was read is acked, and nothing above it."""
+        return self.next_seq == self.cumulative_seq and not self._restored
+
     def admit(self, records: Sequence[Record]) -> list[tuple[int, Sequence[Record]]]:
         """Number ``records``; return the runs that still have to be processed, with their seqs.
 
@@ -67,6 +79,7 @@ class PartitionLedger:
         if not records:
             return []
         self._check_order(records)
+        self.end = None  # it has grown
         if not self._restored and self._skip_through is None:
             return [self._number(records)]
         return self._admit_slowly(records)
@@ -160,6 +173,7 @@ class PartitionLedger:
             AckedRange(self._first_at[start], self._last_at[stop], stop - start)
             for start, stop in self._acked
         )
+        end = self.end if self.is_settled else None
         return PartitionCheckpoint(
-            self.cumulative, self.cumulative_seq, live + tuple(self._restored)
+            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end
         )

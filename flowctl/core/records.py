@@ -151,12 +151,20 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
     ``position`` is that of the highest contiguous acked record (None: none yet),
     ``records`` how many records that is since the partition's beginning, ``acked`` the
-    selective acks above it, in order, disjoint.
+    selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
+    (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
+    more to read.
     """
 
     position: Position | None = None
     records: int = 0
     acked: tuple[AckedRange, ...] = ()
+    end: Position | None = None
+
+    @property
+    def records_done(self) -> int:
+        """Records done, cumulative and selective together."""
+        return self.records + sum([span.records for span in self.acked])
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +175,4 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     @property
     def records(self) -> int:
         """Records done, cumulative and selective together."""
-        return sum(
-            p.records + sum(span.records for span in p.acked) for p in self.partitions.values()
-        )
+        return sum([partition.records_done for partition in self.partitions.values()])

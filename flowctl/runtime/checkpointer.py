@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
@@ -16,6 +16,7 @@ from flowctl.threads import GuardedThread
 # With the store away, the wait between tries doubles up to this: 20 s away costs some 8 tries,
 # and a store that is back is used again within it.
 _RETRY_MAX_S = 5.0
+_NOT_BEGUN = PartitionCheckpoint()  # as good as a partition that is not saved
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 
 
@@ -89,19 +90,34 @@ class Checkpointer(GuardedThread):
     def _save_one(self) -> None:
         control = self._control
         with control.lock:
-            checkpoint = control.core.checkpoint()
+            moved = control.core.intake.take_moved()
             records = control.records_before + control.core.counters.records_acked
-        if not control.core.guarantee.commits_acked:
-            records = checkpoint.records  # what was read
-        if self._is_news(checkpoint):
-            self._store.save(self._job, checkpoint, epoch=self._epoch)
+        saved = control.saved.partitions
+        changed = {n: state for n, state in moved.items() if state != saved.get(n, _NOT_BEGUN)}
+        if changed:
+            self._save_changed(changed)
             self.saves += 1
-            control.saved = checkpoint
+            if not control.core.guarantee.commits_acked:
+                records = control.records_saved + self._newly_done(changed)  # what was read
+            control.note_saved(changed)
             control.records_saved = records
         self._note_back()
 
-    def _is_news(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.partitions != self._control.saved.partitions
+    def _save_changed(self, changed: dict[str, PartitionCheckpoint]) -> None:
+        try:
+            self._store.save(self._job, Checkpoint(changed), epoch=self._epoch)
+        except BaseException:
+            # Whether it arrived is unknown.  Not kept here: a partition may be another's by then.
+            with self._control.lock:
+                self._control.core.intake.touch(changed)
+            raise
+
+    def _newly_done(self, changed: dict[str, PartitionCheckpoint]) -> int:
+        saved = self._control.saved.partitions
+        return sum(
+            state.records_done - saved.get(name, _NOT_BEGUN).records_done
+            for name, state in changed.items()
+        )
 
     def save_finally(
         self, *, timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
@@ -146,7 +162,7 @@ class Checkpointer(GuardedThread):
             self._store.save(self._job, checkpoint, epoch=self._epoch)
             self._store.save(self._job, checkpoint, epoch=epoch)
             self.saves += 1
-            self._control.saved = checkpoint
+            self._control.note_saved(checkpoint.partitions)
 
     def _note_away(self, error: CheckpointUnavailableError) -> None:
         """One line a stretch (S44)."""

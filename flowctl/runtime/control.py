@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from flowctl.core.driver import DriverCore
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import Waits
 
 _NOTHING: Final = Checkpoint()
@@ -41,14 +41,32 @@ class RunControl:
         self.finished = threading.Event()  # nothing left to do, or no more to be waited for
         self.error: BaseException | None = None
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
-        self.saved = restored  # what the store holds, as far as we know
-        self.records_before = restored.records  # done by earlier runs
-        self.records_saved = restored.records
+        # What the store holds, as far as we know: changed by whoever saves, one at a time.
+        self.saved = Checkpoint()
+        self.saved_cumulative = 0  # records of it that lie below the cumulative acks
+        self.note_saved(restored.partitions)
+        # Done by earlier runs.
+        self.records_before = self.records_saved = restored.records
         self.store_away_since_s: float | None = None
         self.store_survives = True  # as the store says, see CheckpointStore
         # Both are the sender's, set when it listens: wakes it; how long it waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
         self.spout_waits: Callable[[], Waits] = Waits
+
+    def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:
+        """The store holds ``partitions`` too, or like this by now."""
+        saved = self.saved.partitions
+        self.saved_cumulative += sum(
+            [
+                state.records - (saved[name].records if name in saved else 0)
+                for name, state in partitions.items()
+            ]
+        )
+        saved.update(partitions)
+
+    def all_saved(self) -> Checkpoint:
+        """Return a copy of ``saved`` that stays as it is; from any thread.  O(partitions)."""
+        return Checkpoint(dict(self.saved.partitions))
 
     def fail(self, error: BaseException) -> None:
         """Stop the run because of ``error``: intake ends, what was acked is still saved."""

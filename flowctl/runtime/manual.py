@@ -11,7 +11,7 @@ import structlog
 
 from flowctl.config import Settings
 from flowctl.core.driver import pump
-from flowctl.core.records import Ack, AckOutcome, Emission
+from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError, SourceError
 from flowctl.ports import SharingProducer
@@ -234,11 +234,16 @@ class ManualSpout:
 
     def save(self) -> None:
         """Save the checkpoint now; raises what the store raises."""
-        checkpoint = self._opened().checkpoint()
-        self.checkpoint.save(self.name, checkpoint, epoch=self._epoch)
-        self._control.saved = checkpoint
+        intake = self._opened().intake
+        moved = intake.take_moved()
+        try:
+            self.checkpoint.save(self.name, Checkpoint(moved), epoch=self._epoch)
+        except BaseException:
+            intake.touch(moved)
+            raise
+        self._control.note_saved(moved)
         if self._producer_is_open:
-            self._source.settle(checkpoint)
+            self._source.settle(self._control.saved)
         self._saved_at_s = self._clock()
         if self._store_is_away:
             self._store_is_away = False

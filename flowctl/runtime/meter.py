@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from statistics import median
 from typing import Literal
 
@@ -12,7 +11,7 @@ import msgspec
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
-from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.core.records import Checkpoint
 from flowctl.core.state import Liveness
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
@@ -30,7 +29,7 @@ from flowctl.runtime.control import RunControl
 Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
-_PARTITIONS_SHOWN = 20  # a screen's worth; thousands of files would make a snapshot slow
+_PARTITIONS_SHOWN = 20  # a screen's worth
 
 
 class Meter:
@@ -62,7 +61,7 @@ class Meter:
             self._sink_cap = event.after
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
-        """Return how the run stands now; holds the lock for O(bolts + ranges)."""
+        """Return how the run stands now; holds the lock for O(bolts + records under way)."""
         control = self._control
         with control.lock:
             core = control.core
@@ -72,7 +71,7 @@ class Meter:
             bolts = self._bolts(list(core.bolts.values()), counters.records_acked)
             buffered = core.intake.buffer.records
             skipped = core.intake.skipped
-            partitions = core.checkpoint().partitions
+            partitions = core.intake.overview(_PARTITIONS_SHOWN)
             down = core.target_down
         now_s = control.clock()
         done = control.records_before + counters.records_acked
@@ -80,7 +79,6 @@ class Meter:
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
-        saved_cumulative = sum(p.records for p in control.saved.partitions.values())
         # Where what was read is saved, a kill runs nothing again (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s = control.store_away_since_s
@@ -90,7 +88,10 @@ class Meter:
             phase=phase,
             bolts=self._bolt_rates.added(bolts, now_s),
             sink_cap=self._sink_cap,
-            partitions=_partition_views(partitions),
+            partitions=tuple(
+                PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
+                for n, p in partitions.items()
+            ),
             records_acked=counters.records_acked,
             records_per_s=rate,
             records_buffered=buffered,
@@ -103,7 +104,7 @@ class Meter:
             records_saved=control.records_saved,
             kill_reruns=reruns,
             kill_reruns_cumulative_only=max(
-                0, counters.records_pending_now + done - saved_cumulative
+                0, counters.records_pending_now + done - control.saved_cumulative
             ),
             store_survives=control.store_survives,
             waits=waits,
@@ -213,16 +214,6 @@ class Meter:
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
-
-
-def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:
-    """Those with something above the cumulative ack first; as many as are shown."""
-    views = [
-        PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
-        for n, p in partitions.items()
-    ]
-    views.sort(key=lambda view: not view.acked_above)
-    return tuple(views[:_PARTITIONS_SHOWN])
 
 
 def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:

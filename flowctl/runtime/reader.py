@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from flowctl.core.driver import CollectingCore
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import FlowProducer, SharingProducer
 from flowctl.runtime.control import RunControl
@@ -88,7 +88,9 @@ class Reader(GuardedThread):
                 return
             if chunk.records:
                 self._offer(chunk.partition, chunk.records)
-            else:
+            if chunk.end is not None:
+                self._finish(chunk.partition, chunk.end)
+            elif not chunk.records and not chunk.is_busy:
                 control.stopping.wait(_EMPTY_WAIT_S)
 
     def _asked(self, call: Callable[[], _Result]) -> _Result:
@@ -137,6 +139,13 @@ class Reader(GuardedThread):
         if taken and was_empty:
             control.wake()
         return taken
+
+    def _finish(self, partition: str, end: Position) -> None:
+        """All records of ``partition`` were polled; not all are offered if the run is stopping."""
+        if self._control.stopping.is_set() or self._sharing is not None:
+            return  # of a partition that is shared, others may have read the rest
+        with self._control.lock:
+            self._control.core.intake.finish(partition, end)
 
     def _await_sent(self) -> None:
         """Do not poll while polled records still wait to be sent (S93)."""

@@ -37,7 +37,7 @@ class Host:
 
     def saved(self) -> Checkpoint:
         """See :class:`flowctl.ports.SourceHost`."""
-        return self._control.saved
+        return self._control.all_saved()
 
     def uncommitted(self, partition: str) -> int:
         """See :class:`flowctl.ports.SourceHost`."""
@@ -64,7 +64,7 @@ class Host:
             for partition in partitions:
                 control.core.handover.take_away(partition, now_s=control.clock())
         control.wake()
-        return control.saved
+        return control.all_saved()
 
     def _finish(self, partitions: Sequence[str]) -> None:
         control = self._control

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.ports import (
     FlowProducer,
@@ -121,9 +123,10 @@ class Sources:
                     self._ended.append(spout)
                 continue
             self._open.append(spout)
-            if chunk.records:
+            if chunk.records or chunk.end is not None or chunk.is_busy:
                 self._polled = spout
-                return SourceChunk(partition_of(spout, chunk.partition), chunk.records)
+                named = partition_of(spout, chunk.partition)
+                return msgspec.structs.replace(chunk, partition=named)
         return _NOTHING_YET if self._open else None
 
     def _serve_ended(self) -> None:

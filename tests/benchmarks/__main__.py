@@ -11,25 +11,29 @@ from tests.benchmarks import (
     core_bench,
     makespan,
     outage,
+    partitions,
     stages,
     throughput,
     topology_bench,
 )
 from tests.benchmarks.parts import local_session, machine
 
+# These have arguments of their own, and run only by name.
+_ALONE = {"control": control.main, "stages": stages.main, "partitions": partitions.main}
+
 
 def main() -> int:
-    """Run the named parts (default: all but control and stages); exit 1 if a gate is missed."""
-    if sys.argv[1:2] == ["control"]:  # has arguments of its own
-        return control.main(sys.argv[2:])
-    if sys.argv[1:2] == ["stages"]:
-        return stages.main(sys.argv[2:])
+    """Run the named parts (default: all without arguments); exit 1 if a gate is missed."""
+    for name, alone in _ALONE.items():
+        if sys.argv[1:2] == [name]:
+            return alone(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage|control ...|stages ...",
+        metavar="async|core|topology|throughput|makespan|outage"
+        + "".join([f"|{name} ..." for name in _ALONE]),
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts

@@ -18,7 +18,7 @@ from flowctl.testing.store_conformance import (
     check_against_model,
 )
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl_redis import EmbeddedServer, RedisCheckpointStore
+from flowctl_redis import EmbeddedServer, RedisCheckpointStore, held
 from flowctl_redis import embedded as embedded_module
 from flowctl_redis.binary import ServerBinary
 
@@ -42,6 +42,17 @@ class TestFakeRedis(_Suite):
     def store_factory(self) -> StoreFactory:
         server = fakeredis.FakeServer()
         return lambda: RedisCheckpointStore(client=fakeredis.FakeRedis(server=server))
+
+
+@pytest.mark.req("S13", "S117", "S122")
+class TestFakeRedisInBlocks(TestFakeRedis):
+    """With so few loose partitions that the model's three are packed all the time."""
+
+    @pytest.fixture(autouse=True)
+    def _small_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(held, "LOOSE_MAX", 1)
+        monkeypatch.setattr(held, "BLOCK_PARTITIONS", 1)
+        monkeypatch.setattr(held, "_UNLOOSED_MAX", 2)
 
 
 @pytest.fixture(scope="module")

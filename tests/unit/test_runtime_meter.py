@@ -43,16 +43,14 @@ class Stand:
         self.clock = ManualClock()
         self.store = FailingStore()
         restored = restored or Checkpoint()
-        self.control = RunControl(SpoutCore(SETTINGS, checkpoint=restored), clock=self.clock)
-        self.control.records_before = self.control.records_saved = restored.records
-        self.control.saved = restored
+        core = SpoutCore(SETTINGS, checkpoint=restored)
+        self.control = RunControl(core, clock=self.clock, restored=restored)
         self.producer = MeasuredList(20)
         self.meter = Meter(self.control, self.producer, job="job", restored=restored)
         self.meter.begin()
         self.checkpointer = Checkpointer(
             self.control, self.store, job="job", epoch=self.store.acquire("job"), interval_s=1.0
         )
-        core = self.control.core
         for bolt in ("a", "b"):
             core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0)
         core.offer("p", RECORDS, now_s=0.0)

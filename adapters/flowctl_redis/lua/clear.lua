@@ -1,4 +1,4 @@
--- ARGV: schema.  Forgets all but the epoch, which it raises.  Works on any content: it is the
+-- ARGV: the schema of an empty key.  Forgets all but the epoch, which it raises.  Works on any content: it is the
 -- remedy for a damaged key.  Returns {'ok', '1' if something was stored, else '0'}.
 local kind = redis.call('TYPE', key)
 if type(kind) == 'table' then kind = kind['ok'] end

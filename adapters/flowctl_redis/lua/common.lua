@@ -3,10 +3,11 @@
 
 local key = KEYS[1]
 
--- The refusal for a hash of another schema, or nil.  A key that isn't there is ours to make.
-local function other_schema(ours)
+-- The refusal for a hash of a schema that we don't know, or nil.  A key that isn't there is ours to
+-- make.  '2' is '1' with blocks.
+local function other_schema()
   local stored = redis.call('HGET', key, 'schema')
-  if stored == ours then return nil end
+  if stored == '1' or stored == '2' then return nil end
   if not stored and redis.call('EXISTS', key) == 0 then return nil end
   return {'schema', stored or ''}
 end

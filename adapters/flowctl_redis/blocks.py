@@ -1,0 +1,58 @@
+"""Many partitions that have not moved for a while, in one field of the hash."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from flowctl.core.records import AckedRange, PartitionCheckpoint, Position
+from flowctl_redis.names import to_bytes, to_text
+
+# One field of some 9 kB instead of a thousand of 120 bytes: quickly made again, and large enough
+# for the names, which differ in a few letters, to take few bytes.
+BLOCK_PARTITIONS = 1_000
+_LEVEL = 6  # zlib's default: 0.9 ms a block; 1 saves a third of that and makes it 5 % larger
+
+
+class _Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """By column: like beside like compresses best."""
+
+    names: list[bytes]  # no str: names that are not UTF-8 come with surrogates
+    positions: list[Position | None]
+    records: list[int]
+    acked: list[tuple[int, tuple[AckedRange, ...]]]  # with their index: few have any
+    ends: list[Position | None]
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(_Columns)
+
+
+def encode_block(partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
+    """Return a block's value; raises what msgspec raises for positions that can't be stored."""
+    names = sorted(partitions)
+    states = [partitions[name] for name in names]
+    columns = _Columns(
+        [to_bytes(name) for name in names],
+        [state.position for state in states],
+        [state.records for state in states],
+        [(index, state.acked) for index, state in enumerate(states) if state.acked],
+        [state.end for state in states],
+    )
+    return zlib.compress(_encoder.encode(columns), _LEVEL)
+
+
+def decode_block(raw: bytes) -> dict[str, PartitionCheckpoint]:
+    """The inverse; raises :class:`ValueError` for anything else."""
+    try:
+        columns = _decoder.decode(zlib.decompress(raw))
+        acked = dict(columns.acked)
+        rows = zip(columns.names, columns.positions, columns.records, columns.ends, strict=True)
+        return {
+            to_text(name): PartitionCheckpoint(position, records, acked.get(index, ()), end)
+            for index, (name, position, records, end) in enumerate(rows)
+        }
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a block: {error}") from error

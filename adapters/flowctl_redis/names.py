@@ -1,0 +1,13 @@
+"""Names of jobs and partitions as Redis' bytes."""
+
+from __future__ import annotations
+
+
+def to_bytes(text: str) -> bytes:
+    """Names as bytes; file names that are no UTF-8 come from the OS with surrogates and keep."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(raw: bytes) -> str:
+    """The inverse of :func:`to_bytes`."""
+    return raw.decode("utf-8", "surrogateescape")
