@@ -143,7 +143,8 @@ class Sender(GuardedThread):
         with control.lock:
             for item in inbound:
                 self._hearing.take(item, now_s)
-            core.on_deadline(now_s=now_s)
+            # By the time of what was heard: an ack that waits to be read is no silence.
+            core.on_deadline(now_s=min(now_s, self._server.heard_until_s))
             if core.gave_up is not None:  # a topology's trees also fail by acks and by time
                 self._hearing.check_gave_up(None)
             if core.is_target_lost:

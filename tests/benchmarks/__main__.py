@@ -9,6 +9,7 @@ from tests.benchmarks import (
     async_bench,
     control,
     core_bench,
+    crowd,
     makespan,
     outage,
     stages,
@@ -19,9 +20,11 @@ from tests.benchmarks.parts import local_session, machine
 
 
 def main() -> int:
-    """Run the named parts (default: all but control and stages); exit 1 if a gate is missed."""
+    """Run the named parts (default: all but crowd, control and stages); exit 1 if a gate is missed."""
     if sys.argv[1:2] == ["control"]:  # has arguments of its own
         return control.main(sys.argv[2:])
+    if sys.argv[1:2] == ["crowd"]:
+        return 0 if crowd.main(sys.argv[2:]) else 1
     if sys.argv[1:2] == ["stages"]:
         return stages.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
@@ -29,7 +32,7 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage|control ...|stages ...",
+        metavar="async|core|topology|throughput|makespan|outage|crowd ...|control ...|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts
