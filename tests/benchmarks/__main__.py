@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 
 from tests.benchmarks import (
     async_bench,
@@ -18,21 +19,24 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.parts import local_session, machine
 
+_OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
+    "control": control.main,
+    "crowd": crowd.main,
+    "stages": stages.main,
+}
+
 
 def main() -> int:
-    """Run the named parts (default: all but crowd, control and stages); exit 1 if a gate is missed."""
-    if sys.argv[1:2] == ["control"]:  # has arguments of its own
-        return control.main(sys.argv[2:])
-    if sys.argv[1:2] == ["crowd"]:
-        return 0 if crowd.main(sys.argv[2:]) else 1
-    if sys.argv[1:2] == ["stages"]:
-        return stages.main(sys.argv[2:])
+    """Run the named parts; by default those without arguments.  Exit 1 if a gate is missed."""
+    own = _OWN_ARGUMENTS.get(sys.argv[1] if sys.argv[1:] else "")
+    if own is not None:
+        return own(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage|crowd ...|control ...|stages ...",
+        metavar="async|core|topology|throughput|makespan|outage|crowd|control|stages",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts
