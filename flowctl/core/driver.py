@@ -179,14 +179,19 @@ def pump(
     emits_max: int | None = None,
     bytes_max: int | None = None,
     refill: Callable[[float], None] | None = None,
+    heard_until_s: float | None = None,
 ) -> Turn:
     """Take one turn of ``core``: let time pass, then poll everything, in the order of the contract.
+
+    ``heard_until_s``: everything that bolts said until then has been handed to the core.  Deadlines
+    are judged by that time where it is earlier than ``now_s``: an ack that waits to be read must
+    not count as silence.
 
     At most ``emits_max`` emissions, and none after their records make ``bytes_max`` (None: as many
     as windows allow).  ``refill``, for a driver that can read its source at once, offers records;
     it is called first and whenever the buffer has run empty.  The lock must be held.
     """
-    core.on_deadline(now_s=now_s)
+    core.on_deadline(now_s=now_s if heard_until_s is None else min(now_s, heard_until_s))
     if refill is not None:
         refill(now_s)
     emissions: list[Emission] = []

@@ -144,7 +144,7 @@ class Sender(GuardedThread):
                 self._hearing.take(item, now_s)
             self._check_failed(now_s)  # a topology's trees also fail by acks
             if not self.is_active:  # or next_tuple does it
-                turn = pump(core, now_s, emits_max=0)
+                turn = pump(core, now_s, emits_max=0, heard_until_s=self._server.heard_until_s)
                 self._conclude(turn, now_s)
         if turn is not None:
             self._send(turn)
@@ -163,7 +163,13 @@ class Sender(GuardedThread):
         control = self._control
         with control.lock:
             now_s = control.clock()
-            turn = pump(control.core, now_s, emits_max=_EMITS_MAX, bytes_max=_EMIT_BYTES_MAX)
+            turn = pump(
+                control.core,
+                now_s,
+                emits_max=_EMITS_MAX,
+                bytes_max=_EMIT_BYTES_MAX,
+                heard_until_s=self._server.heard_until_s,
+            )
             self._hindrance = None if turn.is_more else self._find_hindrance()
             self._conclude(turn, now_s)
         self._send(turn)

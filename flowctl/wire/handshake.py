@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Container
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,19 +34,24 @@ SLOTS_MAX: Final = 1 << 16
 T = TypeVar("T")
 
 
+class Guest(NamedTuple):
+    """A bolt that proved the key and said Hello; ``sock`` belongs to whoever takes this."""
+
+    sock: socket.socket
+    hello: Hello
+
+
 def receive_bolt(
     sock: socket.socket,
     key: bytes,
     context: ssl.SSLContext | None,
     *,
     deadline_s: float,
-    is_proved: bool = False,
     expected: Container[str] | None = None,
 ) -> tuple[socket.socket, Hello]:
     """Spout's side: return the socket (wrapped, if TLS) and what the bolt says of itself.
 
-    ``is_proved``: the bolt proved the key before.  ``expected`` are the names of the run's bolts;
-    None: any.
+    ``expected`` are the names of the run's bolts; None: any.
     The Welcome is left to the caller, who knows the epoch.  Raises
     :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError, with the
     connection closed.
@@ -56,19 +61,36 @@ def receive_bolt(
             from flowctl.wire import tls
 
             sock = tls.accept(sock, context, timeout_s=HANDSHAKE_TIMEOUT_S)
-        if not is_proved:
-            auth.prove_as_spout(sock, key, deadline_s=deadline_s)
-        hello = _receive_frame(sock, Hello, deadline_s)
+        auth.prove_as_spout(sock, key, deadline_s=deadline_s)
+        (length,) = LENGTH.unpack(auth.receive_exactly(sock, LENGTH_BYTES, deadline_s))
+        check_first_length(length)
+        hello = decode_hello(auth.receive_exactly(sock, length, deadline_s))
         if hello.version != PROTOCOL_VERSION:
-            # Answered all the same: the bolt then names the two versions to its user.
-            welcome = Welcome(version=PROTOCOL_VERSION, epoch=0, job_epoch=0)
-            _send_frame(sock, welcome, deadline_s)
-            raise _other_version("bolt", hello.version, ours=PROTOCOL_VERSION)
-        _check(hello, expected)
+            auth.send_all(sock, OTHER_VERSION_ANSWER, deadline_s)
+        check_hello(hello, expected)
     except BaseException:
         sock.close()
         raise
     return sock, hello
+
+
+def check_first_length(length: int) -> None:
+    """Raise :class:`WireError` for a first frame that is longer than any Hello or Welcome."""
+    if length > _FIRST_FRAME_BYTES_MAX:
+        raise WireError(f"A first frame of {length} bytes was announced.")
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Return the Hello that ``body`` holds; raise :class:`WireError` if it is something else."""
+    hello: Hello = decode_frame(_HELLO_DECODER, body)
+    return hello
+
+
+def check_hello(hello: Hello, expected: Container[str] | None) -> None:
+    """Raise :class:`WireError` for a bolt of another version, or that this run did not start."""
+    if hello.version != PROTOCOL_VERSION:
+        raise _other_version("bolt", hello.version, ours=PROTOCOL_VERSION)
+    _check(hello, expected)
 
 
 def _check(hello: Hello, expected: Container[str] | None) -> None:
@@ -121,17 +143,25 @@ def hello_of(bolt: str, slots: int) -> Hello:
 def _receive_frame(sock: socket.socket, frame_type: type[T], deadline_s: float) -> T:
     """Read exactly one frame, not a byte more."""
     (length,) = LENGTH.unpack(auth.receive_exactly(sock, LENGTH_BYTES, deadline_s))
-    if length > _FIRST_FRAME_BYTES_MAX:
-        raise WireError(f"A first frame of {length} bytes was announced.")
+    check_first_length(length)
     body = auth.receive_exactly(sock, length, deadline_s)
     frame: T = decode_frame(decoder_of(frame_type), body)
     return frame
 
 
 def _send_frame(sock: socket.socket, frame: msgspec.Struct, deadline_s: float) -> None:
+    auth.send_all(sock, _bytes_of(frame), deadline_s)
+
+
+def _bytes_of(frame: msgspec.Struct) -> bytes:
     writer = FrameWriter(_FIRST_FRAME_BYTES_MAX)
     writer.append(frame)
-    auth.send_all(sock, writer.take(), deadline_s)
+    return bytes(writer.outbox)
+
+
+_HELLO_DECODER: Final = decoder_of(Hello)
+# A bolt of another version is answered all the same: it then names the two versions to its user.
+OTHER_VERSION_ANSWER: Final = _bytes_of(Welcome(version=PROTOCOL_VERSION, epoch=0, job_epoch=0))
 
 
 def _other_version(peer: str, theirs: int, *, ours: int) -> WireError:

@@ -4,42 +4,73 @@ A bolt speaks as soon as it is connected, and has proved the key a moment later.
 nothing to prove can wait here at next to no cost, and makes room for those who come later when
 there is none: a crowd of strangers is walked through in a second or so, and stands before no bolt.
 
+Without TLS a bolt says all here, its Hello too: a thousand are in after some tenths of a second.
 With TLS the key is proved inside of it, which takes a thread: here such a connection only has to
 begin as TLS does.
 """
 
 from __future__ import annotations
 
+import resource
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from flowctl.errors import AuthenticationError, FlowctlError
 from flowctl.wire import auth
+from flowctl.wire.codec import LENGTH, LENGTH_BYTES
+from flowctl.wire.frames import PROTOCOL_VERSION
+from flowctl.wire.handshake import (
+    OTHER_VERSION_ANSWER,
+    Guest,
+    check_first_length,
+    check_hello,
+    decode_hello,
+)
 
 # Half of the descriptors that a process commonly may have (1,024).
 _PLACES: Final = 512
-# With no place left, who proved nothing for this long makes room: a bolt needs milliseconds and two
-# round trips, and comes again if this is too short for it.
+# Where it may have more: thousands of bolts may come at once, and each has a place then.
+_PLACES_SHARE: Final = 0.25
+_PLACES_MOST: Final = 4096  # as many as the kernel's queue before the door
+# With no place left, who said nothing new for this long makes room: a bolt needs milliseconds and
+# two round trips, and comes again if this is too short for it.
 _PATIENCE_S: Final = 0.1
 # How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of
 # length) that holds a ClientHello.
 _TLS_BYTES: Final = 6
+_LOOKED_AT: Final = 16  # of those who wait, for one that has to make room: bounds its cost
 
 
 class Newcomer:
-    """A connection.  ``said`` is what was read of it since it was last answered."""
+    """A connection.
 
-    __slots__ = ("came_at_s", "challenge", "is_proved", "said", "sock")
+    ``said`` is what was read of its current step (greeting, proof, Hello), ``since_s`` when that
+    step began: a drip of bytes is no progress.
+    """
+
+    __slots__ = ("challenge", "is_proved", "said", "since_s", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.came_at_s = time.monotonic()
+        self.since_s = time.monotonic()
         self.said = b""
         self.challenge: auth.Challenge | None = None
         self.is_proved = False
+
+    def wanted(self) -> int:
+        """How many bytes of the current step are to be read next."""
+        if self.challenge is None:
+            return auth.GREETING_BYTES
+        if not self.is_proved:
+            return auth.PROOF_BYTES
+        if len(self.said) < LENGTH_BYTES:
+            return LENGTH_BYTES
+        (length,) = LENGTH.unpack_from(self.said)
+        check_first_length(length)
+        return LENGTH_BYTES + int(length)
 
 
 class Lobby:
@@ -56,12 +87,18 @@ class Lobby:
         *,
         key: bytes,
         tls: bool,
+        expected: Container[str] | None = None,
     ) -> None:
+        """``expected`` are the names of the run's bolts, who alone are let in; None: any name."""
         self._selector = selector
         self._key = key
         self._refused = refused
         self._tls = tls
-        # Both in the order in which they came.
+        self._expected = expected
+        self._places = _PLACES if tls else _places()
+        #: Those who said all that a bolt has to, for whoever runs the loop to take.
+        self.guests: list[Guest] = []
+        # Both with those first whose step began first.
         self._silent: dict[Newcomer, None] = {}
         self._ready: dict[Newcomer, None] = {}
 
@@ -74,15 +111,22 @@ class Lobby:
         return len(self._ready)
 
     def make_room(self) -> bool:
-        """Whether one more may come in now; sends one away who came first, silent ones before."""
-        if len(self) < _PLACES:
+        """Whether one more may come in now; sends one away who waits for longest, silent ones
+        before.  What is not read yet was said: it is we who are late."""
+        if len(self) < self._places:
             return True
         now_s = time.monotonic()
         for waiting in (self._silent, self._ready):
-            oldest = next(iter(waiting), None)
-            if oldest is not None and now_s - oldest.came_at_s >= _PATIENCE_S:
-                self._send_away(oldest, "too many wait at the door")
-                return True
+            for _ in range(_LOOKED_AT):
+                oldest = next(iter(waiting), None)
+                if oldest is None or now_s - oldest.since_s < _PATIENCE_S:
+                    break
+                since_s = oldest.since_s
+                self.hear(oldest)
+                if oldest in waiting and oldest.since_s == since_s:
+                    self._send_away(oldest, "too many wait at the door")
+                if len(self) < self._places:
+                    return True
         return False
 
     def relieve(self, count: int) -> None:
@@ -114,6 +158,9 @@ class Lobby:
             self._send_away(newcomer, error.problem)
         except OSError as error:
             self._send_away(newcomer, f"the handshake broke off: {error.strerror or error}")
+        except Exception as error:  # a stranger's bytes must not end the run
+            why = f"the handshake failed: {type(error).__name__}: {error}"
+            self._send_away(newcomer, why)
 
     def _look_for_tls(self, newcomer: Newcomer) -> None:
         sock = newcomer.sock
@@ -126,26 +173,44 @@ class Lobby:
         self._make_ready(newcomer)
 
     def _listen(self, newcomer: Newcomer) -> None:
-        challenge = newcomer.challenge
-        wanted = auth.GREETING_BYTES if challenge is None else auth.PROOF_BYTES
-        more = newcomer.sock.recv(wanted - len(newcomer.said))
-        if not more:
-            raise ConnectionResetError("closed by the peer")
-        newcomer.said += more
-        if challenge is None:
-            auth.check_greeting(newcomer.said)
-        if len(newcomer.said) < wanted:
-            return
-        if challenge is None:
-            newcomer.challenge = auth.Challenge(self._key, newcomer.said)
-            newcomer.said = b""
+        """Read what came, step by step and not a byte more: what follows is the connection's."""
+        while newcomer in self._silent:
+            wanted = newcomer.wanted()
+            more = newcomer.sock.recv(wanted - len(newcomer.said))
+            if not more:
+                raise ConnectionResetError("closed by the peer")
+            newcomer.said += more
+            if newcomer.challenge is None:
+                auth.check_greeting(newcomer.said)
+            if len(newcomer.said) == newcomer.wanted():
+                self._take_step(newcomer)
+
+    def _take_step(self, newcomer: Newcomer) -> None:
+        said = newcomer.said
+        if newcomer.challenge is None:
+            newcomer.challenge = auth.Challenge(self._key, said)
             # The first bytes on this side: the kernel takes all of them, or it is none of ours.
             if newcomer.sock.send(newcomer.challenge.answer) < len(newcomer.challenge.answer):
                 raise ConnectionResetError("it takes no answer")
-        else:
-            challenge.check(newcomer.said)
+        elif not newcomer.is_proved:
+            newcomer.challenge.check(said)
             newcomer.is_proved = True
-            self._make_ready(newcomer)
+        else:
+            self._take_hello(newcomer, said[LENGTH_BYTES:])
+            return
+        newcomer.said = b""
+        newcomer.since_s = time.monotonic()
+        del self._silent[newcomer]  # to the end of the line
+        self._silent[newcomer] = None
+
+    def _take_hello(self, newcomer: Newcomer, body: bytes) -> None:
+        hello = decode_hello(body)
+        if hello.version != PROTOCOL_VERSION:
+            newcomer.sock.send(OTHER_VERSION_ANSWER)
+        check_hello(hello, self._expected)
+        self._selector.unregister(newcomer.sock)
+        del self._silent[newcomer]
+        self.guests.append(Guest(newcomer.sock, hello))
 
     def _make_ready(self, newcomer: Newcomer) -> None:
         self._selector.unregister(newcomer.sock)
@@ -161,22 +226,25 @@ class Lobby:
         return newcomer
 
     def send_late_away(self, timeout_s: float) -> None:
-        """Those who came ``timeout_s`` ago and have not said enough, or were not examined."""
+        """Those whose step began ``timeout_s`` ago, or who were not examined for so long."""
         now_s = time.monotonic()
         for waiting in (self._silent, self._ready):
             while waiting:
                 newcomer = next(iter(waiting))
-                if now_s - newcomer.came_at_s < timeout_s:
+                if now_s - newcomer.since_s < timeout_s:
                     break
                 self._send_away(newcomer, f"nothing was heard for {timeout_s:g} s")
 
-    def oldest_came_at_s(self) -> float | None:
-        """When the first of those who wait came; None: nobody waits."""
-        firsts = [next(iter(w)).came_at_s for w in (self._silent, self._ready) if w]
+    def waits_since_s(self) -> float | None:
+        """Since when the first of those who wait does; None: nobody waits."""
+        firsts = [next(iter(w)).since_s for w in (self._silent, self._ready) if w]
         return min(firsts, default=None)
 
     def close(self) -> None:
         """Send all away."""
+        for guest in self.guests:
+            guest.sock.close()
+        self.guests.clear()
         for newcomer in [*self._silent, *self._ready]:
             self._send_away(newcomer, "the run ends")
 
@@ -188,3 +256,10 @@ class Lobby:
             del self._ready[newcomer]
         newcomer.sock.close()
         self._refused(reason)
+
+
+def _places() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _PLACES_MOST
+    return min(max(_PLACES, int(_PLACES_SHARE * soft)), _PLACES_MOST)

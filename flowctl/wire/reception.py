@@ -1,8 +1,8 @@
-"""The spout's door: who connects is examined in a short-lived thread, not in the loop.
+"""Who connects, from the door to a bolt that is known.
 
-First they wait in the lobby (:mod:`flowctl.wire.lobby`), until they have proved the key or, with
-TLS, begun like a bolt.  A stranger gets no further, or costs a thread for a second at most where
-others wait, never the loop's time nor a bolt's chance to come in.
+Without TLS all of it happens in the lobby (:mod:`flowctl.wire.lobby`).  With TLS they wait there
+until they have begun like a bolt, and are examined in a short-lived thread: a stranger costs a
+thread for a second at most where others wait, never the loop's time nor a bolt's chance to come in.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from flowctl.errors import FlowctlError
-from flowctl.wire.frames import Hello
-from flowctl.wire.handshake import HANDSHAKE_TIMEOUT_S, receive_bolt
+from flowctl.wire.handshake import HANDSHAKE_TIMEOUT_S, Guest, receive_bolt
 from flowctl.wire.lobby import Lobby, Newcomer
 
 if TYPE_CHECKING:
@@ -35,13 +34,6 @@ _CROWD_PATIENCE_S: Final = 0.25
 # end (S44).
 _STRETCH_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 1.0  # guests whose socket was shut leave within milliseconds
-
-
-class Guest(NamedTuple):
-    """A bolt that proved the key; ``sock`` (blocking still) belongs to whoever takes this."""
-
-    sock: socket.socket
-    hello: Hello
 
 
 class Reception:
@@ -65,7 +57,13 @@ class Reception:
         # Appended by the threads: a guest or why not.
         self._results: deque[tuple[_Visit, Guest | str]] = deque()
         self._stretch = _RefusalStretch()
-        self.lobby = Lobby(selector, self._stretch.refused, key=key, tls=context is not None)
+        self.lobby = Lobby(
+            selector,
+            self._stretch.refused,
+            key=key,
+            tls=context is not None,
+            expected=expected,
+        )
 
     @property
     def rejected(self) -> int:
@@ -89,10 +87,10 @@ class Reception:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`attend` has something to do though nothing is heard; None: nothing."""
-        came_at_s = self.lobby.oldest_came_at_s()
-        if came_at_s is None:
+        since_s = self.lobby.waits_since_s()
+        if since_s is None:
             return None
-        due_s = came_at_s + HANDSHAKE_TIMEOUT_S
+        due_s = since_s + HANDSHAKE_TIMEOUT_S
         if self.lobby.ready and self._visits:
             due_s = min(due_s, next(iter(self._visits)).begun_at_s + self._patience_s())
         return due_s
@@ -110,7 +108,7 @@ class Reception:
 
     def arrivals(self) -> list[Guest]:
         """Return the bolts that proved themselves since the last call."""
-        guests: list[Guest] = []
+        guests, self.lobby.guests = self.lobby.guests, []
         while self._results:
             visit, result = self._results.popleft()
             visit.handle.close()
@@ -143,7 +141,6 @@ class Reception:
                 self._key,
                 self._context,
                 deadline_s=deadline_s,
-                is_proved=newcomer.is_proved,
                 expected=self._expected,
             )
             result = Guest(sock, hello)

@@ -18,32 +18,29 @@ from flowctl.config import ListenSettings, WaitSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener
-from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.connection import Connection
+from flowctl.wire.door import Door
 from flowctl.wire.frames import (
     PROTOCOL_VERSION,
-    AckFrame,
-    DetailedAckFrame,
-    FailFrame,
-    Heartbeat,
-    Revoked,
-    SettledFrame,
     ToBolt,
     ToSpout,
     Welcome,
 )
+from flowctl.wire.handshake import Guest
 from flowctl.wire.lobby import Newcomer
-from flowctl.wire.reception import Guest, Reception
-from flowctl.wire.stream import Stream, stream_of
-from flowctl.wire.values import keep_hook
+from flowctl.wire.reception import Reception
+from flowctl.wire.stream import stream_of
 
 # Some thousand acks, or four records of 64 KB: more than comes between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
 # Bolts read at once what they get; one that doesn't within this time won't miss the END.
 _CLOSE_TIMEOUT_S: Final = 1.0
-# While the door is shut (too many strangers, no descriptors left): how long until we look again.
-_DOOR_SHUT_S: Final = 0.02
 _WAKES: Final = 64  # one byte each, and rarely more than one
-_ACCEPTS_PER_POLL: Final = 64  # bounds the time away from bolts to a few milliseconds
+# What one poll takes before its caller, who refills windows, has a turn (some 2 ms).  With
+# thousands of bolts it would else read from all before it sends to any, in turns of a tenth of a
+# second.
+_FRAMES_PER_POLL: Final = 256
+_FRAMES_PER_NEWCOMER: Final = 8  # a proof and a Hello take as long as so many acks
 
 
 class Joined(NamedTuple):
@@ -75,26 +72,6 @@ class Left(NamedTuple):
 Inbound: TypeAlias = Joined | Received | Left
 
 
-class _Connection:
-    """One bolt that was welcomed."""
-
-    __slots__ = ("bolt", "closing", "epoch", "reader", "stream", "waits_to_write", "writer")
-
-    def __init__(self, bolt: str, epoch: int, stream: Stream, frame_bytes_max: int) -> None:
-        self.bolt = bolt
-        self.epoch = epoch
-        self.stream = stream
-        # No Hello here: a second one is a breach of protocol like any unknown frame.
-        decoder = decoder_of(
-            AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked,
-            keep_hook,  # what a topology's bolt emits goes on to others
-        )
-        self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
-        self.writer = FrameWriter(frame_bytes_max)
-        self.waits_to_write = False
-        self.closing = False  # we have ended it: what still comes is read and dropped
-
-
 class SpoutServer:
     """Listens for bolts and exchanges frames with them.
 
@@ -116,20 +93,20 @@ class SpoutServer:
         expected: Container[str] | None = None,
     ) -> None:
         """``expected`` are the names of the run's bolts, who alone are let in; None: any name."""
-        self._listener = listener.bind(listen, host)
+        listening = listener.bind(listen, host)
         self._job_epoch = job_epoch
         self._frame_bytes_max = listen.frame_bytes_max
         try:
-            context, certificate_pem = self._tls(listen)
+            context, certificate_pem = self._tls(listen, listening)
             advertised = listener.advertised_host(listen, host)
         except BaseException:
-            self._listener.close()
+            listening.close()
             raise
         self._uses_tls = context is not None
         #: What a bolt needs to come here; holds the key.
         self.endpoint = Endpoint(
             host=advertised,
-            port=self._listener.getsockname()[1],
+            port=listening.getsockname()[1],
             key=key,
             job=job,
             certificate_pem=certificate_pem,
@@ -137,10 +114,10 @@ class SpoutServer:
             heartbeat_s=heartbeat_s,
             wait=wait or WaitSettings(),
         )
-        self._bolts: dict[str, _Connection] = {}
+        self._bolts: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
-        self._dirty: set[_Connection] = set()  # something in the outbox, not waiting to write
-        self._closing: set[_Connection] = set()
+        self._dirty: set[Connection] = set()  # something in the outbox, not waiting to write
+        self._closing: set[Connection] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._woken = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -149,11 +126,14 @@ class SpoutServer:
         self._selector = selectors.DefaultSelector()
         self._reception = Reception(key, context, self.wake, self._selector, expected=expected)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
-        self._door_opens_at_s: float | None = None  # None: it is open
-        self._selector.register(self._listener, selectors.EVENT_READ, self._listener)
+        self._door = Door(listening, self._selector, self._reception.lobby)
+        # What the last select found and no poll has taken yet, the next one last.
+        self._found: list[tuple[selectors.SelectorKey, int]] = []
+        self._found_at_s = self._heard_until_s = time.monotonic()
 
-    def _tls(self, listen: ListenSettings) -> tuple[Any, str | None]:
-        if not listener.wants_tls(listen, self._listener):
+    @staticmethod
+    def _tls(listen: ListenSettings, listening: socket.socket) -> tuple[Any, str | None]:
+        if not listener.wants_tls(listen, listening):
             return None, None
         from flowctl.wire import tls
 
@@ -164,30 +144,41 @@ class SpoutServer:
         """How many connections did not prove the key, or did not say Hello rightly."""
         return self._reception.rejected
 
+    @property
+    def heard_until_s(self) -> float:
+        """All that bolts said until then (monotonic) was returned: nobody was silent unheard."""
+        return self._heard_until_s
+
     def poll(self, timeout_s: float | None) -> list[Inbound]:
         """Wait for traffic, :meth:`wake` or ``timeout_s`` (None: no limit); return what came.
 
+        Where much came it returns a part, and the next calls the rest without a wait.
         Outboxes of bolts that became ready to read on are flushed on the way.
         """
         inbound: list[Inbound] = []
-        for selected, events in self._selector.select(self._bounded(timeout_s)):
+        if not self._found:
+            self._found = self._selector.select(self._bounded(timeout_s))
+            self._found.reverse()
+            self._found_at_s = time.monotonic()
+        found, budget = self._found, _FRAMES_PER_POLL
+        while found and budget > 0:
+            selected, events = found.pop()
             subject = selected.data
-            if isinstance(subject, _Connection):
-                if events & selectors.EVENT_WRITE:
-                    self._stop_waiting(subject)
-                    self._send_outbox(subject)
-                if events & selectors.EVENT_READ:
-                    self._receive(subject, inbound)
+            if isinstance(subject, Connection):
+                budget -= self._attend(subject, events, inbound)
             elif isinstance(subject, Newcomer):
                 self._reception.lobby.hear(subject)
-            elif subject is self._listener:
-                self._accept()
+                budget -= _FRAMES_PER_NEWCOMER
+            elif subject is self._door.listener:
+                self._door.accept()
             else:
                 self._take_wakes()
+        if not found:
+            self._heard_until_s = self._found_at_s
         for guest in self._reception.arrivals():
             self._welcome(guest, inbound)
         self._reception.attend()
-        self._look_at_door()
+        self._door.look()
         return inbound
 
     def send(self, bolt: str, frame: ToBolt) -> bool:
@@ -235,8 +226,8 @@ class SpoutServer:
 
     def close(self) -> None:
         """Close all; waits a second at most for bolts to read what was sent to them."""
-        self._close_door(float("inf"))
-        self._listener.close()
+        self._found.clear()
+        self._door.close()
         self._reception.close()
         for bolt in list(self._bolts):
             self.close_bolt(bolt)
@@ -251,26 +242,38 @@ class SpoutServer:
 
     # -- traffic ---------------------------------------------------------------------------
 
-    def _receive(self, connection: _Connection, inbound: list[Inbound]) -> None:
+    def _attend(self, connection: Connection, events: int, inbound: list[Inbound]) -> int:
+        """Write and read what can be; return about how many frames came."""
+        if connection.is_gone:  # since it was found
+            return 0
+        if events & selectors.EVENT_WRITE:
+            self._stop_waiting(connection)
+            self._send_outbox(connection)
+        return self._receive(connection, inbound) if events & selectors.EVENT_READ else 1
+
+    def _receive(self, connection: Connection, inbound: list[Inbound]) -> int:
         """One read (all of what TLS has inside), so that no bolt keeps the loop to itself."""
         buffer, stream = self._buffer, connection.stream
+        count = 1
         try:
             while (size := stream.recv_into(buffer)) is not None:
                 if size == 0:
                     self._leave(connection, "closed the connection", inbound)
-                    return
+                    return count
                 if not connection.closing:
                     frames = connection.reader.feed(buffer[:size])
                     if frames:
+                        count += len(frames)
                         inbound.append(Received(connection.bolt, connection.epoch, frames))
                 if not stream.pending():
-                    return
+                    return count
         except WireError as error:
             self._leave(connection, error.problem, inbound)
         except OSError as error:
             self._leave(connection, error.strerror or str(error), inbound)
+        return count
 
-    def _send_outbox(self, connection: _Connection) -> None:
+    def _send_outbox(self, connection: Connection) -> None:
         outbox = connection.writer.outbox
         try:
             sent = connection.stream.send(outbox)
@@ -284,12 +287,12 @@ class SpoutServer:
         elif connection.closing:
             connection.stream.shutdown(socket.SHUT_WR)
 
-    def _wait_to_write(self, connection: _Connection) -> None:
+    def _wait_to_write(self, connection: Connection) -> None:
         connection.waits_to_write = True
         both = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.modify(connection.stream, both, connection)
 
-    def _stop_waiting(self, connection: _Connection) -> None:
+    def _stop_waiting(self, connection: Connection) -> None:
         connection.waits_to_write = False
         self._selector.modify(connection.stream, selectors.EVENT_READ, connection)
 
@@ -321,7 +324,7 @@ class SpoutServer:
             self._leave(old, "replaced by a new connection of the same bolt", inbound)
         epoch = self._epochs[hello.bolt] = self._epochs.get(hello.bolt, 0) + 1
         stream = stream_of(guest.sock, tls=self._uses_tls)
-        connection = _Connection(hello.bolt, epoch, stream, self._frame_bytes_max)
+        connection = Connection(hello.bolt, epoch, stream, self._frame_bytes_max)
         self._bolts[hello.bolt] = connection
         self._selector.register(stream, selectors.EVENT_READ, connection)
         connection.writer.append(
@@ -332,13 +335,13 @@ class SpoutServer:
         if stream.pending():
             self._receive(connection, inbound)
 
-    def _leave(self, connection: _Connection, reason: str, inbound: list[Inbound]) -> None:
+    def _leave(self, connection: Connection, reason: str, inbound: list[Inbound]) -> None:
         self._drop(connection)
         if not connection.closing:
             del self._bolts[connection.bolt]
             inbound.append(Left(connection.bolt, connection.epoch, reason))
 
-    def _begin_closing(self, connection: _Connection) -> None:
+    def _begin_closing(self, connection: Connection) -> None:
         """Close our half when the outbox is empty; the bolt's half is read to its end.
 
         Closing at once with an unread heartbeat inside would reset the connection, and the
@@ -352,47 +355,19 @@ class SpoutServer:
             if not connection.writer.outbox:
                 connection.stream.shutdown(socket.SHUT_WR)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
+        connection.is_gone = True
         self._selector.unregister(connection.stream)
         connection.stream.close()
         self._dirty.discard(connection)
         self._closing.discard(connection)
 
-    # -- the door --------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_POLL):
-            if not self._reception.lobby.make_room():
-                self._close_door(time.monotonic() + _DOOR_SHUT_S)
-                return
-            try:
-                sock, _ = self._listener.accept()
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._reception.lobby.enter(sock)
-            except BlockingIOError:
-                return
-            except OSError:
-                # No descriptors left, or the peer is gone already: not now.
-                self._reception.lobby.relieve(_ACCEPTS_PER_POLL)
-                self._close_door(time.monotonic() + _DOOR_SHUT_S)
-                return
-
-    def _close_door(self, opens_at_s: float) -> None:
-        """Leave newcomers to the kernel's queue: a readable listener would keep us awake."""
-        if self._door_opens_at_s is None:
-            self._selector.unregister(self._listener)
-        self._door_opens_at_s = opens_at_s
-
-    def _look_at_door(self) -> None:
-        if self._door_opens_at_s is not None and time.monotonic() >= self._door_opens_at_s:
-            self._door_opens_at_s = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._listener)
-
     def _bounded(self, timeout_s: float | None) -> float | None:
         """``timeout_s``, or less while the door must be looked after."""
         due_s = self._reception.next_deadline_s()
-        if self._door_opens_at_s is not None:
-            due_s = min(self._door_opens_at_s, due_s or self._door_opens_at_s)
+        opens_at_s = self._door.opens_at_s
+        if opens_at_s is not None:
+            due_s = min(opens_at_s, due_s or opens_at_s)
         if due_s is None:
             return timeout_s
         until_s = max(due_s - time.monotonic(), 0)

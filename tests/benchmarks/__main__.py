@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 
 from tests.benchmarks import (
     async_bench,
     control,
     core_bench,
+    crowd,
     makespan,
     outage,
     partitions,
@@ -18,22 +20,25 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.parts import local_session, machine
 
-# These have arguments of their own, and run only by name.
-_ALONE = {"control": control.main, "stages": stages.main, "partitions": partitions.main}
+_OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
+    "control": control.main,
+    "crowd": crowd.main,
+    "partitions": partitions.main,
+    "stages": stages.main,
+}
 
 
 def main() -> int:
-    """Run the named parts (default: all without arguments); exit 1 if a gate is missed."""
-    for name, alone in _ALONE.items():
-        if sys.argv[1:2] == [name]:
-            return alone(sys.argv[2:])
+    """Run the named parts; by default those without arguments.  Exit 1 if a gate is missed."""
+    own = _OWN_ARGUMENTS.get(sys.argv[1] if sys.argv[1:] else "")
+    if own is not None:
+        return own(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage"
-        + "".join([f"|{name} ..." for name in _ALONE]),
+        metavar="async|core|topology|throughput|makespan|outage|crowd|partitions|control|stages",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts

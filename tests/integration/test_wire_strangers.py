@@ -261,7 +261,7 @@ def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
     with spout() as s:
         crowd = [_connect(s) for _ in range(100)]
         s.until(lambda: len(s.server._reception.lobby) == 100)
-        accept, fails = s.server._listener.accept, [3]
+        accept, fails = s.server._door.listener.accept, [3]
 
         class Full:
             """The first calls find no descriptor free."""
@@ -275,16 +275,16 @@ def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
             def __getattr__(self, name):
                 return getattr(listener, name)
 
-        listener = s.server._listener
+        listener = s.server._door.listener
         full = Full()
         s.server._selector.modify(listener, selectors.EVENT_READ, full)
-        s.server._listener = full
+        s.server._door.listener = full
         monkeypatch.setattr(Full, "fileno", lambda self: listener.fileno(), raising=False)
         _works(s, "b1")
         assert s.server.rejected >= 64
         for stranger in crowd:
             stranger.close()
-        s.server._listener = listener
+        s.server._door.listener = listener
 
 
 @pytest.mark.parametrize("use_tls", ["off", "on"])

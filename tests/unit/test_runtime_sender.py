@@ -36,6 +36,11 @@ class Server:
         self.coming: list[Inbound] = []
         self.sent: list[tuple[str, Any]] = []
         self.polled_s: list[float] = []
+        self.behind_since_s: float | None = None  # from when on nothing was read
+
+    @property
+    def heard_until_s(self) -> float:
+        return self.clock() if self.behind_since_s is None else self.behind_since_s
 
     def poll(self, timeout_s: float) -> list[Inbound]:
         self.polled_s.append(timeout_s)
@@ -283,3 +288,24 @@ def test_the_end_is_heard_in_every_wait(strategy: str):
     assert stand.control.error is None
     assert not stand.sender.loop.was_active
     assert stand.log.events.count("backpressure_ended") == 1
+
+
+@pytest.mark.req("S6")
+def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
+    stand = Stand(bolts=2, timeout__rto_first_s=3.0, timeout__silence_max_s=3.0)
+    stand.offer(2)
+    stand.steps()
+    stand.server.behind_since_s = stand.clock()
+    stand.clock.advance(20.0)  # the loop had much to read from others
+    stand.steps()
+    assert stand.core.counters.expired == 0
+    stand.server.behind_since_s = None
+    stand.reply()
+    stand.steps()
+    assert (stand.core.counters.expired, stand.core.counters.acked) == (0, 2)
+    stand.offer(1)
+    stand.steps()
+    stand.clock.advance(100.0)  # after a round trip of 20 s
+    stand.sender._inbound = []
+    stand.steps()  # nothing waits to be read: this bolt says nothing
+    assert stand.core.counters.expired == 1
