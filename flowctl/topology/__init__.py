@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flowctl.topology.figures import TopologyReport
     from flowctl.topology.inputs import Collector, Input, ManualCollector
     from flowctl.topology.job import TopologyJob
-    from flowctl.topology.roots import RootEnd
+    from flowctl.topology.news import RootEnd
     from flowctl.topology.stages import LocalStages, Stages
     from flowctl.topology.tasks import Batched, ManualBolt
     from flowctl.topology.topology import Topology
@@ -45,7 +45,7 @@ _ELSEWHERE = {
     "ManualBolt": ".tasks",
     "ManualCollector": ".inputs",
     "Point": "flowctl.instrumentation.ticks",
-    "RootEnd": ".roots",
+    "RootEnd": ".news",
     "Stages": ".stages",
     "TaskHook": "flowctl.instrumentation.hooks",
     "TaskInfo": "flowctl.instrumentation.ticks",

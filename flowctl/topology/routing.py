@@ -88,14 +88,12 @@ class Router:
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
-        if roots.listening is not None and targets:
-            roots.planted(root)
+        if targets:
+            roots.planted(root, value)
         started_at_s = roots.started_at_s(now_s)
         planting = roots.trees.emit(
             spout, len(targets), values=value, message_id=root, started_at_s=started_at_s
         )
-        if roots.watch.on_emit is not None and targets:
-            roots.watch.on_emit(spout, value)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, sent, index, task))
         if planting.init is None:  # nobody gets it, or nobody keeps account

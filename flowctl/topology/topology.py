@@ -21,6 +21,7 @@ from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.job import TopologyJob
 from flowctl.topology.metrics import Consumer
+from flowctl.topology.news import RootEnd
 from flowctl.topology.plan import (
     Emits,
     GroupingKind,
@@ -30,7 +31,6 @@ from flowctl.topology.plan import (
     declared_emits,
     in_order,
 )
-from flowctl.topology.roots import RootEnd
 from flowctl.topology.routing import Translate
 from flowctl.topology.stages import Stages
 from flowctl.topology.tasks import StageCode, check_code, check_ticks, has_call, is_manual
