@@ -7,7 +7,7 @@ from typing import Any
 from flowctl.core.records import Batch, Record, Span
 from flowctl.core.settlement import Settlement
 from flowctl.topology.plan import input_id_of
-from flowctl.topology.tasks import StageCode
+from flowctl.topology.worker.tasks import StageCode
 
 
 def batch(*values: Any) -> Batch:

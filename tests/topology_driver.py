@@ -19,10 +19,10 @@ from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
 from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub import TopologyCore
+from flowctl.topology.hub.core import TopologyCore
+from flowctl.topology.hub.news import RootEnd, TaskWatched
 from flowctl.topology.job import random_ids
-from flowctl.topology.news import RootEnd, TaskWatched
-from flowctl.topology.stages import LocalStages
+from flowctl.topology.local_stages import LocalStages
 from flowctl.topology.topology import Topology
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer

@@ -20,8 +20,8 @@ from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.ticks import Point, TaskInfo
 from flowctl.threads import OnDeath, guarded
 from flowctl.topology.figures import TaskErrors
+from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.metrics import Consumer, TopologyMetrics
-from flowctl.topology.news import RootEnd
 from flowctl.waiting.stretches import SlowCalls
 
 P = ParamSpec("P")

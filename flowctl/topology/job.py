@@ -23,15 +23,15 @@ from flowctl.runtime.parts import RunnableJob, check_listener, check_name, check
 from flowctl.runtime.run_plan import RunPlan
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
 from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub import HubPlan, TopologyCore
+from flowctl.topology.hub.core import HubPlan, TopologyCore
+from flowctl.topology.hub.news import RootEmitted, RootEnd, RootStep, TaskWatched, Wanted
+from flowctl.topology.hub.roots import TreeRules
+from flowctl.topology.hub.routing import Translate
 from flowctl.topology.listening import RootListening
+from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
-from flowctl.topology.news import RootEmitted, RootEnd, RootStep, TaskWatched, Wanted
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.roots import TreeRules
-from flowctl.topology.routing import Translate
 from flowctl.topology.sources import sources_of
-from flowctl.topology.stages import Stages
 
 
 class Declared(Protocol):

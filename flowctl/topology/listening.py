@@ -10,7 +10,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.ports import SpoutListener
 from flowctl.runtime.listening import Guarded
 from flowctl.threads import OnDeath, guarded
-from flowctl.topology.news import RootStep
+from flowctl.topology.hub.news import RootStep
 
 
 class RootListening:

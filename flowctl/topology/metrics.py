@@ -16,7 +16,7 @@ from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import BoltMetrics, SpoutMetrics
 from flowctl.instrumentation.ticks import MetricRegistry, Point, TaskInfo, TickSchedule
-from flowctl.topology.news import RootEnd
+from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.plan import task_of
 
 # Gets the figures of one task; from the thread of the spouts' callbacks.

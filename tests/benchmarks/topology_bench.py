@@ -8,10 +8,10 @@ from collections import deque
 from flowctl.config import Settings
 from flowctl.core.records import Ack, Emission, Record
 from flowctl.core.settlement import Emitted, Settlement
-from flowctl.topology.hub import HubPlan, TopologyCore
+from flowctl.topology.hub.core import HubPlan, TopologyCore
+from flowctl.topology.hub.roots import TreeRules
 from flowctl.topology.job import random_ids
 from flowctl.topology.plan import StagePlan, Subscription
-from flowctl.topology.roots import TreeRules
 
 ROUNDS = 3  # the best counts: the others were disturbed
 RECORDS = 20_000  # some 0.3 s a hop

@@ -13,7 +13,7 @@ from flowctl.instrumentation.hooks import Hooks, TaskHook
 from flowctl.instrumentation.ticks import Point, TaskInfo
 from flowctl.testing.clock import ManualClock
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
-from flowctl.topology.news import RootEnd
+from flowctl.topology.hub.news import RootEnd
 from tests.loop_parts import Log
 from tests.topology_driver import Hub, nothing, topology
 

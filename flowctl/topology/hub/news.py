@@ -10,7 +10,7 @@ import msgspec
 from flowctl.core.buffer import size_of_record
 from flowctl.core.records import Emission, Position
 from flowctl.core.settlement import Watched
-from flowctl.topology.root import Root
+from flowctl.topology.hub.tree_root import Root
 
 
 class RootEnd(msgspec.Struct, frozen=True):

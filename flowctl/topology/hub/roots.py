@@ -17,9 +17,9 @@ from flowctl.core.records import Checkpoint
 from flowctl.core.rotating import TickTimer
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees import SpoutTrees
-from flowctl.topology import root as told
-from flowctl.topology.news import News, RootEmitted, RootEnd, Wanted, step
-from flowctl.topology.root import Drops, Part, Root
+from flowctl.topology.hub import tree_root as told
+from flowctl.topology.hub.news import News, RootEmitted, RootEnd, Wanted, step
+from flowctl.topology.hub.tree_root import Drops, Part, Root
 
 # Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
 PLANT_RECORDS: Final = 256

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowctl.core.events import FlowEvent, TupleDropped, TupleGaveUp
-from flowctl.topology.roots import Roots
-from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage, StageCore
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.routing import Router
+from flowctl.topology.hub.stage import Stage, StageCore
 
 
 class TopologyEvents:

@@ -20,19 +20,19 @@ from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settlement import Settlement
 from flowctl.errors import InternalError
-from flowctl.topology.calls import CALLS_FROM, Calls
-from flowctl.topology.events import TopologyEvents
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.handover import RootHandover
-from flowctl.topology.held_up import HeldUp
-from flowctl.topology.news import News, TaskWatched, Wanted
+from flowctl.topology.hub.calls import CALLS_FROM, Calls
+from flowctl.topology.hub.held_up import HeldUp
+from flowctl.topology.hub.news import News, TaskWatched, Wanted
+from flowctl.topology.hub.outbox import TopologyEvents
+from flowctl.topology.hub.planter import Planter
+from flowctl.topology.hub.refused import Refused
+from flowctl.topology.hub.root_handover import RootHandover
+from flowctl.topology.hub.roots import Roots, TreeRules
+from flowctl.topology.hub.routing import Router, Translate
+from flowctl.topology.hub.stage import Stage, StageCore
+from flowctl.topology.hub.totals import counters_of, stage_figures_of, tree_figures_of
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.planter import Planter
-from flowctl.topology.refused import Refused
-from flowctl.topology.roots import Roots, TreeRules
-from flowctl.topology.routing import Router, Translate
-from flowctl.topology.stage import Stage, StageCore
-from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
 
 _DONE: Final = Settlement()
 _NOTHING: Final = Wanted()

@@ -13,7 +13,12 @@ from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
 from flowctl.core.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
-from flowctl.topology.groupings import Choose, make_choice
+from flowctl.topology.hub.groupings import Choose, make_choice
+from flowctl.topology.hub.refused import Refused
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.stage import Parcel, Stage
+from flowctl.topology.hub.tree_root import Root
+from flowctl.topology.hub.undelivered import Undelivered
 from flowctl.topology.plan import (
     StagePlan,
     component_of,
@@ -21,11 +26,6 @@ from flowctl.topology.plan import (
     source_key,
     stream_of,
 )
-from flowctl.topology.refused import Refused
-from flowctl.topology.root import Root
-from flowctl.topology.roots import Roots
-from flowctl.topology.stage import Parcel, Stage
-from flowctl.topology.undelivered import Undelivered
 from flowctl.wire.values import carry
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).

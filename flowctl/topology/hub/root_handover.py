@@ -6,7 +6,7 @@ from collections import deque
 
 from flowctl.core.events import FlowEvent, PartitionGiven, PartitionTakenAway
 from flowctl.core.records import PartitionCheckpoint
-from flowctl.topology.roots import Roots
+from flowctl.topology.hub.roots import Roots
 
 
 class RootHandover:
