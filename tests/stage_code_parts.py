@@ -8,7 +8,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.core.trees.settlement import Settlement
 from flowctl.topology.plan import input_id_of
-from flowctl.topology.tasks import StageCode
+from flowctl.topology.worker.tasks import StageCode
 
 
 def batch(*values: Any) -> Batch:

@@ -20,9 +20,10 @@ from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
 from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub import TopologyCore
+from flowctl.topology.hub.core import TopologyCore
+from flowctl.topology.hub.news import RootEnd, TaskWatched
 from flowctl.topology.job import random_ids
-from flowctl.topology.stages import LocalStages
+from flowctl.topology.local_stages import LocalStages
 from flowctl.topology.topology import Topology
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
@@ -86,8 +87,8 @@ class Hub:
         )
         if chance is not None:
             job.chance = chance
-        self.ends: list[Any] = []
-        job._teller.ended = self.ends.append  # type: ignore[method-assign]
+        self._ends: list[RootEnd] = []
+        self._watched: list[TaskWatched] = []
         core = job._make_core(checkpoint or Checkpoint())
         assert isinstance(core, TopologyCore)
         self.core = core
@@ -104,17 +105,42 @@ class Hub:
                 self.connect(bolt)
 
     @property
+    def ends(self) -> list[RootEnd]:
+        """The ends of roots so far."""
+        self.take_news()
+        return self._ends
+
+    @property
+    def watched(self) -> list[TaskWatched]:
+        """What settlements of tasks brought so far."""
+        self.take_news()
+        return self._watched
+
+    def take_news(self) -> None:
+        """As the sender does, but ends and figures are kept and not told."""
+        for news in self.core.take_news():
+            if isinstance(news, RootEnd):
+                self._ends.append(news)
+            elif isinstance(news, TaskWatched):
+                self._watched.append(news)
+                self.job._tell(news)
+            else:
+                self.job._tell(news)
+
+    @property
     def figures(self) -> Any:
         return self.core.tree_figures()
 
     def report(self, outcome: Any = "finished") -> TopologyReport:
         """What a run that ends now would report of the topology."""
+        self.take_news()
         self.job._teller.start()
         made = report_of_no_run("test", KeyboardInterrupt())
         return self.job._extended(msgspec.structs.replace(made, outcome=outcome))
 
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""
+        self.take_news()
         listening = self.job._root_listening
         assert listening is not None
         listening.start()

@@ -228,6 +228,13 @@ class CollectingCore(Protocol):
 
 
 @runtime_checkable
+class TellingCore(Protocol):
+    """A core that has more to say than events: a topology's, of roots and tasks."""
+
+    def take_news(self) -> Sequence[object]: ...
+
+
+@runtime_checkable
 class ProlongingCore(Protocol):
     """A core whose bolts may say that an input takes longer: a topology's."""
 

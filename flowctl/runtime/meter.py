@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
-from flowctl.core.records import Checkpoint
+from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.state import Liveness
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
@@ -30,6 +31,17 @@ Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
 _PARTITIONS_SHOWN = 20  # a screen's worth
+
+
+class _Reading(NamedTuple):
+    """The core at one moment; records that wait in the buffer, and that earlier runs had done."""
+
+    counters: Counters
+    bolts: tuple[BoltView, ...]
+    buffered: int
+    skipped: int
+    partitions: Mapping[str, PartitionCheckpoint]
+    target_down: TargetWentDown | None
 
 
 class Meter:
@@ -63,16 +75,7 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return how the run stands now; holds the lock for O(bolts + records under way)."""
         control = self._control
-        with control.lock:
-            core = control.core
-            counters = Counters(
-                **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
-            )
-            bolts = self._bolts(list(core.bolts.values()), counters.records_acked)
-            buffered = core.intake.buffer.records
-            skipped = core.intake.skipped
-            partitions = core.intake.overview(_PARTITIONS_SHOWN)
-            down = core.target_down
+        counters, bolts, buffered, skipped, partitions, down = self._read()
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
@@ -118,6 +121,22 @@ class Meter:
             target_down_reason="" if down is None else down.reason,
             note=note,
         )
+
+    def _read(self) -> _Reading:
+        """What the core says, of one moment."""
+        with self._control.lock:
+            core = self._control.core
+            counters = Counters(
+                **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
+            )
+            return _Reading(
+                counters,
+                self._bolts(list(core.bolts.values()), counters.records_acked),
+                core.intake.buffer.records,
+                core.intake.skipped,
+                core.checkpoint().partitions,
+                core.target_down,
+            )
 
     def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
         views = {c.bolt: _view(c, acked) for c in consumers}

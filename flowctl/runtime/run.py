@@ -25,13 +25,14 @@ from flowctl.runtime.notices import Notices
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.run_plan import Ending, RunPlan
-from flowctl.runtime.sender import Sender
+from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import End
 from flowctl.wire.listener import needs_host
 from flowctl.wire.server import Joined, SpoutServer
+from flowctl.wire.terms import RunTerms
 
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
 VIEW_EVERY_S = 0.25  # four times a second reads as live
@@ -165,22 +166,27 @@ class Run:
         listen = self._settings.listen
         self._server = SpoutServer(
             listen,
+            RunTerms(
+                self._plan.job,
+                self._epoch,
+                secrets.token_bytes(KEY_BYTES),
+                heartbeat_s=self._settings.timeout.heartbeat_s,
+                wait=self._settings.wait,
+                expected=frozenset(names_of(self._plan.bolts)),
+            ),
             # Asking the bolts' side may start Spark: only where the settings leave it open.
             host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
-            key=secrets.token_bytes(KEY_BYTES),
-            job=self._plan.job,
-            job_epoch=self._epoch,
-            heartbeat_s=self._settings.timeout.heartbeat_s,
-            wait=self._settings.wait,
-            expected=frozenset(names_of(self._plan.bolts)),
         )
         self._sender = Sender(
             self.control,
             self._server,
             wait=self._settings.wait,
-            dead_letters=self._dead_letters,
-            listening=self._listening,
-            losses=self._losses,
+            outlets=Outlets(
+                dead_letters=self._dead_letters,
+                listening=self._listening,
+                losses=self._losses,
+                news=self._plan.on_news,
+            ),
         )
         self._plan.bolts.start(self._server.endpoint, self._notices.put)
         self._sender.start()
@@ -368,9 +374,7 @@ class Run:
 
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
-            with self.control.lock:  # what was dead-lettered after the sender had ended
-                while (event := self.control.core.poll_event()) is not None:
-                    self._sender.events.append(event)
+            self._sender.take_rest()
             self._show(meter)
 
 

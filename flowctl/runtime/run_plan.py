@@ -30,7 +30,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``make_core`` returns what decides, from the checkpoint that the store holds; it is called once.
     ``on_notice`` gets each notice about a bolt, and ``extend`` the report, for a kind of job that
-    has more to tell; both are called by the thread that conducts the run.
+    has more to tell; both are called by the thread that conducts the run.  ``on_news`` gets what a
+    :class:`flowctl.core.driver.TellingCore` says, from the sender's thread; it must not block.
     """
 
     job: str
@@ -42,6 +43,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: DeadLetter | None = None
     listener: SpoutListener | None = None
     on_notice: Callable[[BoltNotice], None] | None = None
+    on_news: Callable[[object], None] | None = None
     extend: Callable[[Report], Report] = _as_it_is
 
 

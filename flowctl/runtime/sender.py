@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from flowctl.config import WaitSettings
-from flowctl.core.driver import Turn, pump
+from flowctl.core.driver import TellingCore, Turn, pump
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Emission
 from flowctl.errors import FlowctlError, SourceError
@@ -40,6 +42,20 @@ _EMITS_MAX = 256
 _EMIT_BYTES_MAX = 4 << 20
 
 
+class Outlets(NamedTuple):
+    """Where goes what the core says of tuples, beside the emissions themselves.
+
+    ``dead_letters`` takes those that were given up, ``listening`` tells a user's listener,
+    ``losses`` ends the run when there are too many, and ``news`` gets what a
+    :class:`flowctl.core.driver.TellingCore` says; all but the first are for the sender's thread.
+    """
+
+    dead_letters: DeadLetters | None = None
+    listening: Listening | None = None
+    losses: Losses | None = None
+    news: Callable[[object], None] | None = None
+
+
 class Sender(GuardedThread):
     """Drives the core until the run is finished.  ``events`` is drained by whoever shows them.
 
@@ -53,18 +69,17 @@ class Sender(GuardedThread):
         server: SpoutServer,
         *,
         wait: WaitSettings | None = None,
-        dead_letters: DeadLetters | None = None,
-        listening: Listening | None = None,
-        losses: Losses | None = None,
+        outlets: Outlets | None = None,
         logger: EventLogger | None = None,
     ) -> None:
         super().__init__("flowctl-sender", on_death=self._died)
         self._control = control
         self._server = server
-        self._dead_letters = dead_letters
-        self._listening = listening
-        self._losses = losses
-        self._hearing = Hearing(control, listening, server.drop_bolt)
+        outlets = outlets or Outlets()
+        self._dead_letters, self._listening, self._losses, self._on_news = outlets
+        self._telling = control.core if isinstance(control.core, TellingCore) else None
+        self._news: list[object] = []  # taken with the lock held, told without it
+        self._hearing = Hearing(control, self._listening, server.drop_bolt)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self._logger = logger or light_logger()
         self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
@@ -215,6 +230,8 @@ class Sender(GuardedThread):
         return self._control.reader_done.is_set() and core.is_drained
 
     def _take_events(self, turn: Turn) -> None:
+        if self._telling is not None:
+            self._news += self._telling.take_news()
         has_lost = False
         for event in turn.events:
             self.events.append(event)
@@ -254,6 +271,24 @@ class Sender(GuardedThread):
             for emission in turn.emissions:
                 self._listening.emitted(emission)
             self._listening.flush()
+        if self._news:
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        told, self._news = self._news, []
+        if self._on_news is not None:
+            for news in told:
+                self._on_news(news)
+
+    def take_rest(self) -> None:
+        """Take what happened after the thread had ended, such as the last dead letters."""
+        core = self._control.core
+        with self._control.lock:
+            while (event := core.poll_event()) is not None:
+                self.events.append(event)
+            if self._telling is not None:
+                self._news += self._telling.take_news()
+        self._tell_news()
 
     def _refuse(self, emission: Emission, error: SourceError) -> None:
         """A record can't be put on the wire: the run ends; what else is in flight still counts."""

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from flowctl.instrumentation.hooks import TaskHook
     from flowctl.instrumentation.ticks import Point, TaskInfo
     from flowctl.topology.figures import TopologyReport
-    from flowctl.topology.inputs import Collector, Input, ManualCollector
+    from flowctl.topology.hub.news import RootEnd
     from flowctl.topology.job import TopologyJob
-    from flowctl.topology.roots import RootEnd
-    from flowctl.topology.stages import LocalStages, Stages
-    from flowctl.topology.tasks import Batched, ManualBolt
+    from flowctl.topology.local_stages import LocalStages, Stages
     from flowctl.topology.topology import Topology
+    from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
+    from flowctl.topology.worker.tasks import Batched, ManualBolt
 
 __all__ = [
     "Batched",
@@ -38,15 +38,15 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Batched": ".tasks",
-    "Collector": ".inputs",
-    "Input": ".inputs",
-    "LocalStages": ".stages",
-    "ManualBolt": ".tasks",
-    "ManualCollector": ".inputs",
+    "Batched": ".worker.tasks",
+    "Collector": ".worker.inputs",
+    "Input": ".worker.inputs",
+    "LocalStages": ".local_stages",
+    "ManualBolt": ".worker.tasks",
+    "ManualCollector": ".worker.inputs",
     "Point": "flowctl.instrumentation.ticks",
-    "RootEnd": ".roots",
-    "Stages": ".stages",
+    "RootEnd": ".hub.news",
+    "Stages": ".local_stages",
     "TaskHook": "flowctl.instrumentation.hooks",
     "TaskInfo": "flowctl.instrumentation.ticks",
     "Topology": ".topology",

@@ -17,10 +17,11 @@ from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
 from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.ticks import Point, TaskInfo
 from flowctl.threads import OnDeath, guarded
 from flowctl.topology.figures import TaskErrors
+from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.metrics import Consumer, TopologyMetrics
-from flowctl.topology.roots import RootEnd
 from flowctl.waiting.stretches import SlowCalls
 
 P = ParamSpec("P")
@@ -35,8 +36,8 @@ _TASK: Final = 0  # a spout has one task
 class SpoutCallbacks(NamedTuple):
     """``on_ack`` when a root's tree is complete, ``on_fail`` each time it failed or expired.
 
-    Both get the value as well (S82).  A root that failed goes again: it may fail several times,
-    and is acked once.  ``hooks`` are called after them (S51).
+    Both get the value as well.  A root that failed goes again: it may fail several times,
+    and is acked once.  ``hooks`` are called after them.
     """
 
     on_ack: Callable[[RootEnd], None] | None = None
@@ -49,11 +50,22 @@ class SpoutCallbacks(NamedTuple):
         return self.on_ack is None and self.on_fail is None and not self.hooks
 
 
+class Told(NamedTuple):
+    """Whom the thread of callbacks tells: callbacks and hooks by spout, and metrics consumers.
+
+    ``is_debug``: each ack and fail of a root is logged.
+    """
+
+    spouts: Mapping[str, SpoutCallbacks]
+    consumers: Sequence[Consumer] = ()
+    is_debug: bool = False
+
+
 Message: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class CallbackThread:
-    """One thread for callbacks, spouts' hooks and metrics consumers: one after the other (S54).
+    """One thread for callbacks, spouts' hooks and metrics consumers: one after the other.
 
     What they raise is logged and changes nothing: the record is done, or goes again, whatever its
     author makes of it.  One that takes long is logged as well: all others wait for it.  Methods
@@ -62,23 +74,22 @@ class CallbackThread:
 
     def __init__(
         self,
-        spouts: Mapping[str, SpoutCallbacks],
+        told: Told,
         settings: MetricsSettings,
         *,
-        consumers: Sequence[Consumer] = (),
-        is_debug: bool = False,
         clock: Callable[[], float] = time.monotonic,
         logger: EventLogger | None = None,
         on_death: OnDeath = lambda error: None,
     ) -> None:
-        self._spouts = spouts
-        self._is_debug = is_debug
+        self._spouts = told.spouts
+        self._consumers = told.consumers
+        self._is_debug = told.is_debug
         self._clock = clock
         self._logger = logger or get_logger()
         self._slow = SlowCalls(logger=self._logger)
         self._errors: dict[str, ErrorReporter] = {}
         self._metrics = TopologyMetrics(
-            list(spouts), consumers, settings, call=self._call, clock=clock, logger=self._logger
+            list(told.spouts), settings, tell=self._tell_figures, clock=clock, logger=self._logger
         )
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         # Comes with each tuple and can wait: it wakes nobody.
@@ -115,11 +126,11 @@ class CallbackThread:
     def watched(self, bolt: str, watched: Watched) -> None:
         """A settlement of ``bolt`` brought this."""
         self._watched.append((bolt, watched))
-        if len(self._watched) == _LOOK_AT:  # passed once on the way up: the hub alone calls this
+        if len(self._watched) == _LOOK_AT:  # passed once on the way up: the sender alone calls this
             self._messages.put((self._look, ()))
 
     def died(self, task: str, problem: str) -> None:
-        """A task ended because of an error (S68); "": all of them."""
+        """A task ended because of an error; "": all of them."""
         self._messages.put((self._report, (task, "died", problem)))
 
     # -- the thread ----------------------------------------------------------------------
@@ -150,7 +161,7 @@ class CallbackThread:
         self._look_at_s = now_s + _LOOK_S if due_s is None else min(due_s, now_s + _LOOK_S)
 
     def _tell_end(self, end: RootEnd, callbacks: SpoutCallbacks) -> None:
-        """The callback, then hooks, then metrics (S51)."""
+        """The callback, then hooks, then metrics."""
         on_ack, on_fail, hooks = callbacks
         is_ack = end.reason is None
         if self._is_debug:
@@ -166,6 +177,10 @@ class CallbackThread:
             failed = SpoutFailInfo(end, _TASK, end.age_s, str(end.reason))
             self._call(f"spout_fail of {end.spout}", hooks.spout_fail, failed)
         self._metrics.ended(end)
+
+    def _tell_figures(self, info: TaskInfo, points: list[Point]) -> None:
+        for consumer in self._consumers:
+            self._call("metrics", consumer, info, points)
 
     def _take_watched(self, bolt: str, watched: Watched) -> None:
         for error in watched.errors:
@@ -204,7 +219,7 @@ class CallbackThread:
 def telling_slow(
     what: str, call: Callable[P, R], *, clock: Callable[[], float] = time.monotonic
 ) -> Callable[P, R]:
-    """Return ``call`` of a user, which runs in the hub: it is logged if it holds that up (S54)."""
+    """Return ``call`` of a user, which runs in the hub: it is logged if it holds that up."""
     slow = SlowCalls()
 
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -21,16 +21,17 @@ from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer,
 from flowctl.runtime.launch import Interrupted, Launch, ViewChoice
 from flowctl.runtime.parts import RunnableJob, check_listener, check_name, check_parts
 from flowctl.runtime.run_plan import RunPlan
-from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
+from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
 from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub import TopologyCore
+from flowctl.topology.hub.core import HubPlan, TopologyCore
+from flowctl.topology.hub.news import RootEmitted, RootEnd, RootStep, TaskWatched, Wanted
+from flowctl.topology.hub.roots import TreeRules
+from flowctl.topology.hub.routing import Translate
 from flowctl.topology.listening import RootListening
+from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.roots import RootWatch
-from flowctl.topology.routing import Translate
 from flowctl.topology.sources import sources_of
-from flowctl.topology.stages import Stages
 
 
 class Declared(Protocol):
@@ -97,10 +98,8 @@ class TopologyJob(RunnableJob):
         self._activated.set()
         self._launch: Launch | None = None
         self._teller = CallbackThread(
-            topology.callbacks,
+            Told(topology.callbacks, topology.consumers, topology.is_debug),
             settings.metrics,
-            consumers=topology.consumers,
-            is_debug=topology.is_debug,
             on_death=self._thread_died,
         )
         # The run's own listening is for tuples; here it is roots that a listener hears of.
@@ -150,6 +149,7 @@ class TopologyJob(RunnableJob):
             make_core=self._make_core,
             dead_letter=self.dead_letter,
             on_notice=self._on_notice,
+            on_news=self._tell,
             extend=self._extended,
         )
 
@@ -195,37 +195,50 @@ class TopologyJob(RunnableJob):
         topology = self.topology
         if self._root_listening is not None:
             self._root_listening.opened(self.name, checkpoint)
-        self.core = TopologyCore(
-            self.plans,
-            self.settings,
-            next_id=self.next_id,
-            checkpoint=checkpoint,
-            translate={
-                name: telling_slow(f"translate of {name}", call)
-                for name, call in topology.translations.items()
-            },
+        trees = TreeRules(
+            self.next_id,
             ackers=topology.ackers,
-            tree_timeout_s=topology.tree_timeout_s,
+            timeout_s=topology.tree_timeout_s,
             max_pending=topology.max_pending,
-            watch=self._root_watch(),
-            on_watched=self._teller.watched,
-            has_dead_letter=self.dead_letter is not None,
             chance=self.chance,
+        )
+        translate = {
+            name: telling_slow(f"translate of {name}", call)
+            for name, call in topology.translations.items()
+        }
+        self.core = TopologyCore(
+            HubPlan(self.plans, trees, translate),
+            self.settings,
+            checkpoint=checkpoint,
+            wanted=self._wanted(),
+            has_dead_letter=self.dead_letter is not None,
         )
         self.core.is_active = self.is_active
         return self.core
 
-    def _root_watch(self) -> RootWatch:
-        """Who hears of roots; one that nobody asks for costs the hub a sampler's call."""
+    def _wanted(self) -> Wanted:
+        """What somebody wants to hear of; sampling that nobody asks for would cost the hub time."""
         callbacks = self.topology.callbacks.values()
         metrics = self.settings.metrics
         samples = None
-        if any(spout.hooks for spout in callbacks) or metrics.interval_s is not None:
+        has_hooks = any(spout.hooks for spout in callbacks)
+        if has_hooks or metrics.interval_s is not None:
             samples = EvenSampler(metrics.sample_one_in, chance=random.Random())
-        return RootWatch(
-            on_end=self._teller.ended,
-            hears_all=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
+        return Wanted(
+            ends=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
+            emits=has_hooks,
+            steps=self._root_listening is not None,
+            tasks=True,
             samples=samples,
-            on_emit=self._teller.emitted if any(spout.hooks for spout in callbacks) else None,
-            listening=self._root_listening,
         )
+
+    def _tell(self, news: object) -> None:
+        """Pass on what the hub said; queues only, so nobody is waited for."""
+        if isinstance(news, RootEnd):
+            self._teller.ended(news)
+        elif isinstance(news, TaskWatched):
+            self._teller.watched(news.bolt, news.watched)
+        elif isinstance(news, RootEmitted):
+            self._teller.emitted(news.spout, news.value)
+        elif isinstance(news, RootStep) and self._root_listening is not None:
+            self._root_listening.took(news)

@@ -1,4 +1,4 @@
-"""The figures of all tasks of a topology, in the driver: read at ticks, told to consumers (S61)."""
+"""The figures of all tasks of a topology, in the driver: read at ticks, told to consumers."""
 
 from __future__ import annotations
 
@@ -16,35 +16,32 @@ from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import BoltMetrics, SpoutMetrics
 from flowctl.instrumentation.ticks import MetricRegistry, Point, TaskInfo, TickSchedule
+from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.plan import task_of
-from flowctl.topology.roots import RootEnd
 
 # Gets the figures of one task; from the thread of the spouts' callbacks.
 Consumer: TypeAlias = Callable[[TaskInfo, list[Point]], Any]
-# Calls users' code, whatever it raises: what it is, the code, its arguments.
-Call: TypeAlias = Callable[..., None]
 
 
 class TopologyMetrics:
     """A metric registry with one interval, fed by what settlements bring and by ends of roots.
 
-    For one thread.  ``call`` calls the consumers.  Each tick is also logged, as ``task_metrics``.
+    For one thread.  ``tell`` gets the figures of each task at each tick, which is also logged, as
+    ``task_metrics``.
     """
 
     def __init__(
         self,
         spouts: Sequence[str],
-        consumers: Sequence[Consumer],
         settings: MetricsSettings,
         *,
-        call: Call,
+        tell: Callable[[TaskInfo, list[Point]], None],
         clock: Callable[[], float] = time.monotonic,
         clock_unix_s: Callable[[], float] = time.time,
         logger: EventLogger | None = None,
     ) -> None:
-        self._consumers = consumers
         self._interval_s = settings.interval_s or 0.0
-        self._call = call
+        self._tell = tell
         self._clock_unix_s = clock_unix_s
         self._logger = logger or get_logger()
         self._registry = MetricRegistry()
@@ -74,7 +71,7 @@ class TopologyMetrics:
         metrics.take_in(watched)
 
     def ended(self, end: RootEnd) -> None:
-        """A root ended; counts if it was sampled (S51)."""
+        """A root ended; counts if it was sampled."""
         spout = self._spouts.get(end.spout)
         if spout is None or end.age_s is None:
             return
@@ -103,7 +100,9 @@ class TopologyMetrics:
         for task in self._registry.tasks(interval_s):
             points = self._registry.points(task=task, interval_s=interval_s)
             if points:
-                self._tell(self._info(task, covered_s), points)
+                info = self._info(task, covered_s)
+                self._log(info, points)
+                self._tell(info, points)
 
     def _info(self, task: str, covered_s: float) -> TaskInfo:
         host, pid = self._workers.get(task, ("", 0))
@@ -111,7 +110,7 @@ class TopologyMetrics:
         task_id = task_of(task) if number else 0
         return TaskInfo(host, pid, component, task_id, int(self._clock_unix_s()), covered_s)
 
-    def _tell(self, info: TaskInfo, points: list[Point]) -> None:
+    def _log(self, info: TaskInfo, points: list[Point]) -> None:
         self._logger.log(
             logging.INFO,
             "task_metrics",
@@ -122,5 +121,3 @@ class TopologyMetrics:
             interval_s=round(info.interval_s, 3),
             **{point.name: point.value for point in points},
         )
-        for consumer in self._consumers:
-            self._call("metrics", consumer, info, points)

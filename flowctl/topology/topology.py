@@ -19,7 +19,10 @@ from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListen
 from flowctl.runtime.parts import PRODUCER_CALLS
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
+from flowctl.topology.hub.news import RootEnd
+from flowctl.topology.hub.routing import Translate
 from flowctl.topology.job import TopologyJob
+from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import (
     Emits,
@@ -30,11 +33,8 @@ from flowctl.topology.plan import (
     declared_emits,
     in_order,
 )
-from flowctl.topology.roots import RootEnd
-from flowctl.topology.routing import Translate
-from flowctl.topology.stages import Stages
-from flowctl.topology.tasks import StageCode, check_code, check_ticks, has_call, is_manual
-from flowctl.topology.watch import WatchPlan
+from flowctl.topology.worker.tasks import StageCode, check_code, check_ticks, has_call, is_manual
+from flowctl.topology.worker.watch import WatchPlan
 
 # Storm's topology.message.timeout.secs.
 TREE_TIMEOUT_S = 30.0

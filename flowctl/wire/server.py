@@ -11,10 +11,9 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Container
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from flowctl.config import ListenSettings, WaitSettings
+from flowctl.config import ListenSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener
@@ -30,6 +29,7 @@ from flowctl.wire.handshake import Guest
 from flowctl.wire.lobby import Newcomer
 from flowctl.wire.reception import Reception
 from flowctl.wire.stream import stream_of
+from flowctl.wire.terms import RunTerms
 
 # Some thousand acks, or four records of 64 KB: more than comes between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
@@ -80,21 +80,10 @@ class SpoutServer:
     sends before acks come back: the window.
     """
 
-    def __init__(
-        self,
-        listen: ListenSettings,
-        *,
-        host: str,
-        key: bytes,
-        job: str,
-        job_epoch: int,
-        heartbeat_s: float,
-        wait: WaitSettings | None = None,
-        expected: Container[str] | None = None,
-    ) -> None:
-        """``expected`` are the names of the run's bolts, who alone are let in; None: any name."""
+    def __init__(self, listen: ListenSettings, terms: RunTerms, *, host: str) -> None:
+        """``host`` is the driver's address that bolts can reach, where ``listen`` has none."""
         listening = listener.bind(listen, host)
-        self._job_epoch = job_epoch
+        self._job_epoch = terms.job_epoch
         self._frame_bytes_max = listen.frame_bytes_max
         try:
             context, certificate_pem = self._tls(listen, listening)
@@ -107,12 +96,12 @@ class SpoutServer:
         self.endpoint = Endpoint(
             host=advertised,
             port=listening.getsockname()[1],
-            key=key,
-            job=job,
+            key=terms.key,
+            job=terms.job,
             certificate_pem=certificate_pem,
             frame_bytes_max=listen.frame_bytes_max,
-            heartbeat_s=heartbeat_s,
-            wait=wait or WaitSettings(),
+            heartbeat_s=terms.heartbeat_s,
+            wait=terms.wait,
         )
         self._bolts: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
@@ -124,7 +113,9 @@ class SpoutServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._reception = Reception(key, context, self.wake, self._selector, expected=expected)
+        self._reception = Reception(
+            terms.key, context, self.wake, self._selector, expected=terms.expected
+        )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
         self._door = Door(listening, self._selector, self._reception.lobby)
         # What the last select found and no poll has taken yet, the next one last.

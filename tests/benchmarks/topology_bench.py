@@ -9,7 +9,8 @@ from flowctl.config import Settings
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, Emission, Record
 from flowctl.core.trees.settlement import Emitted, Settlement
-from flowctl.topology.hub import TopologyCore
+from flowctl.topology.hub.core import HubPlan, TopologyCore
+from flowctl.topology.hub.roots import TreeRules
 from flowctl.topology.job import random_ids
 from flowctl.topology.plan import StagePlan, Subscription
 
@@ -55,7 +56,7 @@ def hub_seconds(hops: int, per_tuple: int, records: int = RECORDS) -> float:
     """Driver seconds for ``records`` roots through a chain of ``hops`` stages of two bolts."""
     plans = _chain(hops)
     settings = Settings().with_overrides({"tuple.records_max": per_tuple})
-    core = TopologyCore(plans, settings, next_id=random_ids())
+    core = TopologyCore(HubPlan(plans, TreeRules(random_ids())), settings)
     for plan in plans:
         for bolt in plan.bolts:
             core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0)

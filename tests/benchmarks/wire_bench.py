@@ -25,6 +25,7 @@ from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received, SpoutServer
+from flowctl.wire.terms import RunTerms
 
 _SPAWN = multiprocessing.get_context("spawn")
 _ACK = b"a" * 40  # as long as an AckFrame
@@ -122,11 +123,8 @@ def flowctl_tuples_per_s(
     """Tuples acked per second."""
     server = SpoutServer(
         ListenSettings(),
+        RunTerms("bench", 1, secrets.token_bytes(KEY_BYTES), heartbeat_s=0.25),
         host="127.0.0.1",
-        key=secrets.token_bytes(KEY_BYTES),
-        job="bench",
-        job_epoch=1,
-        heartbeat_s=0.25,
     )
     spout = _Spout(server, records, window)
     watch = _Stopwatch(bolts, seconds)

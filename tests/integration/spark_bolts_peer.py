@@ -16,6 +16,7 @@ from flowctl.ports import BoltNotice, Bolts
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, FailFrame, TupleFrame
 from flowctl.wire.server import Joined, Left, Received, SpoutServer
+from flowctl.wire.terms import RunTerms
 
 PATIENCE_S = 60.0  # a cold start on a loaded machine; only a hang takes this long
 
@@ -31,11 +32,8 @@ class Peer:
         self.notices: queue.SimpleQueue[BoltNotice] = queue.SimpleQueue()
         self.server = SpoutServer(
             ListenSettings(),
+            RunTerms("test", 1, secrets.token_bytes(KEY_BYTES), heartbeat_s=0.25),
             host=bolts.listen_host(),
-            key=secrets.token_bytes(KEY_BYTES),
-            job="test",
-            job_epoch=1,
-            heartbeat_s=0.25,
         )
 
     def __enter__(self) -> Peer:

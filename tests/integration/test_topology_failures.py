@@ -22,8 +22,8 @@ from flowctl.topology import (
     LocalStages,
     ManualCollector,
     TopologyReport,
-    held_up,
 )
+from flowctl.topology.hub import held_up
 from tests.listener_parts import Letters
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, Topology

@@ -17,7 +17,7 @@ import pytest
 from flowctl.config import Settings
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Batched, Collector, Input, Topology, TopologyJob, TopologyReport
-from flowctl.topology.hub import TopologyCore
+from flowctl.topology.hub.core import TopologyCore
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers
 

@@ -22,6 +22,7 @@ from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import AckFrame, End, FailFrame, ToBolt, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
+from flowctl.wire.terms import RunTerms
 
 # Far more than anything here takes; only a hang gets there.
 PATIENCE_S = 20.0
@@ -51,12 +52,14 @@ class Spout:
     ) -> None:
         self.server = SpoutServer(
             ListenSettings(**listen),
+            RunTerms(
+                "test",
+                5,
+                secrets.token_bytes(KEY_BYTES),
+                heartbeat_s=heartbeat_s,
+                expected=expected,
+            ),
             host=host,
-            key=secrets.token_bytes(KEY_BYTES),
-            job="test",
-            job_epoch=5,
-            heartbeat_s=heartbeat_s,
-            expected=expected,
         )
         self.endpoint = self.server.endpoint
         self.inbound: list[Inbound] = []

@@ -11,7 +11,7 @@ from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.loops import Hindrance
-from flowctl.runtime.sender import Sender
+from flowctl.runtime.sender import Outlets, Sender
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import BLOCKING_MAX_S, WaitInterrupted
 from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
@@ -65,11 +65,26 @@ class Lock:
 
     def __init__(self) -> None:
         self.taken = 0
+        self.is_held = False
 
     def __enter__(self) -> None:
         self.taken += 1
+        self.is_held = True
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
+
+
+class TalkingCore(SpoutCore):
+    """Has something to say at each turn."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.turns = 0
+
+    def take_news(self) -> list[str]:
+        self.turns += 1
+        return [f"turn {self.turns}"]
 
 
 class Stand:
@@ -309,3 +324,17 @@ def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
     stand.sender._inbound = []
     stand.steps()  # nothing waits to be read: this bolt says nothing
     assert stand.core.counters.expired == 1
+
+
+def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:
+    control = RunControl(TalkingCore(Settings()), clock=ManualClock())
+    lock = Lock()
+    control.lock = lock  # type: ignore[assignment]
+    told: list[tuple[object, bool]] = []
+    outlets = Outlets(news=lambda news: told.append((news, lock.is_held)))
+    server: Any = Server(ManualClock())
+    sender = Sender(control, server, outlets=outlets, logger=Log())
+    for _ in range(2):
+        sender.next_tuple()
+    sender.take_rest()
+    assert told == [("turn 1", False), ("turn 2", False), ("turn 3", False)]

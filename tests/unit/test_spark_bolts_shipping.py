@@ -14,8 +14,8 @@ import pytest
 from pyspark import cloudpickle
 
 from flowctl.errors import ConfigError
-from flowctl.topology.tasks import StageCode
-from flowctl.topology.watch import WatchPlan
+from flowctl.topology.worker.tasks import StageCode
+from flowctl.topology.worker.watch import WatchPlan
 from pyspark_flowctl import SparkBolts
 from pyspark_flowctl.shipping import ship
 

@@ -12,8 +12,8 @@ from flowctl.core.trees.settlement import ReportedError, Watched
 from flowctl.instrumentation.hooks import Hooks, TaskHook
 from flowctl.instrumentation.ticks import Point, TaskInfo
 from flowctl.testing.clock import ManualClock
-from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, telling_slow
-from flowctl.topology.roots import RootEnd
+from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
+from flowctl.topology.hub.news import RootEnd
 from tests.loop_parts import Log
 from tests.topology_driver import Hub, nothing, topology
 
@@ -36,10 +36,12 @@ class Teller:
         self.clock = ManualClock(100.0)
         self.log = Log()
         self.thread = CallbackThread(
-            {"s": SpoutCallbacks(**callbacks)},
+            Told(
+                {"s": SpoutCallbacks(**callbacks)},
+                consumers=[lambda info, points: self.told.append((info, points))],
+                is_debug=is_debug,
+            ),
             MetricsSettings(interval_s=60.0, sample_one_in=one_in),
-            consumers=[lambda info, points: self.told.append((info, points))],
-            is_debug=is_debug,
             clock=self.clock,
             logger=self.log,
         )
@@ -107,7 +109,7 @@ def test_what_users_code_raises_changes_nothing_for_others() -> None:
     hook = TaskHook()
     hook.spout_ack = raising  # type: ignore[method-assign]
     teller = Teller(on_ack=raising, hooks=Hooks([hook]))
-    teller.thread._metrics._consumers = [raising, lambda info, points: told.append(points)]
+    teller.thread._consumers = [raising, lambda info, points: told.append(points)]
     teller.thread.ended(end(1, age_s=1.0))
     teller.run()
     assert [point.name for point in told[0]] == ["acked", "complete_s"]
@@ -205,7 +207,7 @@ def test_a_tick_comes_while_nothing_else_does() -> None:
         teller.told.append((info, points))
         teller.thread._messages.put(None)
 
-    teller.thread._metrics._consumers = [stop]
+    teller.thread._consumers = [stop]
     teller.thread._run()
     assert teller.told[0][1] == [Point("executed", {"s": 2})]
 

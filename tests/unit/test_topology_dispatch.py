@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ def told_while_pending(hub: Hub) -> list[tuple[str | None, bool]]:
     """What is told of each end, and whether the root was pending at that moment."""
     told: list[tuple[str | None, bool]] = []
 
-    def on_end(end: Any) -> None:
-        told.append((end.reason, ROOT in hub.core._roots.trees))
+    class News(deque[Any]):
+        def append(self, end: Any) -> None:
+            told.append((end.reason, ROOT in hub.core._roots.trees))
 
     roots = hub.core._roots
-    roots.watch = roots.watch._replace(on_end=on_end, hears_all=True)
+    roots.wanted = roots.wanted._replace(ends=True, tasks=False)
+    roots.news = News()
     return told
 
 

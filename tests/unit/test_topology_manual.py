@@ -10,7 +10,7 @@ import pytest
 
 from flowctl.errors import JobError
 from flowctl.topology import Input, ManualCollector
-from flowctl.topology.tasks import StageCode
+from flowctl.topology.worker.tasks import StageCode
 from tests.topology_driver import Hub, topology
 
 

@@ -16,10 +16,10 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.topology import Batched, Collector, Input, Topology
-from flowctl.topology.groupings import make_choice, task_of_key
+from flowctl.topology.hub.groupings import make_choice, task_of_key
 from flowctl.topology.plan import Subscription, input_id_of
 from flowctl.topology.sources import Sources
-from flowctl.topology.tasks import StageCode
+from flowctl.topology.worker.tasks import StageCode
 from tests.runtime_parts import ListProducer
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,9 @@ def test_a_key_has_the_same_task_in_every_process() -> None:
     assert [task_of_key([key], 4) for key in ("a", "b", 1, None)] == [
         task_of_key([key], 4) for key in ("a", "b", 1, None)
     ]
-    program = "from flowctl.topology.groupings import task_of_key as t; print(t(['ann', 7], 1000))"
+    program = (
+        "from flowctl.topology.hub.groupings import task_of_key as t; print(t(['ann', 7], 1000))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"},
@@ -215,7 +217,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_a_worker_loads_none_of_the_runtime() -> None:
-    program = "import flowctl.topology.tasks, sys; print(*sys.modules)"
+    program = "import flowctl.topology.worker.tasks, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(ROOT)},

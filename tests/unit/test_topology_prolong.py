@@ -12,7 +12,7 @@ from flowctl.core.driver import ProlongingCore
 from flowctl.core.records import Record, Span
 from flowctl.core.spout import SpoutCore
 from flowctl.topology import Input
-from flowctl.topology.inputs import Collector, ManualCollector
+from flowctl.topology.worker.inputs import Collector, ManualCollector
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Heartbeat
 from tests.topology_driver import Hub, nothing, passing, topology

@@ -81,10 +81,9 @@ def test_a_tick_that_raises_has_said_nothing_and_is_reported() -> None:
 
     Ticking.raises = broken
     hub = Hub(ticking(sink))
-    errors: list[Any] = []
-    hub.core._on_watched = lambda bolt, watched: errors.extend(watched.errors)
     hub.offer([1])
     hub.run()
+    errors = [error for _, watched in hub.watched for error in watched.errors]
     assert [(e.kind, e.problem) for e in errors] == [("ValueError", "tick")]
     assert sink.values == [[1]]
 

@@ -16,8 +16,8 @@ from flowctl.errors import JobError
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.topology.plan import input_id_of
-from flowctl.topology.tasks import StageCode
-from flowctl.topology.watch import BoltWatch, WatchPlan
+from flowctl.topology.worker.tasks import StageCode
+from flowctl.topology.worker.watch import BoltWatch, WatchPlan
 
 SOURCES = ["lines", "parse/errors"]
 numbers = itertools.count(1)

@@ -14,11 +14,11 @@ from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError
 from flowctl.ports import Process
-from flowctl.topology.inputs import Collector, Input, ManualCollector
-from flowctl.topology.isolate import isolate
-from flowctl.topology.notes import problem_of
 from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
-from flowctl.topology.watch import BoltWatch, Watches, WatchPlan, take
+from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
+from flowctl.topology.worker.isolate import isolate
+from flowctl.topology.worker.notes import problem_of
+from flowctl.topology.worker.watch import BoltWatch, Watches, WatchPlan, take
 from flowctl.wire.values import carry_emits
 
 # Called with each input; returning is its ack, raising its fail.

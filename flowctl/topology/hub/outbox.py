@@ -8,9 +8,9 @@ from typing import Any
 
 from flowctl.core.events import FlowEvent
 from flowctl.core.tuple_core import TupleCore
-from flowctl.topology.roots import Roots
-from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.routing import Router
+from flowctl.topology.hub.stage import Stage
 
 
 class TopologyEvents:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowctl.topology.roots import PLANT_RECORDS, Roots
-from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage
+from flowctl.topology.hub.roots import PLANT_RECORDS, Roots
+from flowctl.topology.hub.routing import Router
+from flowctl.topology.hub.stage import Stage
 
 
 class Planter:

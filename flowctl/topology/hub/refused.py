@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from flowctl.core.retry import backoff_s
 from flowctl.core.settings import RetrySettings
-from flowctl.topology.stage import Parcel, Stage
+from flowctl.topology.hub.stage import Parcel, Stage
 
 
 class Waiting(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from flowctl.bolts.refusals import refusal_of
-from flowctl.topology.inputs import Input
+from flowctl.topology.worker.inputs import Input
 
 # Calls it with some inputs; returns what it raised, or None: they are done.
 Run: TypeAlias = Callable[[Sequence[Input]], BaseException | None]

@@ -9,8 +9,8 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.errors import JobError
-from flowctl.topology.notes import Notes
 from flowctl.topology.plan import component_of, stream_of
+from flowctl.topology.worker.notes import Notes
 
 
 class Input:

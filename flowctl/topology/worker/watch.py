@@ -27,8 +27,8 @@ from flowctl.instrumentation.hooks import (
     make_hooks,
 )
 from flowctl.instrumentation.sampler import EvenSampler
-from flowctl.topology.inputs import Input
-from flowctl.topology.notes import Notes, add_to
+from flowctl.topology.worker.inputs import Input
+from flowctl.topology.worker.notes import Notes, add_to
 
 _NO_NOTES: Final = Notes()
 

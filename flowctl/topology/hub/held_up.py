@@ -8,8 +8,8 @@ from typing import Final
 
 from flowctl.core.events import FlowEvent, TreesHeldUp
 from flowctl.instrumentation.numbers import clock, count, counted
-from flowctl.topology.roots import Roots
-from flowctl.topology.stage import Stage
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.stage import Stage
 
 # Without a root done for this long it is told: longer than any tuple should take, and soon enough
 # that somebody is still looking.

@@ -13,7 +13,12 @@ from flowctl.core.records import Record
 from flowctl.core.trees.acker import Verdict
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
-from flowctl.topology.groupings import Choose, make_choice
+from flowctl.topology.hub.groupings import Choose, make_choice
+from flowctl.topology.hub.refused import Refused
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.stage import Parcel, Stage
+from flowctl.topology.hub.tree_root import Root
+from flowctl.topology.hub.undelivered import Undelivered
 from flowctl.topology.plan import (
     StagePlan,
     component_of,
@@ -21,11 +26,6 @@ from flowctl.topology.plan import (
     source_key,
     stream_of,
 )
-from flowctl.topology.refused import Refused
-from flowctl.topology.root import Root
-from flowctl.topology.roots import Roots
-from flowctl.topology.stage import Parcel, Stage
-from flowctl.topology.undelivered import Undelivered
 from flowctl.wire.values import carry
 
 # Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
@@ -88,14 +88,12 @@ class Router:
         except Exception as error:  # also what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
-        if roots.listening is not None and targets:
-            roots.planted(root)
+        if targets:
+            roots.planted(root, value)
         started_at_s = roots.started_at_s(now_s)
         planting = roots.trees.emit(
             spout, len(targets), values=value, message_id=root, started_at_s=started_at_s
         )
-        if roots.watch.on_emit is not None and targets:
-            roots.watch.on_emit(spout, value)
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, sent, index, task))
         if planting.init is None:  # nobody gets it, or nobody keeps account

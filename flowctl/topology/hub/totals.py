@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from flowctl.core.counters import Counters
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.roots import Roots
-from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.routing import Router
+from flowctl.topology.hub.stage import Stage
 
 
 def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counters:

@@ -15,10 +15,10 @@ from flowctl.core.records import Ack, AckOutcome, Emission, Record
 from flowctl.core.retry import backoff_s
 from flowctl.core.settings import RetrySettings
 from flowctl.core.trees.settlement import Settlement
+from flowctl.topology.hub.roots import Roots
+from flowctl.topology.hub.routing import Router
+from flowctl.topology.hub.stage import Stage
 from flowctl.topology.plan import END_CALL, TICK_CALL
-from flowctl.topology.roots import Roots
-from flowctl.topology.routing import Router
-from flowctl.topology.stage import Stage
 
 # Far above the numbers of tuples, which count from 1.
 CALLS_FROM: Final = 1 << 62

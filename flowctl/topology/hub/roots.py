@@ -4,59 +4,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
-from flowctl.core.records import Checkpoint, Position
+from flowctl.core.records import Checkpoint
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
 from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.rotating import TickTimer
 from flowctl.core.trees.spout_trees import SpoutTrees
-from flowctl.topology import root as told
-from flowctl.topology.listening import RootListening
-from flowctl.topology.root import Drops, Part, Root
+from flowctl.topology.hub import tree_root as told
+from flowctl.topology.hub.news import News, RootEmitted, RootEnd, Wanted, step
+from flowctl.topology.hub.tree_root import Drops, Part, Root
 
 # Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
 PLANT_RECORDS: Final = 256
 
 
-class RootEnd(msgspec.Struct, frozen=True):
-    """What a spout's callbacks are told; ``value`` is what the source gave (S82).
+class TreeRules(NamedTuple):
+    """How trees are kept.
 
-    ``reason`` None: the tree is complete.  ``age_s``: since its emission; None: not sampled (S62).
+    ``next_id`` gives random 64-bit ids; ``ackers`` ledgers share the trees (0: nothing is
+    tracked); a tree that is not complete after one to two ``timeout_s`` expires.  ``max_pending``
+    bounds the roots that were planted and are not done, also those that wait for their back-off
+    (None: only the stages' windows do); it holds back none that goes again.  ``chance`` gives
+    numbers from 0 to 1 for the jitter of back-offs (None: none).
     """
 
-    spout: str
-    partition: str
-    position: Position
-    value: Any
-    reason: str | None = None
-    age_s: float | None = None
-
-
-# Is told of every end; must not block, as the hub waits.
-OnEnd: TypeAlias = Callable[[RootEnd], None]
-
-
-class RootWatch(NamedTuple):
-    """Who watches roots.  Nothing here may block, as the hub waits.
-
-    ``on_end`` hears of every end, or (not ``hears_all``) of sampled roots' only; ``on_emit`` of
-    each emission: the spout's name and the value.  ``listening`` is told what becomes of roots.
-    """
-
-    on_end: OnEnd | None = None
-    hears_all: bool = True
-    samples: Callable[[], bool] | None = None
-    on_emit: Callable[[str, Any], None] | None = None
-    listening: RootListening | None = None
+    next_id: NextId
+    ackers: int = 1
+    timeout_s: float = 30.0
+    max_pending: int | None = None
+    chance: Callable[[], float] | None = None
 
 
 class Roots:
@@ -65,7 +48,8 @@ class Roots:
     A root that fails goes again after a back-off, and is given up after ``retry.attempts_max``
     failures; one that expires goes again at once, however often (as in ``core/recovery.py``).
     Where the guarantee sends nothing again, either is dropped, counted and told; trees are there
-    for statistics and to bound what is under way (S105), and ``ackers`` 0 does without them.
+    for statistics and to bound what is under way, and ``ackers`` 0 does without them.
+    ``news`` is what was ``wanted`` to be told, for whoever drives the hub to take.
     """
 
     def __init__(
@@ -74,19 +58,17 @@ class Roots:
         restored: Checkpoint,
         events: deque[FlowEvent],
         *,
-        next_id: NextId,
-        ackers: int,
-        tree_timeout_s: float,
-        watch: RootWatch,
+        rules: TreeRules,
+        wanted: Wanted,
         has_dead_letter: bool = False,
-        chance: Callable[[], float] | None = None,
     ) -> None:
         guarantee = settings.guarantee.processing
         self.intake = Intake(settings.buffer, restored, events, guarantee)
-        self.trees = SpoutTrees(next_id, has_ackers=ackers > 0)
-        self.ledgers = [AckerLedger() for _ in range(ackers)]
-        self._owners = range(ackers)
-        self.listening = watch.listening
+        self.trees = SpoutTrees(rules.next_id, has_ackers=rules.ackers > 0)
+        self.ledgers = [AckerLedger() for _ in range(rules.ackers)]
+        self._owners = range(rules.ackers)
+        self.wanted = wanted
+        self.news: deque[News] = deque()
         self.acked = self.failed = self.expired = self.replayed = 0
         self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # also those that wait to go again
@@ -98,13 +80,12 @@ class Roots:
             settings.retry,
             sends_again=guarantee.sends_again,
             has_dead_letter=has_dead_letter,
-            chance=chance,
+            chance=rules.chance,
         )
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
         self._events = events
-        self.watch = watch
-        self._tree_timeout_s = tree_timeout_s
+        self._tree_timeout_s = rules.timeout_s
         self._timer: TickTimer | None = None  # from the first time that a clock is seen
 
     # -- what goes out -------------------------------------------------------------------
@@ -152,23 +133,32 @@ class Roots:
         assert isinstance(owner, int)
         return self.ledgers[owner]
 
-    def planted(self, root: Root) -> None:
-        """A listener hears of it."""
-        if self.listening is not None:
+    def planted(self, root: Root, value: Any) -> None:
+        """``value`` was emitted of ``root``; a listener hears of the first time."""
+        if self.wanted.steps:
             self._number(root)
-            self.listening.planted(root)
+            if not root.replays:
+                self.news.append(step("emitted", root))
+        if self.wanted.emits:
+            self.news.append(RootEmitted(root.spout, value))
+
+    def take_news(self) -> Sequence[News]:
+        """Return what was wanted and happened since the last call, in order."""
+        taken = tuple(self.news)
+        self.news.clear()
+        return taken
 
     # -- how it ends ---------------------------------------------------------------------
 
     def started_at_s(self, now_s: float) -> float | None:
         """Return ``now_s`` if the root that is planted now is sampled (S62)."""
-        samples = self.watch.samples
+        samples = self.wanted.samples
         return now_s if samples is not None and samples() else None
 
     def done(self, root: Root, age_s: float | None = None) -> None:
         """The whole tree is acked: only now its record counts as acked."""
-        if self.listening is not None:
-            self.listening.acked(root)
+        if self.wanted.steps and root.number:
+            self.news.append(step("acked", root))
         if not root.part.is_gone:  # else its partition is another's: nobody counts it (S108)
             self._count_done(root)
             self._tell(root, None, age_s)
@@ -240,8 +230,8 @@ class Roots:
             root.number = self._numbers
 
     def _go_again(self, root: Root, reason: str, now_s: float, bolt: str) -> None:
-        if self.listening is not None:
-            self.listening.retried(root, reason)
+        if self.wanted.steps:
+            self.news.append(step("retried", root, reason))
         root.replays += 1
         self.replayed += 1
         due_s = self._attempts.due_s(root)
@@ -249,8 +239,8 @@ class Roots:
         self._events.append(told.failed(root, reason, bolt=bolt, retry_at_s=due_s, at_s=now_s))
 
     def _give_up(self, root: Root, reason: str, now_s: float) -> None:
-        if self.listening is not None:
-            self.listening.gave_up(root, reason)
+        if self.wanted.steps:
+            self.news.append(step("gave_up", root, reason))
         self._events.append(told.gave_up(root, reason, at_s=now_s))
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
@@ -279,11 +269,11 @@ class Roots:
         self._events.append(told.dead_lettered(root, at_s=now_s))
 
     def _tell(self, root: Root, reason: str | None, age_s: float | None) -> None:
-        on_end, hears_all, *_ = self.watch
-        if on_end is not None and (hears_all or age_s is not None):
+        if self.wanted.ends or age_s is not None:
             part, record = root.part, root.record
             partition = part.name[len(part.spout) + 1 :]
-            on_end(RootEnd(part.spout, partition, record.position, record.value, reason, age_s))
+            end = RootEnd(part.spout, partition, record.position, record.value, reason, age_s)
+            self.news.append(end)
 
     # -- partitions go -------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ that it feeds is full: so a slow stage slows the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from flowctl.config import Settings
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -19,86 +19,80 @@ from flowctl.core.failures import DeadTuple
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
-from flowctl.core.trees.anchors import NextId
-from flowctl.core.trees.settlement import Settlement, Watched
+from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import InternalError
-from flowctl.topology.calls import CALLS_FROM, Calls
-from flowctl.topology.events import TopologyEvents
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.held_up import HeldUp
+from flowctl.topology.hub.calls import CALLS_FROM, Calls
+from flowctl.topology.hub.held_up import HeldUp
+from flowctl.topology.hub.news import News, TaskWatched, Wanted
+from flowctl.topology.hub.outbox import TopologyEvents
+from flowctl.topology.hub.planter import Planter
+from flowctl.topology.hub.refused import Refused
+from flowctl.topology.hub.roots import Roots, TreeRules
+from flowctl.topology.hub.routing import Router, Translate
+from flowctl.topology.hub.stage import Stage
+from flowctl.topology.hub.totals import counters_of, stage_figures_of, tree_figures_of
 from flowctl.topology.plan import StagePlan
-from flowctl.topology.planter import Planter
-from flowctl.topology.refused import Refused
-from flowctl.topology.roots import Roots, RootWatch
-from flowctl.topology.routing import Router, Translate
-from flowctl.topology.stage import Stage
-from flowctl.topology.totals import counters_of, stage_figures_of, tree_figures_of
 
 _DONE: Final = Settlement()
-_UNWATCHED: Final = RootWatch()
-# Hears of a bolt what its task watched; must not block, as the hub waits.
-OnWatched: TypeAlias = Callable[[str, Watched], None]
+_NOTHING: Final = Wanted()
 _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
+
+
+class HubPlan(NamedTuple):
+    """What a hub is made for: ``stages`` in the order of the flow, and how trees are kept.
+
+    ``translate`` gives the values to emit, by spout; where there is none, the source's are.
+    """
+
+    stages: Sequence[StagePlan]
+    trees: TreeRules
+    translate: Mapping[str, Translate] = {}
 
 
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    ``next_id`` gives random 64-bit ids, ``chance`` numbers from 0 to 1 for the jitter of back-offs
-    (None: none).  ``max_pending`` bounds the roots that were planted and are not done, also those
-    that wait for their back-off (None: only the stages' windows do); it holds back none that goes
-    again.  Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead`` is asked.
+    Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead`` is asked.  ``wanted``:
+    what :meth:`take_news` gives.
     """
 
     def __init__(
         self,
-        stages: Sequence[StagePlan],
+        plan: HubPlan,
         settings: Settings,
         *,
-        next_id: NextId,
         checkpoint: Checkpoint | None = None,
-        translate: dict[str, Translate] | None = None,
-        ackers: int = 1,
-        tree_timeout_s: float = 30.0,
-        max_pending: int | None = None,
-        watch: RootWatch = _UNWATCHED,
-        on_watched: OnWatched | None = None,
+        wanted: Wanted = _NOTHING,
         has_dead_letter: bool = False,
-        chance: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings
         self.guarantee = settings.guarantee.processing
+        rules = plan.trees
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
         self._roots = Roots(
             settings,
             checkpoint or Checkpoint(),
             self._events,
-            next_id=next_id,
-            ackers=ackers,
-            tree_timeout_s=tree_timeout_s,
-            watch=watch,
+            rules=rules,
+            wanted=wanted,
             has_dead_letter=has_dead_letter,
-            chance=chance,
         )
-        self._on_watched = on_watched
         self.is_active = True  # else nothing is planted; any thread may set it
         self.handover = Handover(self._roots.intake, self._roots, self._events)
         self._input_ended = False
-        self._stages = {plan.name: Stage(plan, settings, next_id, chance) for plan in stages}
-        self._router = Router(
-            self._stages,
-            self._roots,
-            translate or {},
-            self._events,
-            Refused(settings.retry, chance),
-        )
+        self._stages = {
+            stage.name: Stage(stage, settings, rules.next_id, rules.chance) for stage in plan.stages
+        }
+        refused = Refused(settings.retry, rules.chance)
+        self._router = Router(self._stages, self._roots, plan.translate, self._events, refused)
         self._in_order = list(self._stages.values())
         self._cores = [core for stage in self._in_order for core in stage.cores]
-        self._planter = Planter(self._in_order, self._roots, self._router, max_pending)
+        self._planter = Planter(self._in_order, self._roots, self._router, rules.max_pending)
         self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
-        self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, chance)
+        self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, rules.chance)
         self._held_up = HeldUp(self._in_order, self._roots, self._events)
         self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
 
@@ -204,9 +198,9 @@ class TopologyCore:
     def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
         """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
         stage, core = self._place(ack.bolt)
-        if self._on_watched is not None and ack.settlement and ack.settlement.watched:
+        if self._roots.wanted.tasks and ack.settlement and ack.settlement.watched:
             # Of copies too: they were worked on.
-            self._on_watched(ack.bolt, ack.settlement.watched)
+            self._roots.news.append(TaskWatched(ack.bolt, ack.settlement.watched))
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(ack, now_s)
         records = core.tuple_records(ack.bolt, ack.tuple_id)
@@ -340,6 +334,10 @@ class TopologyCore:
     def poll_event(self) -> FlowEvent | None:
         """As in ``SpoutCore``."""
         return self._told.poll()
+
+    def take_news(self) -> Sequence[News]:
+        """Return what was wanted and happened since the last call, in order."""
+        return self._roots.take_news()
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""

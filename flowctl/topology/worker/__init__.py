@@ -1,0 +1,1 @@
+"""What of a topology runs in its bolts: inputs, collectors, tasks, and what is watched of them."""

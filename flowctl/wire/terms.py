@@ -1,0 +1,24 @@
+"""What the bolts of a run are told, and who may join it."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from flowctl.config import WaitSettings
+
+
+class RunTerms(NamedTuple):
+    """What the bolts of one run are told, and which are let in.
+
+    ``key`` proves that a bolt belongs to the run; ``expected`` are the names of its bolts (None:
+    any name will do).  A bolt sends a sign of life every ``heartbeat_s`` and waits as ``wait``
+    says.
+    """
+
+    job: str
+    job_epoch: int
+    key: bytes
+    heartbeat_s: float
+    wait: WaitSettings = WaitSettings()
+    expected: Container[str] | None = None
