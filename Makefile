@@ -29,7 +29,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test semantics check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
+.PHONY: help demo test semantics house check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -43,7 +43,10 @@ test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics
 
-check: format-check lint types layers semantics test control-check ## everything that CI asks for
+house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt
+	@$(BIN)/python -m tests.house
+
+check: format-check lint types layers semantics house test control-check ## everything that CI asks for
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks

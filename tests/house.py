@@ -1,0 +1,296 @@
+"""Is the house in order?  ``python -m tests.house``, a part of ``make check``.
+
+CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
+fields of a bolt, where its states change.  Here it is measured, on the syntax alone.  Prints what
+breaks a rule and where, then the figures; exit code 1 if anything does.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+CODE: Final = ("flowctl", "adapters")
+ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as much
+
+PARAMETERS_MAX: Final = 6  # what a reader still keeps apart; then it is time for a value object
+FUNCTION_LINES_MAX: Final = 50  # a screen
+FILE_LINES_MAX: Final = 400  # what one reads at a sitting
+
+# What users call by keywords, most of which they leave out: a value object would only be one more
+# thing for them to import.
+PUBLIC_BUILDERS: Final = {
+    "FlowControlSpout": "a job: its parts by name, all but three with defaults",
+    "KafkaTopics": "a source: what its connection string, group and limits are",
+    "SqlSink": "a sink: its table, statement and timeouts",
+}
+# Not settled yet; each has a reason, and nothing may join them without one.
+NOT_YET: Final = {
+    "AdaptiveFlowConsumer": "the bolt's own state: its settings come one by one from the registry",
+}
+
+BOLT_FILE: Final = "flowctl/core/consumer.py"
+BOLT_CLASS: Final = "AdaptiveFlowConsumer"
+# Fields of a bolt that are another's by agreement, to save a dictionary in the hottest loops.
+LENT_FIELDS: Final = {
+    "alarm_s": "flowctl/core/alarms.py",
+    "queued_s": "flowctl/core/dispatch.py",
+    "place": "flowctl/core/dispatch.py",
+}
+# Lines that still write other fields: counters that move with a bolt, and strays that answers end.
+# The number may only fall.
+FOREIGN_WRITES_MAX: Final = 9
+STATE_FILE: Final = "flowctl/core/state.py"
+STATES: Final = ("BoltState", "Liveness")
+_CHANGES: Final = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",
+    "remove", "setdefault", "update",
+}  # fmt: skip
+
+
+class Source:
+    """One file, read once."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.lines = len(text.splitlines())
+        self.tree = ast.parse(text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that is in it."""
+        return list(ast.walk(self.tree))
+
+
+class Breach(NamedTuple):
+    """A rule that is broken, and where."""
+
+    path: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+@cache
+def read(folders: tuple[str, ...] = CODE, *, root: Path = ROOT) -> list[Source]:
+    """Return all Python files of ``folders``."""
+    paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    return [
+        Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+        for path in paths
+    ]
+
+
+# -- sizes -------------------------------------------------------------------------------------
+
+
+def long_files(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Those of more than :data:`FILE_LINES_MAX` lines."""
+    for source in sources:
+        if source.lines > FILE_LINES_MAX:
+            yield Breach(source.path, 1, f"{source.lines} lines, {FILE_LINES_MAX} at most")
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions and methods, with those inside of others."""
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(function: ast.AST) -> int:
+    """Lines from ``def`` to its end."""
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def long_functions(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Those of more than :data:`FUNCTION_LINES_MAX` lines."""
+    for source in sources:
+        for function in functions(source):
+            if (lines := length(function)) > FUNCTION_LINES_MAX:
+                what = f"{function.name} has {lines} lines, {FUNCTION_LINES_MAX} at most"
+                yield Breach(source.path, function.lineno, what)
+
+
+def constructors(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.ClassDef, int]]:
+    """Each class with an ``__init__`` of its own, and how many parameters that takes.
+
+    Structs and named tuples have none: they are the value objects.
+    """
+    for source in sources:
+        for node in source.nodes:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                    given = member.args
+                    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                    yield source, node, len(named) - 1
+
+
+def wide_constructors(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Those with more than :data:`PARAMETERS_MAX` that are not exempt."""
+    for source, node, parameters in constructors(sources):
+        if parameters > PARAMETERS_MAX and node.name not in {**PUBLIC_BUILDERS, **NOT_YET}:
+            what = f"{node.name} takes {parameters} parameters, {PARAMETERS_MAX} at most"
+            yield Breach(source.path, node.lineno, what)
+
+
+# -- who writes what ---------------------------------------------------------------------------
+
+
+def fields_of(sources: Iterable[Source], path: str, name: str) -> set[str]:
+    """The names that the class ``name`` has in its ``__slots__``."""
+    for source in sources:
+        if source.path == path:
+            for node in source.nodes:
+                if isinstance(node, ast.ClassDef) and node.name == name:
+                    return set(_slots(node))
+    return set()
+
+
+def _slots(node: ast.ClassDef) -> Iterator[str]:
+    for member in node.body:
+        if isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == "__slots__":
+            for element in ast.walk(member.value):
+                if isinstance(element, ast.Constant) and isinstance(element.value, str):
+                    yield element.value
+
+
+def names_of_bolts(source: Source) -> set[str]:
+    """The variables of a file that are declared as a bolt, or taken out of ``bolts``."""
+    return {"consumer", *(name for node in source.nodes for name in _bolts_named_in(node))}
+
+
+def _bolts_named_in(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.arg):
+        if node.annotation is not None and BOLT_CLASS in _text(node.annotation):
+            yield node.arg
+    elif isinstance(node, ast.For):
+        if _text(node.iter).endswith("bolts.values()"):
+            yield _text(node.target)
+    elif isinstance(node, ast.Assign) and _is_a_bolt(node.value):
+        yield from (_text(target) for target in node.targets)
+
+
+def _is_a_bolt(value: ast.expr) -> bool:
+    """Whether it is ``….bolts[…]``, ``….bolts.get(…)`` or ``….bolts.pop(…)``."""
+    if isinstance(value, ast.Subscript):
+        return _text(value.value).endswith("bolts")
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and _text(called).endswith(("bolts.get", "bolts.pop"))
+
+
+def written(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a statement writes: it sets them, or changes what is in them."""
+    targets: Sequence[ast.expr] = ()
+    if isinstance(node, ast.Assign | ast.Delete):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        targets = [node.func.value] if node.func.attr in _CHANGES else ()
+    for target in targets:
+        for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+            whole = part.value if isinstance(part, ast.Subscript) else part
+            if isinstance(whole, ast.Attribute):
+                yield whole
+
+
+def foreign_writes(sources: Sequence[Source]) -> Iterator[Breach]:
+    """Lines outside a bolt's own class that write its fields."""
+    fields = fields_of(sources, BOLT_FILE, BOLT_CLASS)
+    for source in sources:
+        if source.path == BOLT_FILE:
+            continue
+        names = names_of_bolts(source)
+        for node in source.nodes:
+            for attribute in written(node):
+                field = attribute.attr
+                is_lent = LENT_FIELDS.get(field) == source.path
+                if field in fields and not is_lent and _text(attribute.value) in names:
+                    what = f"writes {field} of a bolt, which only {BOLT_FILE} may"
+                    yield Breach(source.path, attribute.lineno, what)
+
+
+# -- states ------------------------------------------------------------------------------------
+
+
+def stray_tables(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Tables of what state follows from what, beside those of :data:`STATE_FILE`."""
+    for source in sources:
+        if source.path == STATE_FILE:
+            continue
+        for node in source.nodes:
+            if isinstance(node, ast.Dict) and any(_is_state(value) for value in node.values):
+                yield Breach(source.path, node.lineno, f"a table of states, beside {STATE_FILE}")
+
+
+def _is_state(node: ast.expr) -> bool:
+    return _text(node).partition(".")[0] in STATES
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node)
+
+
+# -- all of it ---------------------------------------------------------------------------------
+
+
+def breaches() -> list[Breach]:
+    """All that is out of order."""
+    sources = read()
+    foreign = list(foreign_writes(sources))
+    return [
+        *long_files(read(ALSO_IN_FILES)),
+        *long_functions(sources),
+        *wide_constructors(sources),
+        *(foreign if len(foreign) > FOREIGN_WRITES_MAX else ()),
+        *stray_tables(sources),
+    ]
+
+
+def figures() -> list[str]:
+    """What is counted, in lines of text."""
+    sources = read()
+    of_files = sorted(source.lines for source in sources)
+    of_functions = sorted(length(f) for source in sources for f in functions(source))
+    wide = [(count, node.name) for _, node, count in constructors(sources)]
+    exempt = {**PUBLIC_BUILDERS, **NOT_YET}
+    most, widest = max(each for each in wide if each[1] not in exempt)
+    foreign = len(list(foreign_writes(sources)))
+    return [
+        f"lines a file, median / p90 / max: {_spread(of_files)}",
+        f"lines a function, median / p90 / max: {_spread(of_functions)}",
+        f"most parameters of a constructor: {most} ({widest}), but for",
+        *(f"  {name}: {why}" for name, why in sorted(exempt.items())),
+        f"lines outside a bolt's own class that write its fields: {foreign}",
+    ]
+
+
+def _spread(counts: Sequence[int]) -> str:
+    p90 = counts[len(counts) * 9 // 10]
+    return f"{statistics.median(counts):g} / {p90} / {counts[-1]}"
+
+
+def main() -> int:
+    """Print what is out of order and the figures; return the exit code."""
+    found = breaches()
+    for breach in found:
+        print(breach, file=sys.stderr)
+    print("\n".join(figures()))
+    print(f"{len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

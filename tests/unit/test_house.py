@@ -1,0 +1,109 @@
+"""The house stays in order; and what measures it sees each kind of disorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+
+import pytest
+
+from flowctl.core.state import LIVENESS, TRANSITIONS, Liveness, Sign
+from tests import house
+from tests.house import Breach, Source
+
+BOLT = Source(
+    house.BOLT_FILE,
+    f"class {house.BOLT_CLASS}:\n    __slots__ = ('acked', 'alarm_s', 'flight')\n",
+)
+
+
+def test_nothing_is_out_of_order() -> None:
+    assert [str(breach) for breach in house.breaches()] == []
+
+
+def test_what_is_exempt_still_needs_it() -> None:
+    wide = {node.name for _, node, count in house.constructors(house.read()) if count > 6}
+    assert wide == {*house.PUBLIC_BUILDERS, *house.NOT_YET}
+
+
+def test_there_is_a_bolt_to_watch() -> None:
+    fields = house.fields_of(house.read(), house.BOLT_FILE, house.BOLT_CLASS)
+    assert {"flight", "acked", "liveness", *house.LENT_FIELDS} <= fields
+
+
+def test_the_tables_of_states_have_every_pair() -> None:
+    assert set(LIVENESS) == set(product(Liveness, Sign))
+    assert {state for state, _ in TRANSITIONS} == set(TRANSITIONS.values())
+
+
+def test_the_figures_can_be_read() -> None:
+    assert any(line.startswith("lines a function, median / p90") for line in house.figures())
+
+
+def long(lines: int) -> str:
+    return "def f():\n" + "    x = 1\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "good", "bad"),
+    [
+        (house.long_files, "x = 1\n" * 400, "x = 1\n" * 401),
+        (house.long_functions, long(50), long(51)),
+        (house.long_functions, long(50), f"async {long(51)}"),
+        (
+            house.wide_constructors,
+            "class A:\n    def __init__(self, a, b, *, c, d, e, f): ...",
+            "class A:\n    def __init__(self, a, b, *, c, d, e, f, g): ...",
+        ),
+        (
+            house.stray_tables,
+            "COLOURS = {BoltState.SLOW: 'red'}",
+            "AFTER = {'late': BoltState.SLOW}",
+        ),
+    ],
+)
+def test_one_more_is_seen(
+    measure: Callable[[Iterable[Source]], Iterator[Breach]], good: str, bad: str
+) -> None:
+    assert list(measure([Source("a.py", good)])) == []
+    assert [breach.path for breach in measure([Source("a.py", bad)])] == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "consumer.acked = 1",
+        "consumer.acked += 1",
+        "consumer.acked, x = 1, 2",
+        "consumer.flight[1] = None",
+        "del consumer.flight[1]",
+        "consumer.flight.pop(1)",
+        "for each in self.bolts.values():\n    each.acked = 1",
+        "donor = self.bolts.get('a')\ndonor.flight.clear()",
+        "donor = self.bolts['a']\ndonor.flight.clear()",
+        f"def f(donor: {house.BOLT_CLASS}):\n    donor.alarm_s = 1",
+    ],
+)
+def test_a_line_that_writes_a_bolts_field_is_seen(line: str) -> None:
+    sources: Sequence[Source] = [BOLT, Source("flowctl/core/other.py", line)]
+    assert len(list(house.foreign_writes(sources))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = consumer.acked",
+        "consumer.other = 1",
+        "counters.acked += 1",
+        "len(consumer.flight)",
+        "consumer.flight.get(1)",
+    ],
+)
+def test_other_lines_are_let_be(line: str) -> None:
+    assert list(house.foreign_writes([BOLT, Source("flowctl/core/other.py", line)])) == []
+
+
+def test_a_field_that_is_lent_may_be_written_where_it_is_kept() -> None:
+    line = "consumer.alarm_s = 1"
+    keeper = Source(house.LENT_FIELDS["alarm_s"], line)
+    assert list(house.foreign_writes([BOLT, keeper])) == []
