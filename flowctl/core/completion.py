@@ -17,6 +17,9 @@ class Completion:
 
     def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book
+        self._supply = book.supply
+        self._pending = book.pending
+        self._counters = book.counters
         self._failures = failures
 
     def settle(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
@@ -25,29 +28,41 @@ class Completion:
         Those wait for the dead letter as tuples of their own; without one they are counted, and
         done as well.
         """
-        self._book.counters.records_left_out += ack.left_out
+        self._counters.records_left_out += ack.left_out
         if not ack.rejected:
             self.complete(flow_tuple, now_s)
             return
         self._tell(flow_tuple, ack, now_s)
         if self._failures.has_dead_letter and not flow_tuple.is_given_up:
-            self._forget(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
+            self._complete_parts(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
         else:
             self.complete(flow_tuple, now_s)
 
     def complete(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """All of ``flow_tuple`` is done."""
-        self._forget(flow_tuple, (flow_tuple.cut,), now_s)
+        # Once for each tuple: no loop, and no call that can be spared.
+        cut, counters = flow_tuple.cut, self._counters
+        del self._pending[flow_tuple.tuple_id]
+        counters.acked += 1
+        self._supply.ack(cut)
+        records = len(cut.records)
+        counters.records_acked += records
+        counters.records_pending_now -= records
+        if flow_tuple.search is not None or flow_tuple.is_given_up:
+            self._note_done(flow_tuple, now_s)
 
-    def _forget(self, flow_tuple: FlowTuple, done: Sequence[Cut], now_s: float) -> None:
-        book, counters = self._book, self._book.counters
-        del book.pending[flow_tuple.tuple_id]
+    def _complete_parts(self, flow_tuple: FlowTuple, done: Sequence[Cut], now_s: float) -> None:
+        """These parts of ``flow_tuple`` are done, and the rest went on as tuples of their own."""
+        counters = self._counters
+        del self._pending[flow_tuple.tuple_id]
         counters.acked += 1
         for cut in done:
-            book.supply.ack(cut)
-            records = len(cut.records)
-            counters.records_acked += records
-            counters.records_pending_now -= records
+            self._supply.ack(cut)
+            counters.records_acked += len(cut.records)
+            counters.records_pending_now -= len(cut.records)
+        self._note_done(flow_tuple, now_s)
+
+    def _note_done(self, flow_tuple: FlowTuple, now_s: float) -> None:
         if flow_tuple.search is not None:
             self._failures.isolation.on_done(flow_tuple, now_s)
         if flow_tuple.is_given_up:

@@ -205,7 +205,10 @@ class AdaptiveFlowConsumer:
 
     def on_sent(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """A tuple goes to the bolt now; its time-out starts."""
-        flow_tuple.give(self.bolt)
+        if flow_tuple.held_by is None:  # nearly always, and without a call
+            flow_tuple.held_by = self.bolt
+        else:
+            flow_tuple.give(self.bolt)
         flow_tuple.attempt += 1
         flow_tuple.sent_at_s = now_s
         flow_tuple.deadline_s = now_s + self.rtt.rto_s

@@ -34,12 +34,19 @@ class Emitter:
         guard: SinkGuard | None,
     ) -> None:
         self._book = book
+        # Asked for each tuple: references, as each step on the way to them is paid for too.
+        self._bolts = book.bolts
+        self._pending = book.pending
+        self._counters = book.counters
+        self._next_id = book.ids.next
+        self._buffer = book.supply.buffer
+        self._scheduled = failures.retries.scheduled
         self._settings = book.settings.tuple
         self._in_flight_max = book.settings.dispatch.in_flight_max
         self._supply = book.supply
         self._failures = failures
         self._target = failures.target
-        self._recovery = recovery
+        self._watch = recovery.watch
         self._ending = ending
         self._guard = guard
         self._pool = book.pool
@@ -55,11 +62,11 @@ class Emitter:
         is_held = self._target.is_troubled or (guard is not None and guard.in_use)
         is_held = is_held and self._is_held(now_s)
         # Not by len() and bool() of our own classes: calls, and this is asked for each tuple.
-        if self._failures.retries.scheduled and not is_held and not self._asks_with_new():
+        if self._scheduled and not is_held and not self._asks_with_new():
             emission = self._emit_retry(now_s)
             if emission is not None:
                 return emission
-        if not self._supply.buffer.records:
+        if not self._buffer.records:
             self._is_limited = False
             return self._emit_copy(now_s) if self._book.input_ended else None
         if self._supply.is_held:
@@ -84,7 +91,7 @@ class Emitter:
 
     def _asks_with_new(self) -> bool:
         """A target that is down is asked with tuples that never failed: the others may be bad."""
-        return self._target.is_down and self._supply.buffer.records > 0
+        return self._target.is_down and self._buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """A tuple that is still in flight was acked, and sink times are told."""
@@ -103,28 +110,26 @@ class Emitter:
     def is_at_limit(self) -> bool:
         """Whether as many tuples are pending as ``dispatch.in_flight_max`` allows."""
         most = self._in_flight_max
-        return most is not None and len(self._book.pending) >= most
+        return most is not None and len(self._pending) >= most
 
     @property
     def in_flight(self) -> int:
         """Tuples at bolts, as far as they are waited for."""
-        failures = self._failures
-        return len(self._book.pending) - len(failures.retries.scheduled) - failures.dying
+        return len(self._pending) - len(self._scheduled) - self._failures.dying
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
-        book, settings, buffer = self._book, self._settings, self._supply.buffer
-        counters = book.counters
-        records_max = records_for(consumer, settings, len(book.bolts), self._pool)
+        settings, counters, buffer = self._settings, self._counters, self._buffer
+        records_max = records_for(consumer, settings, len(self._bolts), self._pool)
         if self._target.is_troubled and self._target.records_max < records_max:
             records_max = int(self._target.records_max)
-        if book.input_ended:
+        if self._book.input_ended:
             records_max = self._ending.size_of_next(consumer, records_max, buffer.records)
             if not records_max:
                 self._is_limited = False  # its window is not what holds it back
                 return None
         cut = buffer.cut(records_max, settings.bytes_max)
-        flow_tuple = FlowTuple(book.ids.next(), cut)
-        book.pending[flow_tuple.tuple_id] = flow_tuple
+        flow_tuple = FlowTuple(self._next_id(), cut)
+        self._pending[flow_tuple.tuple_id] = flow_tuple
         counters.records_pending_now += len(cut.records)
         if counters.records_pending_now > counters.records_pending_max:
             counters.records_pending_max = counters.records_pending_now
@@ -141,7 +146,7 @@ class Emitter:
         holder = self._book.bolts[flow_tuple.held_by or ""]
         holder.let_stray(flow_tuple.tuple_id, now_s)
         self._book.changed(holder)
-        self._book.counters.hedged += 1
+        self._counters.hedged += 1
         emission = self._send(flow_tuple, consumer, now_s)
         self._book.events.append(
             TupleHedged(
@@ -163,7 +168,7 @@ class Emitter:
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)
-                self._book.counters.moved += 1
+                self._counters.moved += 1
                 self._book.events.append(
                     TupleMoved(
                         at_s=now_s,
@@ -194,14 +199,14 @@ class Emitter:
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
-        self._book.counters.emitted += 1
+        self._counters.emitted += 1
         flow_tuple.is_limited = self._is_limited
         consumer.on_sent(flow_tuple, now_s)
         if self._book.input_ended:
             self._ending.note_sent(flow_tuple, consumer)
         if self._target.is_troubled:
             self._target.note_sent(now_s)
-        self._recovery.watch(consumer)
+        self._watch(consumer)
         cut = flow_tuple.cut
         return Emission(
             flow_tuple.tuple_id,

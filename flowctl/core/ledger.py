@@ -152,7 +152,8 @@ class PartitionLedger:
 
         A range is acked once: the caller drops repeats.
         """
-        if start == self.cumulative_seq and not self._acked:
+        # One entry a range: not by len() of our own class, a call for each tuple.
+        if start == self.cumulative_seq and not self._first_at:
             self.cumulative_seq, self.cumulative = stop, last  # the common case: in order
             return
         self._first_at[start] = first

@@ -16,6 +16,9 @@ from flowctl.core.events import BoltState
 class Signal(enum.Enum):
     """What was seen of a bolt."""
 
+    # Looked up in a table for every other ack: members are single, and by name it is Python code.
+    __hash__ = object.__hash__
+
     IN_RANGE = "ack in range"  # an ack whose RTT is at or below the threshold
     OVER = "ack over threshold"
     EXPIRED = "tuple expired"  # no ack within the RTO

@@ -49,8 +49,10 @@ class TupleCore:
         book = self.book = Book(settings, supply, events)
         self.bolts = book.bolts
         self.counters = book.counters
+        self._pending = book.pending
         self.buffer = supply.buffer  # what no bolt was given yet
         self._failures = Failures(book, keeper, chance)
+        self._target = self._failures.target
         self._completion = Completion(book, self._failures)
         self._recovery = Recovery(book, self._failures)
         self._roster = Roster(book, self._failures)
@@ -114,20 +116,18 @@ class TupleCore:
 
     def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
         """A bolt processed a tuple.  The first ack wins; all others are counted and ignored."""
-        consumer = self._speaker(ack.bolt, ack.epoch, now_s)
-        if consumer is None:
+        consumer = self.bolts.get(ack.bolt)
+        if consumer is None or consumer.epoch != ack.epoch:
             return self._count_unknown()
-        consumer.on_answered()
-        flow_tuple = self.book.pending.get(ack.tuple_id)
+        if consumer.on_heard(now_s):  # as _speaker does, without its call for each tuple
+            self._on_speaks_again(consumer, now_s)
+        if consumer.liveness is not Liveness.ALIVE:
+            consumer.on_answered()
+        flow_tuple = self._pending.get(ack.tuple_id)
         if flow_tuple is None:
-            known = consumer.strays.pop(ack.tuple_id, None) is not None
-            self.book.changed(consumer)
-            if not known and ack.tuple_id > self.book.ids.last:
-                return self._count_unknown()
-            self.counters.duplicate += 1
-            return AckOutcome.DUPLICATE
+            return self._take_needless(ack.tuple_id, consumer)
         self._failures.has_succeeded = True
-        target = self._failures.target
+        target = self._target
         if target.is_troubled:
             target.on_success(now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
@@ -142,9 +142,21 @@ class TupleCore:
         else:
             self._failures.take_late(flow_tuple, consumer, now_s)
             outcome = AckOutcome.LATE
-        self._completion.settle(flow_tuple, ack, now_s)
+        if ack.rejected or ack.left_out:
+            self._completion.settle(flow_tuple, ack, now_s)
+        else:
+            self._completion.complete(flow_tuple, now_s)
         self.book.changed(consumer)
         return outcome
+
+    def _take_needless(self, tuple_id: int, consumer: AdaptiveFlowConsumer) -> AckOutcome:
+        """An ack of what is done, or was never sent."""
+        known = consumer.strays.pop(tuple_id, None) is not None
+        self.book.changed(consumer)
+        if not known and tuple_id > self.book.ids.last:
+            return self._count_unknown()
+        self.counters.duplicate += 1
+        return AckOutcome.DUPLICATE
 
     def on_fail(
         self,
@@ -269,10 +281,14 @@ class TupleCore:
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return None
-        if consumer.on_heard(now_s):  # it was suspect
-            self._recovery.on_spoke(consumer, now_s)
-            self.book.changed(consumer)
+        if consumer.on_heard(now_s):
+            self._on_speaks_again(consumer, now_s)
         return consumer
+
+    def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """It was suspect."""
+        self._recovery.on_spoke(consumer, now_s)
+        self.book.changed(consumer)
 
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
         """Whether ``bolt`` can have been sent this tuple; of one that is done, anybody may."""
