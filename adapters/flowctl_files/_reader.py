@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from flowctl.core.records import Record
 from flowctl.errors import SourceError
 from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import Found
+from flowctl_files._paths import Found, found_as
 
 # Fits into a core's cache with what is made of it: twice as fast as 128 KiB and more (measured).
 _BLOCK_BYTES = 64 << 10
@@ -104,7 +104,7 @@ class FileReader:
         Who adds to it later changes its size, and who writes other bytes its time.
         """
         status = self.stat()
-        return Found.of(status) if status.st_size == self._file.tell() else None
+        return found_as(status) if status.st_size == self._file.tell() else None
 
     def is_replaced(self) -> bool:
         """Whether another file stands under the name by now; the one that is read goes on."""

@@ -107,18 +107,18 @@ class TextLines:
                 self._places[name] = _place(name, saved.position)
         left = [name for name in found if name not in ended]
         for name in left:
-            self._check(name, found[name].size_bytes)
+            self._check(name, found[name][0])
         self._queue = iter(left)
         # What lies before the checkpoint is done; in a .gz it is known only once it is read.
         self._read_bytes = {n: p.offset for n, p in self._places.items() if not is_gzip(n)}
-        self._done_bytes = sum([end.size_bytes for end in ended.values()])
+        self._done_bytes = sum([end[0] for end in ended.values()])
         self._done_bytes += sum([self._read_bytes.get(name, 0) for name in left])
 
     def _look(self, now_s: float) -> dict[str, Found]:
         """Find the files (again), without opening them."""
         self._look_at_s = now_s + _LOOK_AGAIN_S
         found = find(self._patterns, may_be_missing=self._follow)
-        self._total_bytes = sum([file.size_bytes for file in found.values()])
+        self._total_bytes = sum([file[0] for file in found.values()])
         return found
 
     def _check(self, name: str, size: int) -> None:
@@ -175,7 +175,7 @@ class TextLines:
         if self._follow and now_s >= self._look_at_s:
             found = self._look(now_s)
             for name, file in found.items():
-                self._check(name, file.size_bytes)
+                self._check(name, file[0])
             self._queue = iter(found)
         return False
 
@@ -220,7 +220,7 @@ class TextLines:
             end = reader.end()
         self._reader = None
         reader.close()
-        return None if end is None else SourceChunk(reader.name, (), end=tuple(end))
+        return None if end is None else SourceChunk(reader.name, (), end=end)
 
     def _count(self, reader: FileReader) -> None:
         done = reader.done_bytes()
