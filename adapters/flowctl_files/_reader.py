@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 from flowctl.core.records import Record
 from flowctl.errors import SourceError
 from flowctl_files._lines import BadLine, LineCodec
+from flowctl_files._paths import Found, found_as
 
 # Fits into a core's cache with what is made of it: twice as fast as 128 KiB and more (measured).
 _BLOCK_BYTES = 64 << 10
@@ -96,6 +97,14 @@ class FileReader:
     def stat(self) -> os.stat_result:
         """The open file's size and identity."""
         return os.fstat(self._file.fileno())
+
+    def end(self) -> Found | None:
+        """What the file is recognised by, now that all of it is read; None: there is more by now.
+
+        Who adds to it later changes its size, and who writes other bytes its time.
+        """
+        status = self.stat()
+        return found_as(status) if status.st_size == self._file.tell() else None
 
     def is_replaced(self) -> bool:
         """Whether another file stands under the name by now; the one that is read goes on."""

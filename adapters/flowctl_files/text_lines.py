@@ -11,7 +11,7 @@ from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._lines import LineCodec
-from flowctl_files._paths import expand
+from flowctl_files._paths import Found, expand, find
 from flowctl_files._reader import (
     FileReader,
     Place,
@@ -26,7 +26,7 @@ from flowctl_files._reader import (
 _MAX_LINE_BYTES = 8 << 20
 # How often growing files are looked at: later than people notice, often enough to cost nothing.
 _LOOK_AGAIN_S = 0.1
-# An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are done.
+# An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are empty.
 _FILES_PER_POLL = 500
 
 
@@ -45,6 +45,9 @@ class TextLines:
     ``encoding=None``.  ``errors`` is as in :func:`open`, without the handlers whose text can't be
     sent to a bolt.  ``max_line_bytes`` bounds the memory that a line takes; a longer line is an
     error.
+
+    A file that was read to its end is not opened again as long as its size and its time of change
+    are what they were then; otherwise it is read on from the last line that is done.
 
     A file that is truncated while it is read is an error.  One that is replaced (rotated by
     renaming) is read to its end, and a warning says that the new one is not.
@@ -97,40 +100,43 @@ class TextLines:
         """Get ready to read on; fails early where a file is missing or may not be read."""
         self.close()
         self._reset()
+        found = self._look(time.monotonic())
+        ended = {} if self._follow else _ended(checkpoint, found)
         for name, saved in checkpoint.partitions.items():
-            if saved.position is not None:
+            if saved.position is not None and name not in ended:
                 self._places[name] = _place(name, saved.position)
-        self._queue = self._look(time.monotonic())
+        left = [name for name in found if name not in ended]
+        for name in left:
+            self._check(name, found[name][0])
+        self._queue = iter(left)
         # What lies before the checkpoint is done; in a .gz it is known only once it is read.
         self._read_bytes = {n: p.offset for n, p in self._places.items() if not is_gzip(n)}
-        self._done_bytes = sum([self._read_bytes.get(name, 0) for name in self.partitions()])
+        self._done_bytes = sum([end[0] for end in ended.values()])
+        self._done_bytes += sum([self._read_bytes.get(name, 0) for name in left])
 
-    def _look(self, now_s: float) -> Iterator[str]:
-        """Find the files (again) and check them without opening them."""
+    def _look(self, now_s: float) -> dict[str, Found]:
+        """Find the files (again), without opening them."""
         self._look_at_s = now_s + _LOOK_AGAIN_S
-        names = self.partitions()
-        self._total_bytes = sum([self._check(name) for name in names])
-        return iter(names)
+        found = find(self._patterns, may_be_missing=self._follow)
+        self._total_bytes = sum([file[0] for file in found.values()])
+        return found
 
-    def _check(self, name: str) -> int:
+    def _check(self, name: str, size: int) -> None:
         if self._follow and is_gzip(name):
             raise SourceError(
                 f"{name}: a .gz file can't be followed.",
                 remedy="Narrow the pattern to plain files.",
             )
-        try:
-            size = os.stat(name).st_size
-        except FileNotFoundError as error:
-            if self._follow:  # it went between listing and now
-                return 0
-            raise unreadable(name, error) from error
         place = self._places.get(name, Place())
         needed = place.offset + place.line_is_done
         if size < needed and not is_gzip(name):
             raise shrank(name, place)
         if not os.access(name, os.R_OK):
-            raise unreadable(name, PermissionError(13, "permission denied"))
-        return size
+            is_there = os.path.lexists(name)
+            if self._follow and not is_there:
+                return  # it went between listing and now
+            error = (13, "permission denied") if is_there else (2, "no such file")
+            raise unreadable(name, OSError(*error))
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next lines, all of one file; see :class:`flowctl.ports.FlowProducer`."""
@@ -144,11 +150,13 @@ class TextLines:
             try:
                 if self._reader is None and not self._next_file():
                     return SourceChunk("", ()) if self._follow else None
-                self._next_block()
+                ended = self._next_block()
             except SourceError as error:
                 self._error = error  # for the next call too: nothing behind it may be read
                 raise
-        return SourceChunk(self._reader.name if self._reader else "", ())
+            if ended is not None:
+                return ended
+        return SourceChunk(self._reader.name if self._reader else "", (), is_busy=True)
 
     def _next_file(self) -> bool:
         for name in self._queue:
@@ -165,7 +173,10 @@ class TextLines:
         # Only after a whole round, so that files that grow all the time don't starve the rest.
         now_s = time.monotonic()
         if self._follow and now_s >= self._look_at_s:
-            self._queue = self._look(now_s)
+            found = self._look(now_s)
+            for name, file in found.items():
+                self._check(name, file[0])
+            self._queue = iter(found)
         return False
 
     def _has_grown(self, name: str) -> bool:
@@ -180,7 +191,8 @@ class TextLines:
             raise changed(name, self._places[name])
         return now.st_size != before.st_size
 
-    def _next_block(self) -> None:
+    def _next_block(self) -> SourceChunk | None:
+        """Read on; at the end of a file return a chunk that says so, without records."""
         reader = self._reader
         assert reader is not None
         if self._follow:  # before reading: what is appended meanwhile is seen as growth
@@ -189,8 +201,9 @@ class TextLines:
         self._count(reader)
         if records is not None:
             self._records, self._error = records, reader.error
-            return
+            return None
         self._places[reader.name] = reader.place
+        end = None
         if self._follow:
             if reader.tail.data:
                 self._tails[reader.name] = reader.tail
@@ -203,8 +216,11 @@ class TextLines:
                 detail="the old one was read to its end; the new one is not read by this run",
                 remedy="read rotated files by a pattern that names old and new ones",
             )
+        else:
+            end = reader.end()
         self._reader = None
         reader.close()
+        return None if end is None else SourceChunk(reader.name, (), end=end)
 
     def _count(self, reader: FileReader) -> None:
         done = reader.done_bytes()
@@ -223,6 +239,12 @@ class TextLines:
         """Bytes read and bytes there are, as the files lie on disk; from any thread."""
         done = self._done_bytes
         return SourceProgress(done, max(self._total_bytes, done), "bytes")
+
+
+def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
+    """The files that were read to their ends and are as they were then."""
+    saved = checkpoint.partitions
+    return {n: file for n, file in found.items() if n in saved and saved[n].end == file}
 
 
 def _place(name: str, position: object) -> Place:

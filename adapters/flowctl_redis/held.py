@@ -119,7 +119,7 @@ class Held:
         for name in islice(staying, min(left, _UNLOOSED_MAX)):
             packed[name] = self.partitions[name]
             left -= 1
-        for name in islice((n for n in changed if n not in self._loose), max(left, 0)):
+        for name in islice(changed, max(left, 0)):  # written once in any case, and shorter so
             packed[name] = changed[name]
         return packed
 

@@ -111,8 +111,8 @@ def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
         written += (partition_field(name), encode_partition(state))
     for number, block in plan.blocks.items():
         try:
-            for state in block.values():
-                _sort_key(state.position)  # what no field could hold, no block may
+            for name in block.keys() & plan.changed.keys():
+                _sort_key(block[name].position)  # what no field could hold, no block may
             written += (_block_field(number), encode_block(block))
         except (OverflowError, TypeError) as error:
             raise _not_storable(error) from None

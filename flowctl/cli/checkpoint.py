@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from flowctl.cli.line_positions import check_line
+from flowctl.cli.partitions import SHOWN_MAX, matching, print_partitions
 from flowctl.cli.positions import position_of, shown
 from flowctl.cli.sinks import NamedSink, load_sinks
 from flowctl.core.records import PartitionCheckpoint, Position
 from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError
-from flowctl.instrumentation.numbers import count, counted
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
@@ -63,21 +64,36 @@ def list_command(url: str | None, as_json: bool) -> None:
 
 @checkpoint.command("show")
 @click.argument("name")
+@click.option("--partition", "pattern", metavar="PATTERN",
+              help="Only partitions of this name, or that match it (*, ?, [a-z]).")  # fmt: skip
+@click.option("--all", "show_all", is_flag=True, help=f"Print more than {SHOWN_MAX} partitions.")
 @_redis
 @_json
-def show_command(name: str, url: str | None, as_json: bool) -> None:
-    """Show how far job NAME is, per source partition."""
+def show_command(
+    name: str, pattern: str | None, show_all: bool, url: str | None, as_json: bool
+) -> None:
+    """Show how far job NAME is, per source partition.
+
+    Of many partitions it prints those that are not done yet; JSON has all.
+    """
     with _store(url) as store:
         stored = store.inspect(name)
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
     if not stored.saved_at_unix_ms:
         names = f"Known: {', '.join(known)}." if known else "Nothing is stored here at all."
         raise ConfigError("NAME", f"nothing is stored of job {name!r}.", remedy=names)
-    tree = _tree(stored)
+    partitions = matching(stored.checkpoint.partitions, pattern)
+    if not partitions and pattern is not None:
+        raise ConfigError(
+            "--partition",
+            f"{pattern!r} matches none of the partitions of {name!r}.",
+            remedy=f"Leave it out to see some of its {len(stored.checkpoint.partitions)}.",
+        )
     if as_json:
-        return click.echo(json.dumps(tree, indent=2))
-    click.echo(f"{printable(name)} · {_headline(tree)}")
-    _print_partitions(stored.checkpoint.partitions)
+        chosen = {partition: _plain(partitions[partition]) for partition in sorted(partitions)}
+        return click.echo(json.dumps(_summary(stored) | {"partitions": chosen}, indent=2))
+    click.echo(f"{printable(name)} · {_headline(_summary(stored))}")
+    print_partitions(partitions, shown_max=None if show_all else SHOWN_MAX)
 
 
 @checkpoint.command("rewind")
@@ -250,39 +266,35 @@ def _store(url: str | None) -> Iterator[Any]:
 
 def _row(store: Any, job: str) -> dict[str, Any]:
     try:
-        tree = _tree(store.inspect(job))
+        return _summary(store.inspect(job))
     except CheckpointCorruptError as error:
         return {"job": job, "error": str(error)}  # the other jobs are still worth a line
-    partitions = tree.pop("partitions")
-    return tree | {"partitions": len(partitions)}
 
 
-def _tree(stored: Any) -> dict[str, Any]:
-    """A stored job as plain values."""
-    partitions = stored.checkpoint.partitions
+def _summary(stored: Any) -> dict[str, Any]:
+    """A stored job as plain values, with the number of its partitions."""
     return {
         "job": stored.job,
         "epoch": stored.epoch,
         "saved_at_unix_ms": stored.saved_at_unix_ms,
         "records": stored.checkpoint.records,
-        "partitions": {name: _plain(partitions[name]) for name in sorted(partitions)},
+        "partitions": len(stored.checkpoint.partitions),
     }
 
 
 def _plain(partition: PartitionCheckpoint) -> dict[str, Any]:
     acked = [{"first": a.first, "last": a.last, "records": a.records} for a in partition.acked]
-    return {"position": partition.position, "records": partition.records, "acked": acked}
+    plain = {"position": partition.position, "records": partition.records, "acked": acked}
+    return plain if partition.end is None else plain | {"end": partition.end}
 
 
-def _headline(tree: dict[str, Any]) -> str:
-    partitions = tree["partitions"]
-    number = partitions if isinstance(partitions, int) else len(partitions)
+def _headline(summary: dict[str, Any]) -> str:
     return " · ".join(
         (
-            counted(tree["records"], "record"),
-            counted(number, "partition"),
-            f"saved {_ago(tree['saved_at_unix_ms'])} ago",
-            f"epoch {tree['epoch']}",
+            counted(summary["records"], "record"),
+            counted(summary["partitions"], "partition"),
+            f"saved {_ago(summary['saved_at_unix_ms'])} ago",
+            f"epoch {summary['epoch']}",
         )
     )
 
@@ -294,27 +306,6 @@ def _ago(at_unix_ms: int) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-def _print_partitions(partitions: dict[str, PartitionCheckpoint]) -> None:
-    rows = [("partition", "position", "records", "acked above")]
-    for name in sorted(partitions):
-        value = partitions[name]
-        above = sum(span.records for span in value.acked)
-        ranges = f"{counted(len(value.acked), 'range')}, {counted(above, 'record')}"
-        rows.append(
-            (
-                printable(name),
-                shown(value.position),
-                count(value.records),
-                ranges if value.acked else "-",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for name, position, records, above_text in rows:
-        click.echo(
-            f"{name:<{widths[0]}}  {position:>{widths[1]}}  {records:>{widths[2]}}  {above_text}"
-        )
 
 
 def _confirmed(question: str, yes: bool) -> bool:

@@ -95,6 +95,20 @@ class ProducerConformance(ABC):
         ends = {name: records[-1].position for name, records in self._all().items()}
         assert self._read(_done(ends)) == {}
 
+    def test_ends_come_once_and_last_and_are_recognised(self) -> None:
+        producer = self.producer()
+        producer.open(Checkpoint())
+        done: dict[str, PartitionCheckpoint] = {}
+        while (chunk := producer.poll(self.chunk_records)) is not None:
+            before = done.get(chunk.partition, PartitionCheckpoint())
+            assert before.end is None, f"{chunk.partition} goes on after its end"
+            if chunk.records or chunk.end is not None:
+                position = chunk.records[-1].position if chunk.records else before.position
+                done[chunk.partition] = PartitionCheckpoint(position, end=chunk.end)
+                assert chunk.end is None or encode(chunk.end)
+        producer.close()
+        assert self._read(Checkpoint(done)) == {}
+
     def test_a_checkpoint_of_other_partitions_is_no_hindrance(self) -> None:
         other = Checkpoint(partitions={"no-such-partition": PartitionCheckpoint()})
         assert self._read(other) == self._all()

@@ -155,6 +155,18 @@ class CheckpointStoreConformance:
         store.save("job", _partitions(a=1, b=5), epoch=store.acquire("job"))
         assert store_factory().load("job") == _partitions(a=1, b=5)
 
+    def test_an_end_is_kept_until_the_partition_is_set_back(
+        self, store_factory: StoreFactory
+    ) -> None:
+        store = store_factory()
+        for end in (7, "etag", (1 << 40, None)):
+            ended = Checkpoint({"a": PartitionCheckpoint(5, 5, end=end)})
+            store.save("job", ended, epoch=store.acquire("job"))
+            assert store_factory().load("job") == ended
+            for position in (5, 3):
+                store.rewind("job", "a", position)
+                assert store.load("job").partitions["a"].end is None
+
     def test_rewind_refuses_what_makes_no_sense(self, store_factory: StoreFactory) -> None:
         store = store_factory()
         with raises(ConfigError):
@@ -231,6 +243,7 @@ _EXAMPLE = Checkpoint(
     partitions={
         "logs/a.log": PartitionCheckpoint((10, 1), 3, (AckedRange((20, 3), (40, 5), 3),)),
         "logs/ü.log": PartitionCheckpoint((0, 0), 0),
+        "read to its end": PartitionCheckpoint((7, 1), 2, end=(12, 1_700_000_000_000_000_000)),
         "not begun": PartitionCheckpoint(),
         "not begun, but a hole": PartitionCheckpoint(None, 0, (AckedRange((1, 1), (1, 1), 1),)),
     },

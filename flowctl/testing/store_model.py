@@ -28,7 +28,8 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
         position = draw(_POSITIONS)
         first = 0 if position is None else position + 2
         acked = (AckedRange(first, first, 1),) if draw(st.booleans()) else ()
-        return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked)
+        end = draw(_POSITIONS)
+        return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked, end)
 
     names = draw(st.sets(_NAMES))
     return Checkpoint({name: partition() for name in sorted(names)})

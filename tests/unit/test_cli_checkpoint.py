@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from flowctl import adapters
 from flowctl.cli.checkpoint import checkpoint
+from flowctl.cli.partitions import SHOWN_MAX
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl_redis import RedisCheckpointStore
@@ -319,3 +320,45 @@ def test_a_missing_adapter_says_how_to_get_it() -> None:
     with pytest.raises(ConfigError, match=r"pip install 'flowctl-spark\[redis\]'"):
         adapters.load_adapter("flowctl_no_such_adapter", "redis")
     assert "flowctl_no_such_adapter" not in sys.modules
+
+
+def _save_many(store: RedisCheckpointStore) -> None:
+    """5,000 files, most of them read to their ends: more than are kept a field each."""
+    states = {f"in/{n:04}.log": PartitionCheckpoint((n, 1), 1, end=(n + 9, 1)) for n in range(5000)}
+    states["in/3000.log"] = PartitionCheckpoint((3000, 1), 1)
+    states["in/4000.log"] = PartitionCheckpoint(None, 0, (AckedRange((7, 2), (7, 2), 1),))
+    store.save("many", Checkpoint(states), epoch=store.acquire("many"))
+
+
+def test_show_of_many_partitions_is_a_screen_of_those_that_are_not_done(
+    store: RedisCheckpointStore,
+) -> None:
+    _save_many(store)
+    lines = _run("show", "many").output.splitlines()
+    assert lines[0].startswith("many · 5 000 records · 5 000 partitions · saved ")
+    assert [line.split()[0] for line in lines[2:5]] == ["in/4000.log", "in/3000.log", "in/0000.log"]
+    assert len(lines) == 2 + SHOWN_MAX + 1
+    assert lines[-1].startswith(f"… and {5000 - SHOWN_MAX:,} ".replace(",", " "))
+    assert "4 998 of 5 000 are read to their ends" in lines[-1]
+    assert len(_run("show", "many", "--all").output.splitlines()) == 2 + 5000
+    tree = json.loads(_run("show", "many", "--json").output)
+    assert len(tree["partitions"]) == 5000
+    assert tree["partitions"]["in/0001.log"]["end"] == [10, 1]
+
+
+def test_show_of_some_partitions(store: RedisCheckpointStore) -> None:
+    _save_many(store)
+    lines = _run("show", "many", "--partition", "in/12*.log", "--all").output.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [f"in/12{n:02}.log" for n in range(100)]
+    tree = json.loads(_run("show", "many", "--partition", "in/0007.log", "--json").output)
+    assert list(tree["partitions"]) == ["in/0007.log"]
+    error = _failure("show", "many", "--partition", "out/*")
+    assert "out/*" in error.problem
+
+
+def test_rewind_of_a_packed_partition(store: RedisCheckpointStore) -> None:
+    _save_many(store)
+    assert store._client.hget("flowctl:{many}", "p:in/0001.log") is None, "it is not packed"
+    _run("rewind", "many", "--partition", "in/0001.log", "--start", "--yes")
+    assert store.load("many").partitions["in/0001.log"] == PartitionCheckpoint()
+    assert "in/0001.log" in _run("show", "many").output

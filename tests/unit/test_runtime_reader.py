@@ -156,3 +156,47 @@ def test_a_stop_ends_it_even_where_it_is_refused():
     read(control, producer)
     assert producer.polls == 1
     assert not control.core.book.input_ended
+
+
+class Chunks(ListProducer):
+    """Gives these chunks, one a poll."""
+
+    def __init__(self, *chunks: SourceChunk) -> None:
+        super().__init__(0)
+        self.chunks = list(chunks)
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        return self.chunks.pop(0) if self.chunks else None
+
+
+def test_it_waits_only_where_there_is_nothing(monkeypatch: pytest.MonkeyPatch):
+    control = Control()
+    waits: list[float | None] = []
+    monkeypatch.setattr(control.stopping, "wait", lambda timeout=None: waits.append(timeout))
+    busy, nothing = SourceChunk("", (), is_busy=True), SourceChunk("", ())
+    read(control, Chunks(busy, SourceChunk("p", (), end=1), busy, nothing, busy))
+    assert len(waits) == 1
+
+
+def test_an_end_is_kept_with_what_was_offered_before_it():
+    control = Control()
+    records = [Record(1, "value")]
+    read(control, Chunks(SourceChunk("p", records, end=(5, 6)), SourceChunk("empty", (), end=0)))
+    ends = {name: state.end for name, state in control.core.checkpoint().partitions.items()}
+    assert ends == {"p": None, "empty": 0}, "p's record is not acked yet"
+    control.core.intake.ledgers["p"].ack(0, 1, 1, 1)
+    assert control.core.checkpoint().partitions["p"].end == (5, 6)
+
+
+def test_a_run_that_stops_has_read_to_no_end():
+    control = Control()
+    producer = Chunks(SourceChunk("p", [Record(1, "value")], end=7))
+    poll = producer.poll
+
+    def stop(max_records: int) -> SourceChunk | None:
+        control.stopping.set()  # between the poll and the offer
+        return poll(max_records)
+
+    producer.poll = stop  # type: ignore[method-assign]
+    read(control, producer)
+    assert control.core.checkpoint().partitions == {}
