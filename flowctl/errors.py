@@ -57,8 +57,8 @@ class FlowctlError(Exception):
     exit_code = EXIT_FAILED
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
-        self.problem = without_secrets(problem)
-        self.remedy = without_secrets(remedy)
+        self.problem: str = without_secrets(problem)
+        self.remedy: str = without_secrets(remedy)
         super().__init__(f"{self.problem} {self.remedy}".strip())
 
 

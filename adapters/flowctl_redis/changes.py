@@ -22,8 +22,8 @@ class LastSave:
         revision: bytes,
     ) -> None:
         self._partitions = partitions
-        self.epoch = epoch
-        self.revision = revision
+        self.epoch: int = epoch
+        self.revision: bytes = revision
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, epoch: int, revision: bytes) -> LastSave:

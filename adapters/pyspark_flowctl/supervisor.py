@@ -41,7 +41,7 @@ class BoltSupervisor:
         notify: Notify,
         stopping: threading.Event,
     ) -> None:
-        self.bolt = task.bolt
+        self.bolt: str = task.bolt
         self._jobs = jobs
         self._task = task
         self._tag = tag
@@ -168,7 +168,7 @@ class SlotWatch:
             looks = self._looks.get(bolt.bolt, 0) + 1 if bolt.bolt in waiting else 0
             self._looks[bolt.bolt] = looks
             if looks == patience:
-                self._notify(self._notice(bolt.bolt, len(self._bolts) - len(waiting)))
+                self._notify(self._notice(bolt.bolt))
 
     def _waiting(self) -> set[str]:
         """Return who has no slot; where Spark can't tell, those beyond the slots, in order."""
@@ -181,11 +181,12 @@ class SlotWatch:
         active = [bolt.bolt for bolt in self._bolts if not bolt.is_done]
         return set() if slots is None else set(active[slots:])
 
-    def _notice(self, bolt: str, running: int) -> BoltNotice:
-        count = len(self._bolts)
+    def _notice(self, bolt: str) -> BoltNotice:
+        # How many bolts run is the driver's to say: Connect doesn't tell who has a slot, and tasks
+        # of others may hold them all.
         return BoltNotice(
             bolt,
             "waiting",
-            f"no free Spark slot: {running} of {count} bolts run on {self._jobs.master}",
-            f"Give Spark {count} free cores, or set count to {running}; the job goes on as it is.",
+            f"no free Spark slot on {self._jobs.master}",
+            f"Give Spark {len(self._bolts)} free cores, or lower count; the job goes on as it is.",
         )

@@ -25,13 +25,15 @@ class RunControl:
         self.lock = threading.Lock()
         self.room = threading.Condition(self.lock)
         self.reader_waits = False
-        self.reader_done = threading.Event()
+        self.reader_done: threading.Event = threading.Event()
         self.has_read_all = False  # the producer said that there is no more
-        self.stopping = threading.Event()  # no more intake, no more emissions
-        self.finished = threading.Event()  # nothing left to do, or no more to be waited for
+        self.stopping: threading.Event = threading.Event()  # no more intake, no more emissions
+        self.finished: threading.Event = (
+            threading.Event()
+        )  # nothing left to do, or no more to be waited for
         self.error: BaseException | None = None
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
-        self.saved = Checkpoint()  # what the store holds, as far as we know
+        self.saved: Checkpoint = Checkpoint()  # what the store holds, as far as we know
         self.records_before = 0  # done by earlier runs
         self.records_saved = 0
         self.store_away_since_s: float | None = None

@@ -95,7 +95,7 @@ class SpoutLoop:
         }
         self._waits_for: Hindrance | None = None
         self.empty_emit_streak = 0
-        self.was_active = False
+        self.was_active: bool = False
 
     @property
     def skipped_backpressure_s(self) -> float:

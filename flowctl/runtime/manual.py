@@ -51,7 +51,7 @@ class HandDriven:
 
     def __init__(self) -> None:
         self.open_was_called = False
-        self.is_active = False
+        self.is_active: bool = False
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None
         self._epoch = 0
