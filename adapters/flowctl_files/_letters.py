@@ -99,7 +99,7 @@ class Contents:
 
     def __init__(self) -> None:
         self.held: Letters = {}
-        self.lines = 0
+        self.lines: int = 0
         self.damaged = 0
         self.last_redrive: int = 0
 

@@ -53,7 +53,7 @@ class BoltSupervisor:
         self._ended_why = ""
         name = f"flowctl-{task.bolt}"
         supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
-        self.thread = jobs.thread(supervise, name)
+        self.thread: threading.Thread = jobs.thread(supervise, name)
 
     @property
     def is_done(self) -> bool:
@@ -152,7 +152,9 @@ class SlotWatch:
         self._stopping = stopping
         self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
         name = "flowctl-slots"
-        self.thread = jobs.thread(guarded(self._watch, name=name, on_death=all_fatal(notify)), name)
+        self.thread: threading.Thread = jobs.thread(
+            guarded(self._watch, name=name, on_death=all_fatal(notify)), name
+        )
 
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_EVERY_S):

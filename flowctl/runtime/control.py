@@ -22,8 +22,8 @@ class RunControl:
     def __init__(self, core: DriverCore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
         self.clock = clock
-        self.lock = threading.Lock()
-        self.room = threading.Condition(self.lock)
+        self.lock: threading.Lock = threading.Lock()
+        self.room: threading.Condition = threading.Condition(self.lock)
         self.reader_waits = False
         self.reader_done: threading.Event = threading.Event()
         self.has_read_all = False  # the producer said that there is no more

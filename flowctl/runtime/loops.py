@@ -94,7 +94,7 @@ class SpoutLoop:
             Hindrance.NO_INPUT: self._no_input,
         }
         self._waits_for: Hindrance | None = None
-        self.empty_emit_streak = 0
+        self.empty_emit_streak: int = 0
         self.was_active: bool = False
 
     @property

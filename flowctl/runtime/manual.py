@@ -50,7 +50,7 @@ class HandDriven:
     listener: SpoutListener | None = None
 
     def __init__(self) -> None:
-        self.open_was_called = False
+        self.open_was_called: bool = False
         self.is_active: bool = False
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None

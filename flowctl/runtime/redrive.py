@@ -43,7 +43,7 @@ class Redriven:
     ) -> None:
         self.inner = inner
         self.problem: str = ""
-        self.left_waiting = 0  # letters of spouts that the topology does not have any more
+        self.left_waiting: int = 0  # letters of spouts that the topology does not have any more
         self._port = port
         self._job = job
         self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled

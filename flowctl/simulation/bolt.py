@@ -29,7 +29,7 @@ class SimBolt:
         scenario = world.scenario
         self.name: str = f"b{index + 1}"
         self.index = index
-        self.epoch = 1
+        self.epoch: int = 1
         self.is_dead: bool = False
         self._world = world
         self._loop = world.loop

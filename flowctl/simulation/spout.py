@@ -44,7 +44,7 @@ class SimSpout:
         self.had_backlog_at_s: float = 0.0
         self.acked_high: int = 0  # the end of the highest record that was acked
         self.lag_max: int = 0
-        self.growth_idle = 0  # tuples by which windows grew that nobody used
+        self.growth_idle: int = 0  # tuples by which windows grew that nobody used
         self.ratios: list[float] = []  # RTT over the same tuple's without load
         # Bound once, see SimBolt.
         self.on_ack: Handler = self._take_ack
