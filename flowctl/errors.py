@@ -62,8 +62,8 @@ class FlowctlError(Exception):
     report: Report | None = None
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
-        self.problem = without_secrets(problem)
-        self.remedy = without_secrets(remedy)
+        self.problem: str = without_secrets(problem)
+        self.remedy: str = without_secrets(remedy)
         super().__init__(f"{self.problem} {self.remedy}".strip())
 
 

@@ -306,11 +306,12 @@ class BoltNotice(msgspec.Struct, frozen=True, gc=False):
     """What whoever runs the bolts has to say about one (``bolt`` "" means all of them).
 
     ``restarting``: it went and comes back.  ``waiting``: no slot for it yet; not an error.
+    ``warning``: the run goes on, but something else may suffer.
     ``fatal``: it will not come back; ``detail`` says why, ``remedy`` what to do.
     """
 
     bolt: str
-    kind: Literal["starting", "restarting", "waiting", "fatal"]
+    kind: Literal["starting", "restarting", "waiting", "warning", "fatal"]
     detail: str = ""
     remedy: str = ""
 

@@ -99,9 +99,9 @@ class Contents:
 
     def __init__(self) -> None:
         self.held: Letters = {}
-        self.lines = 0
+        self.lines: int = 0
         self.damaged = 0
-        self.last_redrive = 0
+        self.last_redrive: int = 0
 
     def of(self, job: str) -> list[Letter]:
         """Return the letters of ``job``, oldest first."""
@@ -164,7 +164,7 @@ class LetterFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
 
     def read(self) -> Contents:
         """Return what the file says; nothing if there is none."""

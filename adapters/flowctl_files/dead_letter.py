@@ -129,7 +129,7 @@ class FileDeadLetter(_InFiles):
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        self.directory = Path(directory) if directory is not None else default_directory()
+        self.directory: Path = Path(directory) if directory is not None else default_directory()
 
     def file_of(self, job: str) -> LetterFile:
         """Return the file that holds the letters of ``job``."""

@@ -19,7 +19,8 @@ that Ctrl-C in the terminal doesn't reach it before the last save is made.  It i
 locked ``server.lock``: a free lock means that no server runs, whatever happened to those that
 started it.  Each user keeps one connection open; the last one to leave stops the server, also
 one that it did not start.  So an orphan of a driver killed by SIGKILL is used by the next driver,
-and stopped by it.
+and stopped by it.  If none comes within some seconds, :mod:`flowctl_redis.orphans` stops it, a
+process that is started with the server.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -38,6 +40,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flowctl.errors import CheckpointUnavailableError
+from flowctl_redis import orphans
 from flowctl_redis.binary import ServerBinary, find_binary
 from flowctl_redis.faults import expected
 from flowctl_redis.locks import held, try_lock, wait_for_lock
@@ -61,11 +64,12 @@ class EmbeddedServer:
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], *, start_timeout_s: float = 10.0) -> None:
-        self.data_dir = Path(data_dir).absolute()
+        self.data_dir: Path = Path(data_dir).absolute()
         self._start_timeout_s = start_timeout_s
         self._socket = _socket_path(self.data_dir)
         self._lease: Any = None  # a redis-py client with one connection that stays open
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
 
@@ -168,7 +172,21 @@ class EmbeddedServer:
                 pass_fds=(lock,),
                 start_new_session=True,
             )
-        return self._await_ready(self._process, binary, log_path, deadline_s)
+        problem = self._await_ready(self._process, binary, log_path, deadline_s)
+        if problem is None:
+            self._watch_for_orphan()
+        return problem
+
+    def _watch_for_orphan(self) -> None:
+        """Start what stops the server if all its users are killed."""
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", orphans.__file__, self._socket, self.data_dir / "users.lock"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
 
     def _await_ready(
         self, process: subprocess.Popen[bytes], binary: ServerBinary, log: Path, deadline_s: float
@@ -226,6 +244,10 @@ class EmbeddedServer:
             if gone is None:
                 process.kill()
             process.wait()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                watcher.wait(_PING_TIMEOUT_S)  # it has seen the server close its connection
         if self._socket.parent != self.data_dir:
             with contextlib.suppress(OSError):
                 self._socket.parent.rmdir()
@@ -252,7 +274,8 @@ def _has_others(lease: Any) -> bool:
     try:
         own = lease.client_id()
         for _ in range(_OTHERS_CHECKS):
-            if all(int(client["id"]) == own for client in lease.client_list()):
+            users = [each for each in lease.client_list() if each["name"] != orphans.NAME]
+            if all(int(user["id"]) == own for user in users):
                 return False
             time.sleep(_POLL_S)
     except (RedisError, OSError):

@@ -20,7 +20,7 @@ from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
-from pyspark_flowctl.dangers import dangers
+from pyspark_flowctl.dangers import crowding, dangers
 from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, kill_worker, ship_task_by_value
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.shipping import ship
@@ -203,6 +203,9 @@ class _Run:
     def _launch_bolts(self, jobs: SparkJobs) -> None:
         for danger in dangers(jobs):
             _log.warning("spark_setting", setting=danger.setting, problem=danger.problem)
+        crowded = None if self._holder.is_ours else crowding(jobs, len(self._tasks))
+        if crowded is not None:
+            self._notify(crowded)
         ship_task_by_value()
         paths = _driver_paths() if jobs.local else ()
         run_id = uuid.uuid4().hex[:8]  # two runs may share a session

@@ -1,4 +1,4 @@
-"""Spark settings that do bolts harm."""
+"""Spark settings that do bolts harm, and bolts that do others harm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from flowctl.ports import BoltNotice
 from pyspark_flowctl.jobs import SparkJobs
 
 
@@ -37,6 +38,24 @@ def dangers(jobs: SparkJobs) -> Iterator[Danger]:
     # takes over the bolt's name, and what the first one held is sent again.
     if _setting(jobs, _SPECULATION) == "true" and _setting(jobs, _THRESHOLD):
         yield Danger(_THRESHOLD, "Spark will start bolts a second time: leave it unset.")
+
+
+def crowding(jobs: SparkJobs, count: int) -> BoltNotice | None:
+    """Return what to say if ``count`` bolts leave the user's session no slot for anything else."""
+    slots = jobs.slots()
+    if slots is None or count < slots:
+        return None
+    busy = jobs.busy_slots() or 0
+    others = f", {busy} of which are at work for others now" if busy else ""
+    return BoltNotice(
+        "",
+        "warning",
+        f"{count} bolts take all {slots} slots of the Spark session on {jobs.master}{others}: "
+        "its other jobs wait until this run ends.",
+        f"Set count to {slots - 1} or less, or give the session more cores."
+        if slots > 1
+        else "Give the session more cores.",
+    )
 
 
 def _is_set(jobs: SparkJobs, name: str) -> bool:

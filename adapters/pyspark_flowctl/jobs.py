@@ -95,7 +95,7 @@ class ClassicJobs:
         self._spark = spark
         self._context = spark.sparkContext
         self.master: str = self._context.master
-        self.local = is_local(self.master)
+        self.local: bool = is_local(self.master)
 
     def host(self) -> str:
         return LOOPBACK if self.local else self.setting("spark.driver.host", socket.gethostname())
@@ -154,9 +154,9 @@ class ConnectJobs:
     def __init__(self, spark: Any) -> None:
         self._spark = spark
         self._server: str = spark.client.host.strip("[]")
-        self.master = self.setting("spark.master", "unknown")
+        self.master: str = self.setting("spark.master", "unknown")
         # A server on this machine with executors elsewhere is a cluster's: not local.
-        self.local = is_local(self.master) and self._server in ("localhost", LOOPBACK, "::1")
+        self.local: bool = is_local(self.master) and self._server in ("localhost", LOOPBACK, "::1")
 
     def host(self) -> str:
         return LOOPBACK if self.local else _address_towards(self._server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -75,6 +76,11 @@ class SessionHolder:
                 self._jobs = _jobs_of(self._owned)
             return self._jobs
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the session was started here, so that nothing else runs in it."""
+        return self._owned is not None
+
     def close(self) -> None:
         """Stop the session if it was started here; forget it."""
         with self._lock:
@@ -142,12 +148,13 @@ def _not_installed(error: ImportError) -> MissingExtraError:
 
 
 def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
-    """Return the settings of a session of our own; ``spark-defaults.conf`` fills in the rest."""
+    """Return the settings of a session of our own; ``spark-defaults.conf`` fills in the rest.
+
+    What it says stands, but for the master and the name: those are the run's.
+    """
     # One slot more than bolts, so that a job of the user's own is not shut out.
     chosen = master or f"local[{slots_wanted + 1},{LOCAL_FAILURES_MAX}]"
-    settings = {
-        "spark.master": chosen,
-        "spark.app.name": "flowctl",
+    preferred = {
         "spark.ui.enabled": "false",  # saves a second of start and a port
         "spark.ui.showConsoleProgress": "false",  # a bolt's job has no progress to show
         # The JVM only starts Python here, no data goes through it: the first compiler and the
@@ -156,8 +163,25 @@ def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
         f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
     }
     if is_local(chosen):  # a host name that does not resolve, or a VPN, must not matter
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return settings
+        preferred |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    given = _names_in_defaults()
+    kept = {name: value for name, value in preferred.items() if name not in given}
+    return {"spark.master": chosen, "spark.app.name": "flowctl", **kept}
+
+
+def _names_in_defaults() -> set[str]:
+    """Return what ``spark-defaults.conf`` sets; where it is, is Spark's own rule."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    directory = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
+    try:
+        text = Path(directory, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    # Java's properties: a name ends at a space, "=" or ":".
+    found = (re.match(r"\s*([^#!\s=:]+)", line) for line in text.splitlines())
+    return {match[1] for match in found if match is not None}
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class SparkStageBolts(SparkBolts):
         super().__init__(plans[0].code, count, spark=spark, master=master)
         self._plans = plans
         #: See :class:`flowctl.ports.NamedBolts`.
-        self.names = [bolt for plan in plans for bolt in plan.bolts]
+        self.names: list[str] = [bolt for plan in plans for bolt in plan.bolts]
 
     def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
         pickled = pickle.dumps(endpoint)

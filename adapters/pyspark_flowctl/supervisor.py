@@ -41,7 +41,7 @@ class BoltSupervisor:
         notify: Notify,
         stopping: threading.Event,
     ) -> None:
-        self.bolt = task.bolt
+        self.bolt: str = task.bolt
         self._jobs = jobs
         self._task = task
         self._tag = tag
@@ -53,7 +53,7 @@ class BoltSupervisor:
         self._ended_why = ""
         name = f"flowctl-{task.bolt}"
         supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
-        self.thread = jobs.thread(supervise, name)
+        self.thread: threading.Thread = jobs.thread(supervise, name)
 
     @property
     def is_done(self) -> bool:
@@ -152,7 +152,9 @@ class SlotWatch:
         self._stopping = stopping
         self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
         name = "flowctl-slots"
-        self.thread = jobs.thread(guarded(self._watch, name=name, on_death=all_fatal(notify)), name)
+        self.thread: threading.Thread = jobs.thread(
+            guarded(self._watch, name=name, on_death=all_fatal(notify)), name
+        )
 
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_EVERY_S):
@@ -168,7 +170,7 @@ class SlotWatch:
             looks = self._looks.get(bolt.bolt, 0) + 1 if bolt.bolt in waiting else 0
             self._looks[bolt.bolt] = looks
             if looks == patience:
-                self._notify(self._notice(bolt.bolt, len(self._bolts) - len(waiting)))
+                self._notify(self._notice(bolt.bolt))
 
     def _waiting(self) -> set[str]:
         """Return who has no slot; where Spark can't tell, those beyond the slots, in order."""
@@ -181,11 +183,12 @@ class SlotWatch:
         active = [bolt.bolt for bolt in self._bolts if not bolt.is_done]
         return set() if slots is None else set(active[slots:])
 
-    def _notice(self, bolt: str, running: int) -> BoltNotice:
-        count = len(self._bolts)
+    def _notice(self, bolt: str) -> BoltNotice:
+        # How many bolts run is the driver's to say: Connect doesn't tell who has a slot, and tasks
+        # of others may hold them all.
         return BoltNotice(
             bolt,
             "waiting",
-            f"no free Spark slot: {running} of {count} bolts run on {self._jobs.master}",
-            f"Give Spark {count} free cores, or set count to {running}; the job goes on as it is.",
+            f"no free Spark slot on {self._jobs.master}",
+            f"Give Spark {len(self._bolts)} free cores, or lower count; the job goes on as it is.",
         )

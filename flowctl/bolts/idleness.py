@@ -19,7 +19,7 @@ class Idleness:
         self._slots = slots
         self._total_s = 0.0  # of the waits that are over, all slots together
         self._since_sum_s = 0.0  # of those under way: when each began
-        self.idle_slots = 0
+        self.idle_slots: int = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:

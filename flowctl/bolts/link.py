@@ -111,7 +111,7 @@ class Link:
         self.on_end: Callable[[], None] = lambda: None
         self.on_tuples: Callable[[], None] = lambda: None
         self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
-        self.revoked = 0
+        self.revoked: int = 0
         # Held while bytes go out, around _changed: what was written first is sent first.
         self._sending = threading.Lock()
         self._out = Sending(stream, endpoint.wait, bolt=bolt)

@@ -47,8 +47,8 @@ class Pauses:
     __slots__ = ("_next_at_s", "_own", "_probes", "_row", "_wait_s", "is_free", "is_shut")
 
     def __init__(self) -> None:
-        self.is_free = True
-        self.is_shut = False
+        self.is_free: bool = True
+        self.is_shut: bool = False
         self._own: dict[Hashable, _Wait] = {}
         self._probes: set[Hashable] = set()  # slots whose call began while the bolt was shut
         self._row = 0

@@ -37,7 +37,7 @@ class Turns:
         self.acked = 0
         self.failed = 0
         self.records = 0
-        self.service_s = 0.0
+        self.service_s: float = 0.0
 
     def begin(self, work: Work) -> Turn:
         """``process`` is about to be called with the turn's batch."""
@@ -65,7 +65,7 @@ class Turn:
         self._turns = turns
         self._work = work
         self._began_at_s = time.monotonic()
-        self.batch = batch
+        self.batch: Batch = batch
 
     def returned(self, made: object) -> Outcome:
         """``process`` returned ``made``; return what to report."""

@@ -130,6 +130,7 @@ cli.params += _log_options()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises but for ``SystemExit``."""
+    _open_closed_streams()
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
     except click.ClickException as error:
@@ -150,6 +151,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(printable_traceback(error), err=True)
         return EXIT_FAILED
     return result if isinstance(result, int) else EXIT_FINISHED
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that the caller closed (``>&-``) a place to go.
+
+    Otherwise the next file or socket that is opened gets their number, and whoever writes to
+    "stdout" writes into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)  # as for any standard stream: children have it too
+            opened = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, opened)
 
 
 def explain(error: FlowctlError) -> int:

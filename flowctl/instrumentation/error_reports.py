@@ -35,7 +35,7 @@ class ErrorReporter:
         self._logger = logger or get_logger()
         self._told_at_s: deque[float] = deque(maxlen=_TOLD_MAX)
         self._untold = 0
-        self.count = 0
+        self.count: int = 0
         self.latest: deque[str] = deque(maxlen=_KEPT)
 
     def report(self, kind: str, problem: str) -> None:

@@ -25,7 +25,7 @@ class EvenSampler:
     def __init__(self, one_in: int, *, chance: Chance) -> None:
         if one_in < 0:
             raise ConfigError("one_in", f"{one_in} is below 0.", remedy="0 samples nothing.")
-        self.one_in = one_in
+        self.one_in: int = one_in
         self._chance = chance
         self._call = one_in
         self._at = 0

@@ -43,7 +43,8 @@ def suits_live(stream: TextIO) -> bool:
 
 def _default_stream() -> TextIO:
     # stderr first: stdout may carry a job's own output, as in ``job.py > rows.csv``.
+    # Either is None in a program whose caller closed it.
     for stream in (sys.stderr, sys.stdout):
-        if stream.isatty():
+        if stream is not None and stream.isatty():
             return stream
-    return sys.stderr
+    return sys.stderr or sys.stdout or open(os.devnull, "w", encoding="utf-8")

@@ -37,7 +37,7 @@ class Checkpointer(GuardedThread):
         interval_s: float,
     ) -> None:
         super().__init__("flowctl-checkpointer", on_death=control.fail)
-        self.saves = 0
+        self.saves: int = 0
         self._control = control
         self._store = store
         self._job = job

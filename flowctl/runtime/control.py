@@ -32,17 +32,18 @@ class RunControl:
         """``restored`` is what earlier runs saved."""
         self.core = core
         self.clock = clock
-        self.lock = threading.Lock()
-        self.room = threading.Condition(self.lock)
+        self.lock: threading.Lock = threading.Lock()
+        self.room: threading.Condition = threading.Condition(self.lock)
         self.reader_waits = False
-        self.reader_done = threading.Event()
+        self.reader_done: threading.Event = threading.Event()
         self.has_read_all = False  # the producer said that there is no more
-        self.stopping = threading.Event()  # no more intake, no more emissions
-        self.finished = threading.Event()  # nothing left to do, or no more to be waited for
+        self.stopping: threading.Event = threading.Event()  # no more intake, no more emissions
+        # Nothing is left to do, or nothing more is waited for.
+        self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
         # What the store holds, as far as we know: changed by whoever saves, one at a time.
-        self.saved = Checkpoint()
+        self.saved: Checkpoint = Checkpoint()
         self.saved_cumulative = 0  # records of it that lie below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.

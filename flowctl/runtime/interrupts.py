@@ -22,7 +22,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.is_hurried = False
+        self.is_hurried: bool = False
         self._is_held = False
 
     def hold(self) -> None:

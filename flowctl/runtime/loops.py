@@ -94,8 +94,8 @@ class SpoutLoop:
             Hindrance.NO_INPUT: self._no_input,
         }
         self._waits_for: Hindrance | None = None
-        self.empty_emit_streak = 0
-        self.was_active = False
+        self.empty_emit_streak: int = 0
+        self.was_active: bool = False
 
     @property
     def skipped_backpressure_s(self) -> float:

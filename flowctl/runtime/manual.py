@@ -71,8 +71,8 @@ class ManualSpout:
         self.listener = listener
         check_dead_letter(dead_letter)
         check_listener(listener)
-        self.open_was_called = False
-        self.is_active = False
+        self.open_was_called: bool = False
+        self.is_active: bool = False
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None
         self._epoch = 0

@@ -54,8 +54,10 @@ class Notices:
             self._say(f"{notice.bolt or 'bolts'}: {notice.detail} {notice.remedy}")
         elif notice.kind == "waiting":
             if not self._waiting:
-                self._say(notice.detail)
+                self._say(self._waits(notice))
             self._waiting[notice.bolt] = notice
+        elif notice.kind == "warning":
+            self._say(f"{notice.detail} {notice.remedy}")
         elif notice.kind == "starting":
             self._starting = notice.detail
         elif notice.kind == "restarting":
@@ -64,11 +66,14 @@ class Notices:
     def note(self) -> str:
         """Return what is waited for, "" if all is there."""
         if self._waiting:
-            return next(iter(self._waiting.values())).detail
+            return self._waits(next(iter(self._waiting.values())))
         if not self._control.core.bolts:
             what = f"starting {self._starting}, " if self._starting else ""
             return f"{what}waiting for {self._count} bolts"
         return ""
+
+    def _waits(self, notice: BoltNotice) -> str:
+        return f"{notice.detail}: {len(self._control.core.bolts)} of {self._count} bolts run"
 
     def check(self, absent_s: float, timeout_s: float) -> None:
         """No bolt was heard for ``absent_s``: end the run if none will come, or if that is long."""

@@ -42,8 +42,8 @@ class Redriven:
         restored: Checkpoint,
     ) -> None:
         self.inner = inner
-        self.problem = ""
-        self.left_waiting = 0  # letters of spouts that the topology does not have any more
+        self.problem: str = ""
+        self.left_waiting: int = 0  # letters of spouts that the topology does not have any more
         self._port = port
         self._job = job
         self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
@@ -53,7 +53,7 @@ class Redriven:
             SourceChunk(partition, [Record(n, letter.value) for n, letter in letters.items()])
             for partition, letters in self._letters.items()
         )
-        self.waiting = sum(len(chunk.records) for chunk in self._chunks)
+        self.waiting: int = sum(len(chunk.records) for chunk in self._chunks)
 
     def _by_partition(self, letters: Sequence[Letter]) -> dict[str, dict[int, Letter]]:
         """The letters by the partition and position that they are processed under, in order."""

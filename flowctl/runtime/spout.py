@@ -52,7 +52,7 @@ class FlowControlSpout(RunnableJob):
         check_name(name)
         self.name = name
         self.producer = producer_of(producer)
-        self.bolts = bolts_of(bolts)
+        self.bolts: Bolts = bolts_of(bolts)
         self.checkpoint = store_of(checkpoint)
         self.settings = settings or Settings()
         self.dead_letter = dead_letter

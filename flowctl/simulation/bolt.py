@@ -27,10 +27,10 @@ class SimBolt:
 
     def __init__(self, world: Simulation, index: int, machine: Machine) -> None:
         scenario = world.scenario
-        self.name = f"b{index + 1}"
+        self.name: str = f"b{index + 1}"
         self.index = index
-        self.epoch = 1
-        self.is_dead = False
+        self.epoch: int = 1
+        self.is_dead: bool = False
         self._world = world
         self._loop = world.loop
         self._tally = world.tally

@@ -70,19 +70,29 @@ class Simulation:
     ) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.settings = settings_for(scenario, settings)
-        self.loop = EventLoop()
+        self.settings: Settings = settings_for(scenario, settings)
+        self.loop: EventLoop = EventLoop()
         self.tally = measure.Tally()
         self.log: list[tuple[Any, ...]] | None = [] if keep_log else None
-        self.arrivals = arrivals_s(scenario)
-        self.machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
-        self.sink = SharedSink(self.loop, scenario.sink) if scenario.sink else None
-        self.bolts = [SimBolt(self, i, machine) for i, machine in enumerate(self.machines)]
-        self.workloads = [Workload(scenario, seed, i) for i in range(len(scenario.joins_s))]
-        self.spouts = [SimSpout(self, i, workload) for i, workload in enumerate(self.workloads)]
-        self.no_load_net_s = scenario.no_load_net_s
+        self.arrivals: list[float] | None = arrivals_s(scenario)
+        self.machines: list[Machine] = [
+            Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)
+        ]
+        self.sink: SharedSink | None = (
+            SharedSink(self.loop, scenario.sink) if scenario.sink else None
+        )
+        self.bolts: list[SimBolt] = [
+            SimBolt(self, i, machine) for i, machine in enumerate(self.machines)
+        ]
+        self.workloads: list[Workload] = [
+            Workload(scenario, seed, i) for i in range(len(scenario.joins_s))
+        ]
+        self.spouts: list[SimSpout] = [
+            SimSpout(self, i, workload) for i, workload in enumerate(self.workloads)
+        ]
+        self.no_load_net_s: float = scenario.no_load_net_s
         round_trip_s = self.no_load_net_s + scenario.tuple_mean_s
-        self.idle_after_s = _IDLE_AFTER_RTTS * round_trip_s
+        self.idle_after_s: float = _IDLE_AFTER_RTTS * round_trip_s
         self.curve: list[tuple[float, tuple[float, ...]]] = []
         self.acked: list[tuple[int, ...]] = []
         self._acked_before: list[int] | None = None

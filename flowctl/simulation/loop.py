@@ -20,9 +20,9 @@ class EventLoop:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Handler, Any, Any]] = []
         self._order = 0
-        self.now_s = 0.0
-        self.steps = 0
-        self.is_stopped = False
+        self.now_s: float = 0.0
+        self.steps: int = 0
+        self.is_stopped: bool = False
 
     def at(self, at_s: float, handler: Handler, first: Any = None, second: Any = None) -> None:
         """Call ``handler(at_s, first, second)`` then, which is not in the past."""

@@ -15,10 +15,12 @@ class Machine:
     """One bolt's fate, drawn before the run begins; the same for every policy."""
 
     def __init__(self, scenario: Scenario, seed: int, bolt: int) -> None:
-        self.frozen = Spells(_frozen(scenario, seed, bolt))
+        self.frozen: Spells = Spells(_frozen(scenario, seed, bolt))
         self.deaths: list[Death] = [d for d in scenario.deaths if d.bolt == bolt]
-        self.loss = scenario.loss.share if scenario.loss and bolt in scenario.loss.bolts else 0.0
-        self.profile = self._profile(scenario, bolt)
+        self.loss: float = (
+            scenario.loss.share if scenario.loss and bolt in scenario.loss.bolts else 0.0
+        )
+        self.profile: Profile = self._profile(scenario, bolt)
 
     def _profile(self, scenario: Scenario, bolt: int) -> Profile:
         dead = [(d.at_s, INFINITE_S if d.back_at_s is None else d.back_at_s) for d in self.deaths]

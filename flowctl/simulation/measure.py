@@ -18,9 +18,9 @@ class Tally:
     """Counts over all bolts."""
 
     def __init__(self) -> None:
-        self.waited_s = 0.0  # in queues, all tuples together
-        self.first = 0  # tuples processed at least once
-        self.repeated = 0  # processings beyond that
+        self.waited_s: float = 0.0  # in queues, all tuples together
+        self.first: int = 0  # tuples processed at least once
+        self.repeated: int = 0  # processings beyond that
         self.records: dict[int, int] = {}  # spout → records processed at least once
         self.work: list[Stretch] = []  # all, also what was for nothing:
         self.wasted: list[Stretch] = []

@@ -35,19 +35,19 @@ class Sending:
         return self.ended_at_s - self.began_at_s
 
     def __init__(self, spout: int, tuple_id: int, attempt: int, first: int, count: int) -> None:
-        self.spout = spout
-        self.tuple_id = tuple_id
-        self.attempt = attempt
-        self.first = first  # its first record
-        self.count = count
-        self.epoch = 0  # of the connection that it was sent on
-        self.sent_at_s = 0.0
-        self.received_at_s = 0.0
-        self.began_at_s = 0.0
-        self.idle_total_s = 0.0
-        self.ended_at_s = 0.0
-        self.entered_sink_at_s = 0.0
-        self.sink_s = 0.0  # what the sink takes when nobody else is inside
+        self.spout: int = spout
+        self.tuple_id: int = tuple_id
+        self.attempt: int = attempt
+        self.first: int = first  # its first record
+        self.count: int = count
+        self.epoch: int = 0  # of the connection that it was sent on
+        self.sent_at_s: float = 0.0
+        self.received_at_s: float = 0.0
+        self.began_at_s: float = 0.0
+        self.idle_total_s: float = 0.0
+        self.ended_at_s: float = 0.0
+        self.entered_sink_at_s: float = 0.0
+        self.sink_s: float = 0.0  # what the sink takes when nobody else is inside
 
 
 class Channel:

@@ -44,9 +44,9 @@ class Oracle:
         workloads: Sequence[Workload],
     ) -> None:
         del seed  # all that is drawn from it is in machines and workloads
-        self.records = sum(workload.records or 0 for workload in workloads)
+        self.records: int = sum(workload.records or 0 for workload in workloads)
         if scenario.until_s is not None:
-            self.bound_s = scenario.until_s
+            self.bound_s: float = scenario.until_s
         elif scenario.free_size:
             self.bound_s = _best_size_s(scenario, workloads[0])
         elif scenario.sink is not None and scenario.sink.knee is not None:

@@ -30,10 +30,10 @@ class SimSpout:
 
     def __init__(self, world: Simulation, index: int, workload: Workload) -> None:
         self.index = index
-        self.core = SpoutCore(world.settings)
+        self.core: SpoutCore = SpoutCore(world.settings)
         self.workload = workload
-        self.is_done = False
-        self.joined_at_s = world.scenario.joins_s[index]
+        self.is_done: bool = False
+        self.joined_at_s: float = world.scenario.joins_s[index]
         self._world = world
         self._loop = world.loop
         self._out: dict[str, tuple[SimBolt, Channel]] = {}
@@ -42,10 +42,10 @@ class SimSpout:
         self._arrivals = iter(world.arrivals) if world.arrivals else None
         self._input_ended = False
         self._wakes_at_s = _NEVER_S
-        self.had_backlog_at_s = 0.0
-        self.acked_high = 0  # the end of the highest record that was acked
-        self.lag_max = 0
-        self.growth_idle = 0  # tuples by which windows grew that nobody used
+        self.had_backlog_at_s: float = 0.0
+        self.acked_high: int = 0  # the end of the highest record that was acked
+        self.lag_max: int = 0
+        self.growth_idle: int = 0  # tuples by which windows grew that nobody used
         self.ratios: list[float] = []  # RTT over the same tuple's without load
         # Bound once, see SimBolt.
         self.on_ack: Handler = self._take_ack

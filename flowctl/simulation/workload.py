@@ -56,7 +56,7 @@ class Workload:
             self._factor_sums = [0.0, *accumulate(self._factors)]
         self.blocks = blocks
         # None: the input never ends.
-        self.records = (
+        self.records: int | None = (
             None if not blocks else self._even * blocks if self._even else self._starts[-1]
         )
         self._next = 0

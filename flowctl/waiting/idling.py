@@ -27,7 +27,7 @@ class Idling:
         self._strategy = strategy
         self._clock = clock
         self._counter = 0
-        self.stretch = stretch
+        self.stretch: Stretch = stretch
 
     def wait(self) -> float:
         """Wait once; return how long it took [s].  Raises ``WaitInterrupted``."""

@@ -57,7 +57,7 @@ class Stretch:
         self._since_s: float | None = None
         self._is_told = False
         self._waits = 0
-        self.skipped_s = 0.0
+        self.skipped_s: float = 0.0
 
     @property
     def is_under_way(self) -> bool:
@@ -106,7 +106,7 @@ class SlowCalls:
         self._limit_s = limit_s
         self._logger = logger or light_logger()
         self._is_slow = False
-        self.count = 0
+        self.count: int = 0
 
     def took(self, call: str, time_s: float) -> None:
         """``call`` took ``time_s``."""

@@ -231,7 +231,7 @@ def test_an_executor_killed(tmp_path: Path) -> None:
 def test_more_bolts_than_slots(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 10_000, TUPLE_S=0.2, COUNT=BOLTS)
     driver = job.start("--master", "local[4,8]", "--plain", "--set", "tuple.records_max=10")
-    driver.until_said("no free Spark slot: 4 of 12 bolts run on local[4,8]")
+    driver.until_said("no free Spark slot on local[4,8]: 4 of 12 bolts run")
     job.until_rows(100, driver)
     (tmp_path / "hurry").touch()
     driver.wait()

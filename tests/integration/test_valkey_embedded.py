@@ -20,7 +20,7 @@ import pytest
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
-from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start
+from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start, orphans
 from flowctl_redis import server as server_module
 
 # A driver: starts or finds the server, says its pid, and leaves when told to.
@@ -119,6 +119,31 @@ def test_an_orphan_is_used_by_the_next_and_stopped_by_it(tmp_path: Path) -> None
         assert psutil.pid_exists(pid)
         server = EmbeddedServer(tmp_path)
         server.start()
+        assert server.pid == pid
+        server.stop()
+        _assert_gone(pid)
+
+
+def test_an_orphan_that_nobody_comes_for_is_stopped(tmp_path: Path) -> None:
+    driver = _Driver(tmp_path)
+    pid = driver.server_pid()
+    driver.kill()
+    _assert_gone(pid)
+    watchers = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
+    for watcher in watchers:
+        _assert_gone(watcher.pid)
+    store = RedisCheckpointStore(data_dir=tmp_path)
+    assert store.inspect("job").epoch > 0, "what was saved is there"
+    store.close()
+
+
+def test_a_server_that_is_used_stays_also_without_the_one_that_started_it(tmp_path: Path) -> None:
+    with _drivers(tmp_path, 1) as [first]:
+        pid = first.server_pid()
+        server = EmbeddedServer(tmp_path)
+        server.start()
+        first.kill()
+        time.sleep(orphans.GRACE_S + 2)  # the watcher has looked often enough by then
         assert server.pid == pid
         server.stop()
         _assert_gone(pid)

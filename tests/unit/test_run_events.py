@@ -88,8 +88,8 @@ def test_the_report_in_a_file_says_when_with_what_and_how_fast(tmp_path: Path) -
     spout.run(view="off", report_path=tmp_path / "report.json")
     told = json.loads((tmp_path / "report.json").read_text())
     began, ended = (datetime.fromisoformat(told[key]) for key in ("started_at", "ended_at"))
-    assert abs((ended - began).total_seconds() - told["elapsed_s"]) < 5
-    assert told["records_per_s"] == pytest.approx(3 / told["elapsed_s"], rel=0.5)
+    assert began <= ended
+    assert told["records_per_s"] == pytest.approx(3 / told["elapsed_s"])
     assert told["versions"].keys() >= {"flowctl", "python"}
     assert told["settings"] == {"tuple.records_max": 1}
     lost = ("records_rejected", "records_dead_lettered", "records_left_out")

@@ -76,11 +76,11 @@ class Places:
     def __init__(self, directory: Path, *, keep: bool = False) -> None:
         self.keep = keep
         self.root = directory
-        self.logs = directory / "logs"
-        self.journal = directory / "journal"
-        self.redis = directory / "redis"
-        self.database = directory / "access.db"
-        self.outcome = directory / "outcome.json"
+        self.logs: Path = directory / "logs"
+        self.journal: Path = directory / "journal"
+        self.redis: Path = directory / "redis"
+        self.database: Path = directory / "access.db"
+        self.outcome: Path = directory / "outcome.json"
 
     def make(self) -> None:
         """Create the directories."""

@@ -1,0 +1,78 @@
+"""Stops a server of our own when nobody has used it for some seconds.
+
+    python -I orphans.py SOCKET USERS_LOCK
+
+Users stop the server when they leave.  One that is killed can't, and there may be no next one; so
+whoever starts a server starts this beside it, in a session of its own.  It loads nothing but the
+standard library, as it stays for as long as the server does.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import sys
+
+NAME = "flowctl-orphans"  # of its connection, which is no user's
+# Long enough for a killed driver to be started again without a new server.
+GRACE_S = 5
+_LOOK_EVERY_S = 1.0
+_ANSWER_WITHIN_S = 30.0  # a server that syncs to a slow disk answers late
+
+
+def main(path: str, users_lock: str) -> None:
+    """Watch the server at ``path`` until it ends."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(_ANSWER_WITHIN_S)
+        server.connect(path)
+        _ask(server, "CLIENT", "SETNAME", NAME)
+        looks = 0
+        while looks < GRACE_S or not _stop(server, users_lock):
+            if select.select([server], [], [], _LOOK_EVERY_S)[0]:
+                return  # it never speaks unasked: it has closed the connection
+            looks = 0 if _is_used(server) else looks + 1
+
+
+def _is_used(server: socket.socket) -> bool:
+    listed = _ask(server, "CLIENT", "LIST").splitlines()
+    return any(" name=" in line and f" name={NAME} " not in line for line in listed)
+
+
+def _stop(server: socket.socket, users_lock: str) -> bool:
+    """Stop it unless somebody is about to use it; return whether it was told."""
+    lock = os.open(users_lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_used(server):
+            return False
+        _ask(server, "SHUTDOWN", "NOSAVE")  # NOSAVE is about snapshots; all that was saved is kept
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _ask(server: socket.socket, *words: str) -> str:
+    """Return the answer's text; "" for one that has none, as when the server ends."""
+    parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
+    server.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+    answer = b""
+    while b"\r\n" not in answer:
+        if not (more := server.recv(65536)):
+            return ""
+        answer += more
+    head, _, rest = answer.partition(b"\r\n")
+    if not head.startswith(b"$"):
+        return head.decode("utf-8", "replace")
+    while len(rest) < int(head[1:]) + 2:
+        if not (more := server.recv(65536)):
+            return ""
+        rest += more
+    return rest.decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # the server is gone
+        main(*sys.argv[1:])
