@@ -21,7 +21,7 @@ _LIBRARIES = re.compile(r"Depends: (lib(?:aio|uring|numa|pcre2-8|fmt|snappy)\S*)
 def main() -> int:
     if shutil.which("mariadbd", path="/usr/sbin:/usr/bin") or not shutil.which("apt-get"):
         return 0
-    target = Path(sys.argv[1])
+    target = Path(sys.argv[1]).resolve()  # dpkg runs elsewhere
     if (target / "usr/sbin/mariadbd").exists():
         return 0
     with tempfile.TemporaryDirectory() as place:
