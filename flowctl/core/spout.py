@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from flowctl.core.aside import Aside
 from flowctl.core.book import Book
 from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -53,6 +54,7 @@ class SpoutCore:
         self._ending = Ending(book)
         self._guard = SinkGuard(book.events) if self.settings.dispatch.sink_guard else None
         self.handover = Handover(book, self.intake, self._failures)
+        self._aside = Aside(book, self.intake, self._failures)
         self._emitter = Emitter(
             book,
             self.intake,
@@ -103,6 +105,10 @@ class SpoutCore:
         Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
         """
         return self.intake.offer(partition, records, now_s, sizes)
+
+    def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
+        """The next ``record`` can't be sent: it waits for the dead letter.  False: no room."""
+        return self._aside.take(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
         """The source is read to its end: drain what is left.
