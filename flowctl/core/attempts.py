@@ -103,7 +103,7 @@ class Attempts(Generic[T]):
         if not self._sends_again:
             return Fate.DROPPED
         if item.faults >= self.settings.attempts_max:
-            self._give_up(GivenUp(item, reason, now_s))
+            self.give_up(item, reason, now_s)
             return Fate.GAVE_UP
         wait_s = backoff_s(item.faults, self.settings, self.chance)
         return self.again(item, now_s + wait_s, now_s)
@@ -120,7 +120,9 @@ class Attempts(Generic[T]):
             self._make_ready(item, not_before_s)
         return Fate.AGAIN
 
-    def _give_up(self, given_up: GivenUp[T]) -> None:
+    def give_up(self, item: T, reason: str, now_s: float) -> None:
+        """``item`` does not go again, however often it has failed."""
+        given_up = GivenUp(item, reason, now_s)
         if self._has_dead_letter:
             self._dying.append(given_up)
         elif self.gave_up is None:

@@ -124,6 +124,14 @@ class SendBuffer:
         self.records -= dropped
         return dropped
 
+    def take_last(self) -> Cut:
+        """Take back the run that was put last, whole; nothing of it was cut yet."""
+        run = self._runs.pop()
+        size_bytes = sum(run.sizes)
+        self.records -= len(run.records)
+        self.size_bytes -= size_bytes
+        return Cut(run.partition, run.seq, run.records, size_bytes)
+
     def cut(self, records_max: int, bytes_max: int) -> Cut:
         """Take up to ``records_max`` records and ``bytes_max`` bytes, at least one record.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from flowctl.core.aside import Aside
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple, Keeper
 from flowctl.core.handover import Handover, TuplesUnderWay
@@ -37,6 +38,7 @@ class SpoutCore(TupleCore):
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
         under_way = TuplesUnderWay(self.book, self._failures)
         self.handover = Handover(self.intake, under_way, events)
+        self._aside = Aside(self.book, self.intake, self._failures)
 
     # -- records come in -----------------------------------------------------------------
 
@@ -54,6 +56,10 @@ class SpoutCore(TupleCore):
         Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
         """
         return self.intake.offer(partition, records, now_s, sizes)
+
+    def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
+        """The next ``record`` can't be sent: it waits for the dead letter.  False: no room."""
+        return self._aside.take(partition, record, reason, now_s)
 
     def on_committed(self) -> None:
         """What was offered is saved: where that has to come first, it may be sent now (S88)."""

@@ -62,7 +62,10 @@ def unsendable_error(partition: str, records: Sequence[Record], why: object) -> 
 def refused_error(partition: str, record: Record, why: NotCarriedError) -> SourceError:
     """Return the error that names a record whose value can't arrive as it is, and the part."""
     return SourceError(
-        f"{partition}, record {show(record.position)}: {why.problem}", remedy=why.remedy
+        f"{partition}, record {show(record.position)}: {why.problem}",
+        remedy=why.remedy
+        or "Mend the source and run again: all before this record is done. To go on without such"
+        " records: flowctl run --dead-letters .flowctl/dead-letters.",
     )
 
 

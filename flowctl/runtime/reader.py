@@ -22,6 +22,9 @@ _Result = TypeVar("_Result")
 POLL_RECORDS_MAX = 5_000
 # A source that has nothing right now is asked again after this; below what a person notices.
 _EMPTY_WAIT_S = 0.05
+# Records that are looked at together after one that can't be sent; else a chunk full of them would
+# be looked through once for each.
+_AHEAD_OF_BAD = 64
 # The sender tells when there is room; this only bounds how late a stop is seen.
 _ROOM_WAIT_S = 0.2
 
@@ -40,13 +43,18 @@ class Reader(GuardedThread):
         *,
         unsaved_max: int,
         save_first: Callable[[], bool] = lambda: True,
+        has_dead_letter: bool = False,
     ) -> None:
         """``save_first`` saves the checkpoint where that comes before any emit.
 
-        False: it could not, and the run stops.
+        False: it could not, and the run stops.  ``has_dead_letter``: a record that can't be sent is
+        kept there, and the job goes on.
         """
         super().__init__("flowctl-reader", on_death=control.fail)
         self._save_first = save_first
+        # Where what is read is saved first, nothing is kept elsewhere: it is sent once or dropped.
+        sends_again = control.core.guarantee.sends_again
+        self._keeps_refused = has_dead_letter and sends_again
         self._sharing = producer if isinstance(producer, SharingProducer) else None
         self._commits_first = control.core.guarantee.commits_before_emit
         self._control = control
@@ -107,21 +115,52 @@ class Reader(GuardedThread):
             ) from error
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
-        """Offer until all is taken; of records with one that can't be sent, what is before it."""
-        given = records
-        records, sizes, refused = carry_records(records)
-        error: SourceError | None = None
-        if refused is not None:
-            error = refused_error(partition, given[len(records)], refused)
+        """Offer all of them; one that can't be sent goes to the dead letter, if there is one."""
+        ahead = len(records)
+        while records:
+            given = records[:ahead]
+            ready, sizes, refused = carry_records(given)
+            if not self._offer_ready(partition, ready, sizes):
+                return
+            if refused is None:
+                records = records[len(given) :]
+                continue
+            bad = given[len(ready)]
+            if not self._keeps_refused:
+                raise refused_error(partition, bad, refused)
+            self._set_aside(partition, bad, refused.problem)
+            records = records[len(ready) + 1 :]
+            ahead = _AHEAD_OF_BAD  # where one is bad others are: don't look through all each time
+
+    def _set_aside(self, partition: str, record: Record, reason: str) -> None:
+        """Give it to the core, which has it kept; waits for room."""
+        control = self._control
+        while not control.stopping.is_set():
+            with control.lock:
+                now_s = control.clock()
+                if control.core.set_aside(partition, record, reason=reason, now_s=now_s):
+                    break
+                self._await_room()
+            if self._sharing is not None and not self._asked(self._sharing.keep):
+                return  # another driver reads it now
+        control.wake()
+
+    def _await_room(self) -> None:
+        """Wait until the sender says that there is room, or for a moment.  Holding the lock."""
+        self._control.reader_waits = True
+        self._control.room.wait(_ROOM_WAIT_S)
+        self._control.reader_waits = False
+
+    def _offer_ready(self, partition: str, records: Sequence[Record], sizes: Sequence[int]) -> bool:
+        """Offer until all is taken; False: the rest is not to be offered, but is no error."""
         while records and not self._control.stopping.is_set():
             taken = self._offer_once(partition, records, sizes)
             records, sizes = records[taken:], sizes[taken:]
             if taken and self._commits_first:
                 self._commit()
             if not taken and self._sharing is not None and not self._asked(self._sharing.keep):
-                return  # another driver reads them now
-        if error is not None:
-            raise error
+                return False  # another driver reads them now
+        return not self._control.stopping.is_set()
 
     def _offer_once(self, partition: str, records: Sequence[Record], sizes: Sequence[int]) -> int:
         """Return how many were taken; waits for room after a refusal."""
@@ -133,9 +172,7 @@ class Reader(GuardedThread):
                 now_s = control.clock()
                 taken = control.core.offer(partition, records, now_s=now_s, sizes=sizes)
             if taken < len(records):
-                control.reader_waits = True
-                control.room.wait(_ROOM_WAIT_S)
-                control.reader_waits = False
+                self._await_room()
         if taken and was_empty:
             control.wake()
         return taken
@@ -152,9 +189,7 @@ class Reader(GuardedThread):
         control = self._control
         with control.lock:
             while not control.core.intake.has_room and not control.stopping.is_set():
-                control.reader_waits = True
-                control.room.wait(_ROOM_WAIT_S)
-                control.reader_waits = False
+                self._await_room()
 
     def _commit(self) -> None:
         """Save what was offered, and only then let it be sent (S88)."""

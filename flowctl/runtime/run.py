@@ -95,6 +95,7 @@ class Run:
             self._letters_first,
             unsaved_max=self._settings.buffer.uncommitted_max,
             save_first=self.checkpointer.save_first,
+            has_dead_letter=dead_letter is not None,
         )
 
     def conduct(self) -> Ending:

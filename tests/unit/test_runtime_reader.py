@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.records import Record
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import SourceError
 from flowctl.ports import SourceChunk
@@ -20,7 +20,7 @@ class Control(RunControl):
     """With a wait for room that does not wait but makes some, or stops."""
 
     def __init__(self, **settings: object) -> None:
-        super().__init__(SpoutCore(Settings().with_overrides(settings)))
+        super().__init__(SpoutCore(Settings().with_overrides(settings), has_dead_letter=True))
         self.waits = 0
         self.taken: list[int] = []
         self.wakes = 0
@@ -200,3 +200,63 @@ def test_a_run_that_stops_has_read_to_no_end():
     producer.poll = stop  # type: ignore[method-assign]
     read(control, producer)
     assert control.core.checkpoint().partitions == {}
+
+
+class SomeBad(ListProducer):
+    """Every third record holds what can't be sent."""
+
+    def value(self, position: int) -> object:
+        return {"n": 1j} if position % 3 == 0 else position
+
+
+def dead_of(control: Control) -> list[tuple[int, str]]:
+    found = []
+    while (dead := control.core.poll_dead()) is not None:
+        found.append((dead.records[0].position, dead.gave_up.reason))
+        control.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=0.0)
+    return found
+
+
+def test_a_record_that_cannot_be_sent_goes_to_the_dead_letter_and_the_rest_is_read():
+    control = Control(**{"buffer.records_max": 40})
+    producer = SomeBad(300, poll_max=120)
+    producer.open(control.core.checkpoint())
+    reader = Reader(control, producer, unsaved_max=1 << 30, has_dead_letter=True)
+    reader.run()
+    control.drain()
+    assert reader.source_error is None and control.error is None
+    assert control.taken == [n for n in range(1, 301) if n % 3]
+    dead = dead_of(control)
+    assert [position for position, _ in dead] == list(range(3, 301, 3))
+    assert dead[0][1].startswith("rejected: value['n'] is a complex, which would not arrive")
+    assert control.core.counters.records_rejected == control.core.counters.records_acked == 100
+
+
+def test_what_an_earlier_run_set_aside_is_not_set_aside_again():
+    control = Control()
+    state = PartitionCheckpoint(2, 2, (AckedRange(3, 3, 1),))
+    control.core = SpoutCore(Settings(), checkpoint=Checkpoint({"p": state}), has_dead_letter=True)
+    producer = SomeBad(4)
+    producer.open(control.core.checkpoint())
+    Reader(control, producer, unsaved_max=1 << 30, has_dead_letter=True).run()
+    control.drain()
+    assert control.taken == [4] and dead_of(control) == []
+
+
+def test_without_a_dead_letter_it_ends_the_run_with_what_to_do():
+    control = Control()
+    reader = read(control, SomeBad(5))
+    assert control.taken == [1, 2]
+    assert isinstance(reader.source_error, SourceError)
+    assert "p, record 3: value['n'] is a complex" in reader.source_error.problem
+    assert "--dead-letters" in reader.source_error.remedy
+
+
+def test_where_nothing_is_sent_again_it_ends_the_run_too():
+    control = Control(**{"guarantee.mode": "at_most_once"})
+    control.room.wait = lambda timeout=None: control.drain()
+    producer = SomeBad(5)
+    producer.open(control.core.checkpoint())
+    reader = Reader(control, producer, unsaved_max=1 << 30, has_dead_letter=True)
+    reader.run()
+    assert isinstance(reader.source_error, SourceError)

@@ -127,8 +127,7 @@ class TopologyCore:
         self._told.collect(stage, core, now_s)
 
     def _place(self, bolt: str) -> tuple[Stage, TupleCore]:
-        stage = self._stages.get(bolt.rpartition(".")[0])
-        if stage is None:
+        if (stage := self._stages.get(bolt.rpartition(".")[0])) is None:
             raise InternalError(f"bolt {bolt!r} belongs to no stage.")
         return stage, stage.cores[stage.core_of(bolt)]
 
@@ -149,6 +148,10 @@ class TopologyCore:
     ) -> int:
         """As in ``SpoutCore``."""
         return self._roots.intake.offer(partition, records, now_s, sizes)
+
+    def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
+        """As in ``SpoutCore``."""
+        return self._roots.set_aside(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
         """As in ``SpoutCore``; each stage hears of it when nothing is left before it."""

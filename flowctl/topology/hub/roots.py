@@ -11,7 +11,8 @@ from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.intake import Intake
-from flowctl.core.records import Checkpoint
+from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.core.records import Checkpoint, Record
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
 from flowctl.core.trees.anchors import NextId
@@ -222,6 +223,23 @@ class Roots:
         else:
             self._drop(root, reason, now_s)
         self._tell(root, reason, age_s)
+
+    def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
+        """``record`` can't be sent: it waits for the dead letter.  False: there is no room now."""
+        buffer = self.intake.buffer
+        before = buffer.records
+        if not self.intake.offer(partition, [record], now_s, [0]):
+            return False
+        if buffer.records > before:  # else an earlier run was done with it
+            cut = buffer.take_last()
+            root = Root(self._parts.get(partition) or self._open(partition), cut.seq, record)
+            root.part.pending += 1
+            self.pending += 1
+            self.failed += 1
+            self._number(root)
+            self._attempts.give_up(root, f"{REJECTED_PREFIX}{reason}", now_s)
+            self._tell(root, reason, None)
+        return True
 
     def _number(self, root: Root) -> None:
         """Number it, as it is about to be told of for the first time."""
