@@ -271,7 +271,7 @@ class AdaptiveFlowConsumer:
         self.armed_at_s = now_s
         if self.strays:
             self.strays.forget_before(flow_tuple.sent_at_s)
-        limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
+        limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
         signal = self.policy.on_ack(
             AckSample(
                 now_s,

@@ -48,7 +48,7 @@ class TopologyCore:
     ``next_id`` gives random 64-bit ids, ``chance`` numbers from 0 to 1 for the jitter of back-offs
     (None: none).  ``max_pending`` bounds the roots that were planted and are not done, also those
     that wait for their back-off (None: only the stages' windows do); it holds back none that goes
-    again.  Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead`` is asked.
+    again.  Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead_letter`` is asked.
     """
 
     def __init__(
@@ -184,9 +184,9 @@ class TopologyCore:
         """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
         self._roots.intake.is_held = False
 
-    def poll_dead(self) -> DeadTuple | None:
+    def poll_dead_letter(self) -> DeadTuple | None:
         """As in ``SpoutCore``, of roots."""
-        return self._roots.poll_dead()
+        return self._roots.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
         """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""

@@ -12,7 +12,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.events import FlowEvent, SinkCapChanged
 from flowctl.core.records import Record, Span
-from flowctl.core.sink_guard.epoch import Epoch, Least
+from flowctl.core.sink_guard.epoch import Epoch, WindowedMinimum
 from flowctl.core.sink_guard.guard import SinkGuard
 from tests.core_driver import Driver
 
@@ -171,7 +171,7 @@ def test_a_sink_that_is_slow_by_itself_is_not_blamed_for_long() -> None:
 
 
 def test_the_least_sink_time_is_of_groups_and_is_forgotten() -> None:
-    least = Least()
+    least = WindowedMinimum()
     assert least.value == inf
     for sink_s in (0.0, 4.0, 4.0, 4.0):  # one call found nothing to write
         least.add(0.0, sink_s, 1)

@@ -11,7 +11,7 @@ from flowctl.core.failures import Failures
 from flowctl.core.settings import CoreSettings
 
 
-class Roster:
+class BoltRegistry:
     """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
 
     Part of ``TupleCore``; not thread-safe.
