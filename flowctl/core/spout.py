@@ -73,6 +73,11 @@ class SpoutCore(TupleCore):
         """The first tuple whose attempts ran out, if there is one: the run has to fail."""
         return self._failures.gave_up
 
+    @property
+    def has_dead_letter(self) -> bool:
+        """Whether what is given up waits for :meth:`poll_dead_letter`."""
+        return self._failures.has_dead_letter
+
     def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
 

@@ -210,7 +210,7 @@ def test_a_batch_measures_only_with_a_clock() -> None:
 def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
     driver = Driver("a", "b", window_initial=1)
     driver.offer(100)
-    guard = driver.core._guard
+    guard = driver.core.guard
     assert guard is not None
     guard.in_use, guard.cap = True, 0  # at the very start nobody knows what the limit is
     assert driver.emit() == []
@@ -230,4 +230,4 @@ def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
 
 
 def test_the_setting_turns_it_off() -> None:
-    assert Driver("a", dispatch_sink_guard=False).core._guard is None
+    assert Driver("a", dispatch_sink_guard=False).core.guard is None

@@ -5,7 +5,7 @@ One face for the other modules of this package: shares, stealing and hedging.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -88,6 +88,11 @@ class EndOfInput:
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:
         """``consumer`` gave back what it could."""
         self._stealing.on_answer(consumer, given=given)
+
+    @property
+    def idle_bolts(self) -> Sequence[str]:
+        """Bolts that have nothing to do, the longest idle first."""
+        return tuple(self._stealing.idle)
 
     def forget(self, bolt: str) -> None:
         """``bolt`` went."""
