@@ -48,7 +48,8 @@ class Attempts(Generic[T]):
     """What goes again and when, and what does not.  Pure and not thread-safe.
 
     ``sends_again`` False: what fails is dropped (S88).  ``has_dead_letter``: what is given up waits
-    for :meth:`poll_dead`; else the first of it is kept as :attr:`gave_up`, and the run has to fail.
+    for :meth:`poll_dead_letter`; else the first of it is kept as :attr:`gave_up`, and the run has
+    to fail.
     ``chance`` gives numbers from 0 to 1 for the jitter of back-offs; None: no jitter.  What is
     ready goes out by ``rank``, the lowest first, and else in the order in which it became ready.
 
@@ -128,7 +129,7 @@ class Attempts(Generic[T]):
         elif self.gave_up is None:
             self.gave_up = given_up
 
-    def poll_dead(self) -> GivenUp[T] | None:
+    def poll_dead_letter(self) -> GivenUp[T] | None:
         """Return the next one that was given up, to be kept elsewhere, or None."""
         return self._dying.popleft() if self._dying else None
 

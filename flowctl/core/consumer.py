@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.records import Ack
@@ -36,6 +36,16 @@ _REST_S = 0.5
 _DOUBLINGS = 2
 
 
+class Joined(NamedTuple):
+    """A bolt that came at ``now_s``; ``in_order`` as in ``TupleCore.add_bolt``."""
+
+    bolt: str
+    slots: int
+    epoch: int
+    now_s: float
+    in_order: bool = False
+
+
 class AdaptiveFlowConsumer:
     """What the spout knows of one bolt.  Not thread-safe; owned by ``TupleCore``.
 
@@ -50,56 +60,24 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_by_signs",
-        "_full_at_s",
-        "_is_full",
-        "_settings",
-        "_teller",
-        "_window_max",
-        "acked",
-        "alarm_s",
-        "armed_at_s",
-        "bolt",
-        "completion_s",
-        "epoch",
-        "flight",
-        "has_room",
-        "heard_at_s",
-        "idle_said_at_s",
-        "is_fifo",
-        "last_rtts_s",
-        "last_services_s",
-        "liveness",
-        "moved_away",
-        "place",
-        "policy",
-        "queued_s",
-        "records_acked",
-        "records_held",
-        "refused_in_a_row",
-        "rests_until_s",
-        "rtt",
-        "sends_heartbeats",
-        "sent",
-        "service",
-        "slots",
-        "strays",
-        "suspect_since_s",
-    )
+        "_by_signs", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max", "acked",
+        "alarm_s", "armed_at_s", "bolt", "completion_s", "epoch", "flight", "has_room",
+        "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s", "last_services_s", "liveness",
+        "moved_away", "place", "policy", "queued_s", "records_acked", "records_held",
+        "refused_in_a_row", "rests_until_s", "rtt", "sends_heartbeats", "sent", "service",
+        "slots", "strays", "suspect_since_s",
+    )  # fmt: skip
 
     def __init__(
         self,
-        bolt: str,
-        *,
-        slots: int,
-        epoch: int,
-        now_s: float,
+        joined: Joined,
         settings: CoreSettings,
         events: deque[FlowEvent],
+        *,
         pool: ServicePool | None = None,
         learned: float | None = None,
-        in_order: bool = False,
     ) -> None:
+        bolt, slots, epoch, now_s, in_order = joined
         self.bolt = bolt
         self.slots = slots
         self.epoch = epoch
@@ -271,7 +249,7 @@ class AdaptiveFlowConsumer:
         self.armed_at_s = now_s
         if self.strays:
             self.strays.forget_before(flow_tuple.sent_at_s)
-        limited = flow_tuple.is_limited and self._full_at_s >= flow_tuple.sent_at_s
+        limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
         signal = self.policy.on_ack(
             AckSample(
                 now_s,

@@ -16,10 +16,10 @@ less than in an earlier call.  What is due by it happens in ``on_deadline`` only
 - *Things that happened*: ``add_bolt``, ``remove_bolt``, ``offer``, ``end_of_input``, ``on_ack``,
   ``on_fail``, ``on_refused``, ``on_revoked``, ``on_heartbeat``, ``drop_peer``.  In any order, as
   they happen; what comes from a bolt names its epoch, and is ignored once that is over.
-- *Polls*: ``poll_emit``, ``poll_order``, ``poll_event``, ``poll_dead``.  Each gives one value, or
-  None when there is no more for now.  What was polled counts as done: an emission as sent.  After
-  something happened, or at ``next_deadline_s``, call ``on_deadline`` and then poll until None, in
-  the order in which they are named here: that is :func:`pump`.
+- *Polls*: ``poll_emit``, ``poll_order``, ``poll_event``, ``poll_dead_letter``.  Each gives one
+  value, or None when there is no more for now.  What was polled counts as done: an emission as
+  sent.  After something happened, or at ``next_deadline_s``, call ``on_deadline`` and then poll
+  until None, in the order in which they are named here: that is :func:`pump`.
 - *Getters*: everything else.  They change nothing and are as of the last call.
 
 **What has to follow what.**
@@ -29,8 +29,8 @@ less than in an earlier call.  What is due by it happens in ``on_deadline`` only
 - A checkpoint: read ``checkpoint()`` under the lock, save it without.  Where positions must be
   saved before anything is sent (at most once), ``offer`` sets ``intake.is_held`` and nothing is
   emitted until the driver has saved and called ``on_committed``.
-- A tuple that was given up: ``poll_dead``, keep it elsewhere, then ``on_dead_lettered``.  Only then
-  does it count as acked; after a crash in between it is given up again.
+- A tuple that was given up: ``poll_dead_letter``, keep it elsewhere, then ``on_dead_lettered``.
+  Only then does it count as acked; after a crash in between it is given up again.
 - A partition that goes: ``handover.hold_back`` until it returns 0 or the driver waits no longer,
   save, ``handover.take_away``.  Only then may another driver begin.  One that comes:
   ``handover.give``, then ``offer``.
@@ -147,7 +147,7 @@ class DriverCore(Protocol):
     def on_heartbeat(
         self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
     ) -> None: ...
-    def poll_dead(self) -> DeadTuple | None: ...
+    def poll_dead_letter(self) -> DeadTuple | None: ...
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None: ...
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool: ...
     def attempts_of(self, bolt: str, tuple_id: int) -> int: ...
@@ -215,7 +215,7 @@ def pump(
             refill(now_s)
     orders = list(iter(core.poll_order, None))
     events = list(iter(core.poll_event, None))
-    dead = list(iter(core.poll_dead, None))
+    dead = list(iter(core.poll_dead_letter, None))
     next_s = now_s if is_more else core.next_deadline_s()
     return Turn(emissions, orders, events, dead, next_s, is_more)
 

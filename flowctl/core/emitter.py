@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.end_of_input.phase import Ending
+from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
 from flowctl.core.records import Ack, Emission
@@ -30,7 +30,7 @@ class Emitter:
         failures: Failures,
         *,
         recovery: Recovery,
-        ending: Ending,
+        end_phase: EndOfInput,
         guard: SinkGuard | None,
     ) -> None:
         self._book = book
@@ -47,13 +47,13 @@ class Emitter:
         self._failures = failures
         self._target = failures.target
         self._watch = recovery.watch
-        self._ending = ending
+        self._end_phase = end_phase
         self._guard = guard
         self._pool = book.pool
         # The last time that nothing could be sent, there was something to send: windows were the
         # limit, not the producer (RFC 7661: a window that is not used must not grow).  At the
         # start nobody knows.
-        self._is_limited = True
+        self._window_limited = True
 
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
@@ -67,18 +67,18 @@ class Emitter:
             if emission is not None:
                 return emission
         if not self._buffer.records:
-            self._is_limited = False
+            self._window_limited = False
             return self._emit_copy(now_s) if self._book.input_ended else None
         if self._supply.is_held:
-            self._is_limited = False  # its position is not saved yet
+            self._window_limited = False  # its position is not saved yet
             return None
         if is_held:
-            self._is_limited = False  # by no bolt's window: none of them must grow from it
+            self._window_limited = False  # by no bolt's window: none of them must grow from it
             return None
         is_at_limit = self._in_flight_max is not None and self.is_at_limit
         consumer = None if is_at_limit else self._book.dispatcher.pick()
         if consumer is None:
-            self._is_limited = True
+            self._window_limited = True
             return None
         return self._emit_new(consumer, now_s)
 
@@ -103,7 +103,7 @@ class Emitter:
                 sink_s=ack.sink_s,
                 wait_s=ack.wait_s,
                 in_flight=self.in_flight,
-                was_limited=flow_tuple.is_limited,
+                was_limited=flow_tuple.window_limited,
             )
 
     @property
@@ -123,9 +123,9 @@ class Emitter:
         if self._target.is_troubled and self._target.records_max < records_max:
             records_max = int(self._target.records_max)
         if self._book.input_ended:
-            records_max = self._ending.size_of_next(consumer, records_max, buffer.records)
+            records_max = self._end_phase.size_of_next(consumer, records_max, buffer.records)
             if not records_max:
-                self._is_limited = False  # its window is not what holds it back
+                self._window_limited = False  # its window is not what holds it back
                 return None
         cut = buffer.cut(records_max, settings.bytes_max)
         flow_tuple = FlowTuple(self._next_id(), cut)
@@ -139,7 +139,7 @@ class Emitter:
         """An idle bolt gets what another has begun and is late with (hedging)."""
         if self._target.is_down:
             return None
-        picked = self._ending.pick_copy(self._pool, now_s)
+        picked = self._end_phase.pick_copy(self._pool, now_s)
         if picked is None:
             return None
         flow_tuple, consumer = picked
@@ -164,7 +164,7 @@ class Emitter:
         emission = None
         for flow_tuple in self._failures.retries.take_ready():
             avoid = self._avoided(flow_tuple)
-            consumer = self._ending.pick_idle(avoid) or self._book.dispatcher.pick(avoid)
+            consumer = self._end_phase.pick_idle(avoid) or self._book.dispatcher.pick(avoid)
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)
@@ -188,7 +188,7 @@ class Emitter:
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
         """The bolts it must not go to; none once every bolt in use has had it (ruling 1.9-G)."""
-        avoid = flow_tuple.avoid
+        avoid = flow_tuple.avoided
         if not avoid:
             return _NOBODY
         bolts, out = self._book.bolts, self._book.out
@@ -200,10 +200,10 @@ class Emitter:
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
         self._counters.emitted += 1
-        flow_tuple.is_limited = self._is_limited
+        flow_tuple.window_limited = self._window_limited
         consumer.on_sent(flow_tuple, now_s)
         if self._book.input_ended:
-            self._ending.note_sent(flow_tuple, consumer)
+            self._end_phase.note_sent(flow_tuple, consumer)
         if self._target.is_troubled:
             self._target.note_sent(now_s)
         self._watch(consumer)

@@ -103,7 +103,7 @@ class Failures:
         as far as can be seen, the target may be to blame.
         """
         self._book.counters.failed += 1
-        flow_tuple.shun(bolt)
+        flow_tuple.avoid(bolt)
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
@@ -168,7 +168,7 @@ class Failures:
             return AckOutcome.DROPPED
         if self.target.on_refused(flow_tuple, refusal, slots=self._book.slots, now_s=now_s):
             self._excuse()
-        flow_tuple.shun(consumer.bolt)  # it rests now
+        flow_tuple.avoid(consumer.bolt)  # it rests now
         consumer.on_refused(flow_tuple.sent_at_s, now_s)
         if consumer.liveness is Liveness.RESTING:
             self._book.alarms.set(consumer, consumer.rests_until_s)
@@ -230,7 +230,7 @@ class Failures:
             counters = self._book.counters
             counters.acked += 1  # nothing more is to be done about it here
             counters.records_acked += len(flow_tuple.cut.records)
-            self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoid or ())), reason)
+            self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoided or ())), reason)
             return
         flow_tuple.is_given_up = True
         self._given_up += 1
@@ -254,7 +254,7 @@ class Failures:
         self._book.let_go(flow_tuple)
         self._book.lost.append(Lost(flow_tuple.cut.records, bolt, reason))
 
-    def poll_dead(self) -> DeadTuple | None:
+    def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next one on its way to the dead letter."""
         while self._dead:
             flow_tuple, gave_up = self._dead.popleft()
@@ -305,7 +305,7 @@ class Failures:
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> None:
         """Schedule what ``consumer`` held for another bolt, at once and without a fault."""
-        flow_tuple.shun(consumer.bolt)
+        flow_tuple.avoid(consumer.bolt)
         consumer.moved_away += 1
         self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
@@ -344,6 +344,6 @@ def _gave_up(flow_tuple: FlowTuple, reason: str, now_s: float) -> TupleGaveUp:
         first=flow_tuple.first,
         last=flow_tuple.last,
         attempts=max(1, flow_tuple.faults),
-        bolts=tuple(sorted(flow_tuple.avoid or ())),
+        bolts=tuple(sorted(flow_tuple.avoided or ())),
         reason=reason,
     )

@@ -52,7 +52,7 @@ class Recovery:
             if flow_tuple is None or flow_tuple.held_by != consumer.bolt:
                 continue
             if self._failures.retries.discard(tuple_id):
-                flow_tuple.trust(consumer.bolt)
+                flow_tuple.allow(consumer.bolt)
                 restored.append(flow_tuple)
         if restored:
             consumer.restore(restored, now_s)

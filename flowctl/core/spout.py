@@ -29,7 +29,10 @@ class SpoutCore(TupleCore):
         has_dead_letter: bool = False,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        """``has_dead_letter``: the driver keeps what ``poll_dead`` gives; ``chance``: of jitter."""
+        """``has_dead_letter``: the driver keeps what ``poll_dead_letter`` gives.
+
+        ``chance`` gives numbers from 0 to 1 for the jitter of back-offs; None: none.
+        """
         settings = settings or CoreSettings()
         events: deque[FlowEvent] = deque()
         guarantee = settings.guarantee.processing
@@ -76,15 +79,20 @@ class SpoutCore(TupleCore):
         """The first tuple whose attempts ran out, if there is one: the run has to fail."""
         return self._failures.gave_up
 
-    def poll_dead(self) -> DeadTuple | None:
+    @property
+    def has_dead_letter(self) -> bool:
+        """Whether what is given up waits for :meth:`poll_dead_letter`."""
+        return self._failures.has_dead_letter
+
+    def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
 
         It counts as acked only after :meth:`on_dead_lettered` (S109).
         """
-        return self._failures.poll_dead()
+        return self._failures.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
-        """What :meth:`poll_dead` gave is safe; one that was acked meanwhile is ignored."""
+        """What :meth:`poll_dead_letter` gave is safe; one that was acked meanwhile is ignored."""
         flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return

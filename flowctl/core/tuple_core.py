@@ -7,18 +7,18 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
 from flowctl.core.completion import Completion
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
 from flowctl.core.emitter import Emitter
-from flowctl.core.end_of_input.phase import Ending
+from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
-from flowctl.core.roster import Roster
 from flowctl.core.settings import CoreSettings
 from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.state import Liveness
@@ -55,15 +55,15 @@ class TupleCore:
         self._target = self._failures.target
         self._completion = Completion(book, self._failures)
         self._recovery = Recovery(book, self._failures)
-        self._roster = Roster(book, self._failures)
-        self._ending = Ending(book)
-        self._guard = SinkGuard(book.events) if settings.dispatch.sink_guard else None
+        self._registry = BoltRegistry(book, self._failures)
+        self._end_phase = EndOfInput(book)
+        self.guard = SinkGuard(book.events) if settings.dispatch.sink_guard else None
         self._emitter = Emitter(
             book,
             self._failures,
             recovery=self._recovery,
-            ending=self._ending,
-            guard=self._guard,
+            end_phase=self._end_phase,
+            guard=self.guard,
         )
 
     # -- bolts come and go ---------------------------------------------------------------
@@ -78,7 +78,7 @@ class TupleCore:
         """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
-        consumer = self._roster.add(bolt, slots=slots, epoch=epoch, now_s=now_s, in_order=in_order)
+        consumer = self._registry.add(Joined(bolt, slots, epoch, now_s, in_order))
         self.book.changed(consumer)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
@@ -88,8 +88,8 @@ class TupleCore:
         a slot) may be the cause, and count a fault.
         """
         if bolt in self.bolts:
-            self._ending.forget(bolt)
-            self._roster.remove(bolt, now_s=now_s, reason=reason, lost=lost)
+            self._end_phase.forget(bolt)
+            self._registry.remove(bolt, now_s=now_s, reason=reason, lost=lost)
 
     # -- tuples go out -------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class TupleCore:
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
                 self._recovery.on_acked(consumer, flow_tuple, now_s)
-            if self._guard is not None and (ack.sink_s is not None or self._guard.in_use):
+            if self.guard is not None and (ack.sink_s is not None or self.guard.in_use):
                 self._emitter.tell_guard(flow_tuple, ack, now_s)
             consumer.on_ack(flow_tuple, ack, now_s)
             self._recovery.watch(consumer)
@@ -258,7 +258,7 @@ class TupleCore:
         if not consumer.held:
             consumer.on_answered()  # it had begun nothing
         self.book.changed(consumer)
-        self._ending.on_answer(consumer, given=given)
+        self._end_phase.on_answer(consumer, given=given)
 
     def on_heartbeat(
         self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
@@ -321,7 +321,7 @@ class TupleCore:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        due = (self._recovery.next_s(), self._failures.next_s(), self._ending.next_s())
+        due = (self._recovery.next_s(), self._failures.next_s(), self._end_phase.next_s())
         return min((at_s for at_s in due if at_s is not None), default=None)
 
     def on_deadline(self, *, now_s: float) -> None:
@@ -358,6 +358,24 @@ class TupleCore:
     def is_served(self) -> bool:
         """Whether a bolt is connected and not silent."""
         return any(not consumer.is_suspect for consumer in list(self.bolts.values()))
+
+    @property
+    def idle_bolts(self) -> Sequence[str]:
+        """Bolts that have nothing to do, the longest idle first; known once all is sent."""
+        return self._end_phase.idle_bolts
+
+    @property
+    def to_go_again(self) -> Collection[int]:
+        """The ids of tuples that wait to be sent again, ready or not."""
+        return self._failures.retries.scheduled.keys()
+
+    def next_retry_s(self) -> float | None:
+        """When the next tuple that backs off may go again, or None."""
+        return self._failures.retries.next_due_s()
+
+    def due_s(self, bolt: str) -> float:
+        """When ``bolt``, which is there, has to be looked at if nothing happens until then."""
+        return self._recovery.due_s(self.bolts[bolt])
 
     @property
     def in_flight(self) -> int:

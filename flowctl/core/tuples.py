@@ -37,7 +37,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
 
     Mutable, owned by the core.  ``attempt`` counts sendings; ``faults`` those that ended because
     ``process`` raised or its worker died, which alone lead to giving up; ``refusals`` those that
-    the target refused while it took others; ``avoid`` names the
+    the target refused while it took others; ``avoided`` names the
     bolts that it should not go to again while another is left; ``held_by`` is the bolt that it was
     sent to last, ``held_before`` those before it.  Not tracked by the collector: it is in no
     cycle, and there are many.
@@ -48,10 +48,10 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     attempt: int = 0
     faults: int = 0
     refusals: int = 0
-    avoid: set[str] | None = None
+    avoided: set[str] | None = None
     held_by: str | None = None
     held_before: set[str] | None = None
-    is_limited: bool = True  # it was not sent earlier because windows were full
+    window_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
     search: Search | None = None  # it is a piece by which a record is looked for
@@ -80,13 +80,13 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         """Whether it was ever sent to ``bolt``, which may still have it or speak of it."""
         return bolt == self.held_by or (self.held_before is not None and bolt in self.held_before)
 
-    def shun(self, bolt: str) -> None:
+    def avoid(self, bolt: str) -> None:
         """Remember that ``bolt`` did not manage this tuple."""
-        if self.avoid is None:
-            self.avoid = set()
-        self.avoid.add(bolt)
+        if self.avoided is None:
+            self.avoided = set()
+        self.avoided.add(bolt)
 
-    def trust(self, bolt: str) -> None:
+    def allow(self, bolt: str) -> None:
         """``bolt`` is at work on it after all."""
-        if self.avoid is not None:
-            self.avoid.discard(bolt)
+        if self.avoided is not None:
+            self.avoided.discard(bolt)

@@ -38,7 +38,7 @@ def _check_places(core: SpoutCore) -> None:
             _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
             _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
             seen[tuple_id] = name
-    for tuple_id in core._failures.retries.scheduled:
+    for tuple_id in core.to_go_again:
         _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
         seen[tuple_id] = "retry"
     attempts_max = core.settings.retry.attempts_max
@@ -46,7 +46,7 @@ def _check_places(core: SpoutCore) -> None:
         gave_up = flow_tuple.is_given_up
         _require(gave_up or flow_tuple.faults < attempts_max, f"tuple {tuple_id} had its chances")
         _require((tuple_id in seen) is not gave_up, f"tuple {tuple_id} is nowhere")
-        is_told = core.gave_up is not None or core._failures.has_dead_letter
+        is_told = core.gave_up is not None or core.has_dead_letter
         _require(not gave_up or is_told, f"tuple {tuple_id} vanished silently")
     _require(seen.keys() <= core.book.pending.keys(), "a tuple that is done is still waited for")
 
@@ -117,14 +117,14 @@ def _check_deadline(core: SpoutCore) -> None:
     for consumer in core.bolts.values():
         # One that was suspect and spoke again is looked at when it would have been down.
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
-        due_s = max(core._recovery.due_s(consumer), spoke_s)
+        due_s = max(core.due_s(consumer.bolt), spoke_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nobody will look at it in time")
         _require(
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),
             f"{consumer.bolt} holds tuples and there is no deadline",
         )
-    if core._failures.retries._waiting:
-        _require(
-            deadline_s is not None and deadline_s <= core._failures.retries._waiting[0][0],
-            "a tuple that backs off has no deadline",
-        )
+    retry_s = core.next_retry_s()
+    _require(
+        retry_s is None or (deadline_s is not None and deadline_s <= retry_s),
+        "a tuple that backs off has no deadline",
+    )

@@ -54,7 +54,7 @@ def run(seed: int) -> None:
         emissions = driver.emit()
         for emission in emissions:
             answer(driver, emission, fails, acked)
-        while (letter := driver.core.poll_dead()) is not None:
+        while (letter := driver.core.poll_dead_letter()) is not None:
             dead |= {record.position for record in letter.records}
             driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
         if not left and driver.core.is_drained:

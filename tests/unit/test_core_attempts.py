@@ -76,9 +76,9 @@ def test_after_the_last_attempt_it_waits_for_the_dead_letter() -> None:
     assert attempts.take() is thing
     assert attempts.fault(thing, "second", 2.0) is Fate.GAVE_UP
     assert len(attempts) == 0 and attempts.gave_up is None
-    dead = attempts.poll_dead()
+    dead = attempts.poll_dead_letter()
     assert dead is not None and (dead.item, dead.reason, dead.at_s) == (thing, "second", 2.0)
-    assert attempts.poll_dead() is None
+    assert attempts.poll_dead_letter() is None
 
 
 def test_without_a_dead_letter_the_first_that_is_given_up_is_known() -> None:
@@ -87,7 +87,7 @@ def test_without_a_dead_letter_the_first_that_is_given_up_is_known() -> None:
         assert attempts.fault(Thing(name), f"{name} failed", 0.0) is Fate.GAVE_UP
     assert attempts.gave_up is not None
     assert attempts.gave_up.reason == "a failed"
-    assert attempts.poll_dead() is None
+    assert attempts.poll_dead_letter() is None
 
 
 @pytest.mark.req("S88")

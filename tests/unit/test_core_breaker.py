@@ -155,7 +155,7 @@ def test_failures_that_nobody_recognises_count_as_the_targets_too_if_nothing_suc
         driver.wait(1.0)
     assert len(driver.events(TargetWentDown)) == 1
     assert not driver.events(TupleGaveUp), "no good record is given up"
-    assert driver.core.poll_dead() is None
+    assert driver.core.poll_dead_letter() is None
     faults = {t.faults for t in driver.core.book.pending.values()}
     assert faults == {0}, "those before it was noticed are excused"
 
@@ -180,7 +180,7 @@ def test_a_process_that_never_worked_does_not_empty_the_source_into_the_dead_let
         for emission in driver.emit():
             driver.fail(emission)
         driver.wait(1.0)
-        while (letter := driver.core.poll_dead()) is not None:
+        while (letter := driver.core.poll_dead_letter()) is not None:
             letters += 1
             driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
         if driver.core.gave_up is not None:
@@ -241,7 +241,7 @@ def test_bad_records_at_the_end_of_a_job_do_not_look_like_a_target_that_is_down(
         for emission in driver.emit():
             driver.fail(emission)
         driver.wait(1.0)
-        while (letter := driver.core.poll_dead()) is not None:
+        while (letter := driver.core.poll_dead_letter()) is not None:
             driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
     assert driver.core.is_drained
     assert driver.core.counters.records_dead_lettered == 8
@@ -257,7 +257,7 @@ def test_a_record_that_is_always_refused_while_others_are_not_is_at_fault_in_the
             else:
                 driver.ack(emission)
         driver.wait(1.0)
-        if driver.core.poll_dead() is not None:
+        if driver.core.poll_dead_letter() is not None:
             break
     else:
         raise AssertionError("refused for ever")

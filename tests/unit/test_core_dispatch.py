@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer, Joined
 from flowctl.core.dispatch import (
     EXACT_MAX,
     BetterOfTwo,
@@ -22,7 +22,7 @@ def ring_of(*names: str) -> tuple[RoundRobin, dict[str, AdaptiveFlowConsumer]]:
     ring = RoundRobin()
     consumers = {
         name: AdaptiveFlowConsumer(
-            name, slots=1, epoch=1, now_s=0.0, settings=CoreSettings(), events=deque()
+            Joined(name, slots=1, epoch=1, now_s=0.0), CoreSettings(), deque()
         )
         for name in names
     }

@@ -35,7 +35,7 @@ class Job:
                 left -= driver.offer(left)
             for emission in driver.emit():
                 self._call(emission)
-            while (letter := driver.core.poll_dead()) is not None:
+            while (letter := driver.core.poll_dead_letter()) is not None:
                 self.letters += [r.position for r in letter.records]  # type: ignore[misc]
                 driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
             if not left and driver.core.is_drained:
@@ -125,7 +125,7 @@ def test_a_bolt_that_dies_takes_no_good_record_along() -> None:
                 driver.add(emission.bolt, epoch=len(letters) + 1)
             else:
                 driver.ack(emission, epoch=driver.core.bolts[emission.bolt].epoch)
-        while (letter := driver.core.poll_dead()) is not None:
+        while (letter := driver.core.poll_dead_letter()) is not None:
             letters += [record.position for record in letter.records]
             driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
         if driver.core.is_drained:
@@ -165,7 +165,7 @@ def test_what_process_rejects_waits_for_the_dead_letter_and_the_rest_is_done(
     assert driver.position() == (indices[0] or None)
     assert not driver.core.is_drained
     letters = []
-    while (letter := driver.core.poll_dead()) is not None:
+    while (letter := driver.core.poll_dead_letter()) is not None:
         letters.append((letter.records[0].position, letter.gave_up.reason))
         driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
     driver.wait(0)

@@ -192,7 +192,7 @@ def test_who_is_late_is_not_idle_though_another_has_its_tuple_now() -> None:
     driver.wait_for_deadline()
     (copy,) = driver.emit()
     assert copy.bolt == "a"
-    assert list(driver.core._ending._thief.idle) == []
+    assert driver.core.idle_bolts == ()
 
 
 def test_without_leave_nothing_is_run_twice() -> None:

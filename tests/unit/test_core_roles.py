@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
 from flowctl.core.events import BoltState
 from flowctl.core.records import Ack, Record
 from flowctl.core.tuples import FlowTuple
@@ -22,11 +22,12 @@ class Bolt:
         self.clock = ManualClock()
         self.sent: list[FlowTuple] = []
         self.consumer = AdaptiveFlowConsumer(
-            "a", slots=1, epoch=1, now_s=0.0, events=deque(),
-            settings=core_settings(
+            Joined("a", slots=1, epoch=1, now_s=0.0),
+            core_settings(
                 window_growth="ack", window_threshold_s=1.0, window_initial=2,
                 timeout_rto_first_s=3.0,
             ),
+            deque(),
         )  # fmt: skip
 
     def send_all(self) -> list[int]:

@@ -31,7 +31,7 @@ def test_the_dead_letter_does_not_get_what_was_acked_late() -> None:
     assert second.bolt != first.bolt
     assert driver.fail(second) is AckOutcome.GAVE_UP
     assert driver.ack(first) is AckOutcome.LATE
-    assert driver.core.poll_dead() is None
+    assert driver.core.poll_dead_letter() is None
     assert driver.position() == 1
     assert driver.core.is_drained
 
@@ -45,7 +45,7 @@ def test_nor_does_it_count_when_it_was_acked_while_it_was_written() -> None:
     driver.wait(4.0)
     [second] = driver.emit()
     driver.fail(second)
-    dead = driver.core.poll_dead()
+    dead = driver.core.poll_dead_letter()
     assert dead is not None
     assert driver.ack(first) is AckOutcome.LATE
     driver.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=driver.clock())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
 from flowctl.core.records import Record
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
@@ -24,9 +24,7 @@ SETTINGS = core_settings(
 
 
 def consumer_of(*sent_s: float, slots: int = 1, beats: bool = True) -> AdaptiveFlowConsumer:
-    consumer = AdaptiveFlowConsumer(
-        "a", slots=slots, epoch=1, now_s=0.0, settings=SETTINGS, events=deque()
-    )
+    consumer = AdaptiveFlowConsumer(Joined("a", slots, epoch=1, now_s=0.0), SETTINGS, deque())
     if beats:
         consumer.on_heartbeat(1, 0.0)
     for number, at_s in enumerate(sent_s):

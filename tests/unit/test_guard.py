@@ -12,7 +12,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.events import FlowEvent, SinkCapChanged
 from flowctl.core.records import Record, Span
-from flowctl.core.sink_guard.epoch import Epoch, Least
+from flowctl.core.sink_guard.epoch import Epoch, WindowedMinimum
 from flowctl.core.sink_guard.guard import SinkGuard
 from tests.core_driver import Driver
 
@@ -171,7 +171,7 @@ def test_a_sink_that_is_slow_by_itself_is_not_blamed_for_long() -> None:
 
 
 def test_the_least_sink_time_is_of_groups_and_is_forgotten() -> None:
-    least = Least()
+    least = WindowedMinimum()
     assert least.value == inf
     for sink_s in (0.0, 4.0, 4.0, 4.0):  # one call found nothing to write
         least.add(0.0, sink_s, 1)
@@ -210,7 +210,7 @@ def test_a_batch_measures_only_with_a_clock() -> None:
 def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
     driver = Driver("a", "b", window_initial=1)
     driver.offer(100)
-    guard = driver.core._guard
+    guard = driver.core.guard
     assert guard is not None
     guard.in_use, guard.cap = True, 0  # at the very start nobody knows what the limit is
     assert driver.emit() == []
@@ -230,4 +230,4 @@ def test_the_core_holds_back_and_no_window_grows_from_it() -> None:
 
 
 def test_the_setting_turns_it_off() -> None:
-    assert Driver("a", dispatch_sink_guard=False).core._guard is None
+    assert Driver("a", dispatch_sink_guard=False).core.guard is None

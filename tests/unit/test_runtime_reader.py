@@ -211,7 +211,7 @@ class SomeBad(ListProducer):
 
 def dead_of(control: Control) -> list[tuple[int, str]]:
     found = []
-    while (dead := control.core.poll_dead()) is not None:
+    while (dead := control.core.poll_dead_letter()) is not None:
         found.append((dead.records[0].position, dead.gave_up.reason))
         control.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=0.0)
     return found

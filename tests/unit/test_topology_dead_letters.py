@@ -32,7 +32,7 @@ def poisoned(sink: Sink, poison: set[Any]) -> Any:
 
 def keep_all(core: TopologyCore, now_s: float) -> list[Any]:
     kept = []
-    while (dead := core.poll_dead()) is not None:
+    while (dead := core.poll_dead_letter()) is not None:
         kept.append(dead)
         core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
     return kept
@@ -48,7 +48,7 @@ def test_a_root_that_is_given_up_is_kept_and_then_counts_as_acked() -> None:
     for _ in range(200):
         if not hub.step():
             hub.now_s += 0.01
-        if (found := hub.core.poll_dead()) is not None:
+        if (found := hub.core.poll_dead_letter()) is not None:
             dead.append(found)
     assert hub.core.gave_up is None
     assert not hub.core.is_drained, "they are not safe yet"

@@ -96,14 +96,14 @@ def test_what_waits_for_the_dead_letter_is_the_other_drivers_too() -> None:
     hub = two_stages(failing, overrides={"retry.attempts_max": 1}, has_dead_letter=True)
     while hub.step():
         pass
-    dead = hub.core.poll_dead()
+    dead = hub.core.poll_dead_letter()
     assert dead is not None and dead.gave_up.partition == "s:p"
     assert hub.core.handover.hold_back("s:p") == 5
     take_away(hub, "s:p")
     hub.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=hub.now_s)
     assert hub.core.counters.dead_lettered == 0
     left = []
-    while (dead := hub.core.poll_dead()) is not None:
+    while (dead := hub.core.poll_dead_letter()) is not None:
         left.append(dead.gave_up.partition)
     assert left == ["s:q"] * 5
 

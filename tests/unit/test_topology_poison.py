@@ -113,7 +113,7 @@ def test_poison_costs_good_roots_no_attempt_and_no_dead_letter() -> None:
             break
         if not hub.step():
             hub.now_s += 0.01
-        while (letter := hub.core.poll_dead()) is not None:
+        while (letter := hub.core.poll_dead_letter()) is not None:
             dead.append(letter.records[0].value)
             hub.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=hub.now_s)
     assert hub.core.is_drained

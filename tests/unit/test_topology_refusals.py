@@ -196,7 +196,7 @@ def test_what_is_refused_for_too_long_fails() -> None:
         hub.emit()
         refuse_all(hub, after_s=5.0)
         hub.now_s += 0.5
-        dead = hub.core.poll_dead()
+        dead = hub.core.poll_dead_letter()
     assert dead is not None and "refused for 15 s: no room" in dead.gave_up.reason
     assert 12 < hub.now_s < 17
 

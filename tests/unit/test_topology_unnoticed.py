@@ -34,7 +34,7 @@ def test_a_tree_that_expires_is_no_fault_of_its_root_however_often() -> None:
     hub.offer(["x"])
     stuck(hub, 120.0)
     assert hub.figures.expired >= 4
-    assert hub.core.poll_dead() is None and hub.core.gave_up is None
+    assert hub.core.poll_dead_letter() is None and hub.core.gave_up is None
     assert hub.figures.failed == 0
     hub.kill("a.1")
     hub.run(until_s=1e6)

@@ -23,7 +23,7 @@ _ROUNDING_S = 1e-6
 _IDLE_LOOKED_AT = 64
 
 
-class Hedger:
+class Hedging:
     """Finds the tuple that will be last, and an idle bolt that would be sooner.
 
     A tuple whose time is over is expected to take as long again as it is late already, for nothing
@@ -131,7 +131,7 @@ class Hedger:
             service = consumer.service
             if not (service.samples and consumer.has_room):
                 continue
-            if flow_tuple.avoid and bolt in flow_tuple.avoid:
+            if flow_tuple.avoided and bolt in flow_tuple.avoided:
                 continue
             needs_s = service.of(records) + service.path_s
             if best is None or needs_s < best[1]:

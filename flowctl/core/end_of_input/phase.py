@@ -5,20 +5,20 @@ One face for the other modules of this package: shares, stealing and hedging.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
-from flowctl.core.end_of_input.hedging import Hedger
-from flowctl.core.end_of_input.shares import Finish
-from flowctl.core.end_of_input.stealing import Thief
+from flowctl.core.end_of_input.hedging import Hedging
+from flowctl.core.end_of_input.shares import Shares
+from flowctl.core.end_of_input.stealing import WorkStealing
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
 
-class Ending:
+class EndOfInput:
     """What changes once the input has ended.  Part of ``TupleCore``, not thread-safe."""
 
     def __init__(self, book: Book) -> None:
@@ -31,12 +31,12 @@ class Ending:
         self._holds_back = is_by_completion(settings)
         self._counters = book.counters
         self._is_last_out = False  # nothing is left that was never sent
-        self._finish = Finish(book.bolts)
-        self._thief = Thief(book.bolts, book.revoke)
+        self._shares = Shares(book.bolts)
+        self._stealing = WorkStealing(book.bolts, book.revoke)
         hedge = settings.hedge
         if not book.guarantee.sends_again:  # a copy is a second time
             hedge = HedgeSettings(enabled=False)
-        self._hedger = Hedger(hedge, book.bolts, book.pending)
+        self._hedging = Hedging(hedge, book.bolts, book.pending)
         book.idle_listener = self
 
     def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
@@ -48,9 +48,9 @@ class Ending:
             return records
         pending = self._counters.records_pending_now
         is_ordered = self._holds_back and len(self._bolts) <= EXACT_MAX
-        if pending and is_ordered and self._finish.is_late(consumer, left, pending):
+        if pending and is_ordered and self._shares.is_late(consumer, left, pending):
             return 0
-        return self._finish.records_for(consumer, records, left, pending)
+        return self._shares.records_for(consumer, records, left, pending)
 
     def pick_copy(
         self, pool: ServicePool, now_s: float
@@ -60,35 +60,40 @@ class Ending:
             return None
         if not self._is_last_out:
             self._is_last_out = True
-            self._thief.start()
+            self._stealing.start()
             tuples = self._counters.emitted
-            self._hedger.start(now_s, tuples=tuples, work_s=tuples * pool.mean_s)
-        self._thief.hunt()
-        return self._hedger.pick(self._thief.idle, now_s)
+            self._hedging.start(now_s, tuples=tuples, work_s=tuples * pool.mean_s)
+        self._stealing.steal()
+        return self._hedging.pick(self._stealing.idle, now_s)
 
     def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
         """Return an idle bolt that is not in ``avoid``, for a tuple that goes again."""
-        return self._thief.pick_idle(avoid)
+        return self._stealing.pick_idle(avoid)
 
     def next_s(self) -> float | None:
         """When :meth:`pick_copy` should be asked although nothing has happened, or None."""
-        return self._hedger.next_s()
+        return self._hedging.next_s()
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` was sent ``flow_tuple``."""
         if self._is_last_out:
-            self._thief.note_given(consumer)
-            self._hedger.note_sent(flow_tuple, consumer)
+            self._stealing.note_given(consumer)
+            self._hedging.note_sent(flow_tuple, consumer)
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` has nothing to do."""
         if self._is_last_out:
-            self._thief.note_idle(consumer)
+            self._stealing.note_idle(consumer)
 
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:
         """``consumer`` gave back what it could."""
-        self._thief.on_answer(consumer, given=given)
+        self._stealing.on_answer(consumer, given=given)
+
+    @property
+    def idle_bolts(self) -> Sequence[str]:
+        """Bolts that have nothing to do, the longest idle first."""
+        return tuple(self._stealing.idle)
 
     def forget(self, bolt: str) -> None:
         """``bolt`` went."""
-        self._thief.forget(bolt)
+        self._stealing.forget(bolt)

@@ -18,7 +18,7 @@ _LATE_RATIO = 1.02
 _WORKING = (Liveness.ALIVE, Liveness.RESTING)
 
 
-class Finish:
+class Shares:
     """Shares and lateness of bolts once the input has ended.  Not thread-safe.
 
     The speeds are added up anew after as many questions as there are bolts: O(1) amortised.

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from flowctl.core.consumer import AdaptiveFlowConsumer
 
 
-class Thief:
+class WorkStealing:
     """Asks the bolts with most work left for their newest tuples, one for each idle bolt.
 
     Does nothing until :meth:`start`, when there is nothing left to send.  Each question
@@ -28,38 +28,38 @@ class Thief:
         self._revoke = revoke
         self._is_started = False
         self._idle: dict[str, None] = {}  # in the order in which they became so
-        self._victims: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
+        self._donors: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
         self._asked: set[str] = set()  # bolts that have not answered yet
 
-    def hunt(self) -> None:
+    def steal(self) -> None:
         """There is nothing that could be sent now: ask on behalf of those that are idle."""
         while len(self._asked) < len(self._idle):
-            victim = self._next_victim()
-            if victim is None:
+            donor = self._next_donor()
+            if donor is None:
                 return
-            self._asked.add(victim.bolt)
-            self._revoke(victim, [next(reversed(victim.flight))])
+            self._asked.add(donor.bolt)
+            self._revoke(donor, [next(reversed(donor.flight))])
 
     def start(self) -> None:
         """From now on it is noted who is idle; O(N), once."""
         self._is_started = True
-        self._victims = [(-c.work_s() / c.slots, c.bolt) for c in self._bolts.values()]
-        heapify(self._victims)
+        self._donors = [(-c.work_s() / c.slots, c.bolt) for c in self._bolts.values()]
+        heapify(self._donors)
         self._idle = {c.bolt: None for c in self._bolts.values() if not c.held and c.has_room}
 
-    def _next_victim(self) -> AdaptiveFlowConsumer | None:
-        while self._victims:
-            recorded_s, name = self._victims[0]
-            victim = self._bolts.get(name)
-            if victim is None or name in self._asked or len(victim.flight) <= victim.slots:
-                heappop(self._victims)
+    def _next_donor(self) -> AdaptiveFlowConsumer | None:
+        while self._donors:
+            recorded_s, name = self._donors[0]
+            donor = self._bolts.get(name)
+            if donor is None or name in self._asked or len(donor.flight) <= donor.slots:
+                heappop(self._donors)
                 continue
-            left_s = victim.work_s() / victim.slots
+            left_s = donor.work_s() / donor.slots
             if left_s < -recorded_s:
-                heapreplace(self._victims, (-left_s, name))
+                heapreplace(self._donors, (-left_s, name))
                 continue
-            heappop(self._victims)  # comes back when it gave something, or is given more
-            return victim
+            heappop(self._donors)  # comes back when it gave something, or is given more
+            return donor
         return None
 
     @property
@@ -88,18 +88,18 @@ class Thief:
                 return self._bolts[bolt]
         return None
 
-    def on_answer(self, victim: AdaptiveFlowConsumer, *, given: bool) -> None:
-        """``victim`` gave back what it could; if that was nothing, it is left alone."""
-        if victim.bolt in self._asked:
-            self._asked.remove(victim.bolt)
+    def on_answer(self, donor: AdaptiveFlowConsumer, *, given: bool) -> None:
+        """``donor`` gave back what it could; if that was nothing, it is left alone."""
+        if donor.bolt in self._asked:
+            self._asked.remove(donor.bolt)
             if given:
-                self._push(victim)
+                self._push(donor)
 
     def forget(self, bolt: str) -> None:
         """``bolt`` went; it will not answer."""
         self._idle.pop(bolt, None)
         self._asked.discard(bolt)
 
-    def _push(self, victim: AdaptiveFlowConsumer) -> None:
-        if len(victim.flight) > victim.slots:
-            heappush(self._victims, (-victim.work_s() / victim.slots, victim.bolt))
+    def _push(self, donor: AdaptiveFlowConsumer) -> None:
+        if len(donor.flight) > donor.slots:
+            heappush(self._donors, (-donor.work_s() / donor.slots, donor.bolt))

@@ -24,7 +24,7 @@ _LIFE_S = 30.0
 _LIFE_CALLS = 1024
 
 
-class Least:
+class WindowedMinimum:
     """The least sink time per record [s] of groups of calls.
 
     Of the last 15 to 30 s, or 512 to 1,024 calls if those take longer.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import inf
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
-from flowctl.core.sink_guard.epoch import Epoch, Least
+from flowctl.core.sink_guard.epoch import Epoch, WindowedMinimum
 
 # On: the sink takes this many times its least of 30 s.  Less is noise or sizes of tuples.
 _SLOW_RATIO = 1.5
@@ -99,7 +99,7 @@ class SinkGuard:
         self.cap: float = inf
         self._events = events
         self.in_use = False  # any ack told its sink time
-        self._least = Least()
+        self._least = WindowedMinimum()
         self._epoch = Epoch()
         self._on_epoch: Callable[[float], None] = self._watch
         self._must_be_certain = False  # this epoch decides on a cap

@@ -54,8 +54,8 @@ class HubPlan(NamedTuple):
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    Bolts are named ``stage.number``.  ``has_dead_letter``: ``poll_dead`` is asked.  ``wanted``:
-    what :meth:`take_news` gives.
+    Bolts are named ``stage.number``.  ``has_dead_letter``: the driver asks ``poll_dead_letter``.
+    ``wanted``: what :meth:`take_news` gives.
     """
 
     def __init__(
@@ -181,9 +181,9 @@ class TopologyCore:
         """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
         self._roots.intake.is_held = False
 
-    def poll_dead(self) -> DeadTuple | None:
+    def poll_dead_letter(self) -> DeadTuple | None:
         """As in ``SpoutCore``, of roots."""
-        return self._roots.poll_dead()
+        return self._roots.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
         """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""

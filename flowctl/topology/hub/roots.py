@@ -268,9 +268,9 @@ class Roots:
         root.part.pending -= 1
         self.drops.add(root, reason, now_s)
 
-    def poll_dead(self) -> DeadTuple | None:
+    def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
-        while (dead := self._attempts.poll_dead()) is not None:
+        while (dead := self._attempts.poll_dead_letter()) is not None:
             root, reason, at_s = dead
             if not root.part.is_gone:
                 self._dead[root.number] = root

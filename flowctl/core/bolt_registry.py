@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from flowctl.core.book import Book
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
 from flowctl.core.events import BoltAdded, BoltRemoved
 from flowctl.core.failures import Failures
 from flowctl.core.settings import CoreSettings
 
 
-class Roster:
+class BoltRegistry:
     """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
 
     Part of ``TupleCore``; not thread-safe.
@@ -24,26 +24,15 @@ class Roster:
         # What a bolt had done before it went: (acked, records acked, moved away).
         self._former: dict[str, tuple[int, int, int]] = {}
 
-    def add(
-        self,
-        bolt: str,
-        *,
-        slots: int,
-        epoch: int,
-        now_s: float,
-        in_order: bool,
-    ) -> AdaptiveFlowConsumer:
+    def add(self, joined: Joined) -> AdaptiveFlowConsumer:
         """A bolt came."""
+        bolt, slots, epoch, now_s, _ = joined
         consumer = AdaptiveFlowConsumer(
-            bolt,
-            slots=slots,
-            epoch=epoch,
-            now_s=now_s,
-            settings=_settings_of(self._book.settings, slots),
-            events=self._book.events,
+            joined,
+            _settings_of(self._book.settings, slots),
+            self._book.events,
             pool=self._book.pool,
             learned=self._windows.get(bolt),
-            in_order=in_order,
         )
         former = self._former.get(bolt, (0, 0, 0))
         consumer.acked, consumer.records_acked, consumer.moved_away = former
