@@ -6,7 +6,6 @@ import glob
 import os
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TypeAlias
 
 from flowctl.errors import SourceError
@@ -64,22 +63,25 @@ def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[
 
 
 def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
-    with suppress(OSError):  # it went meanwhile
+    try:
         status = os.lstat(name)
         if stat.S_ISLNK(status.st_mode):
             links.add(name)
             status = os.stat(name)
-        # A pattern such as logs/** also matches directories: only files are meant.
-        if stat.S_ISREG(status.st_mode):
-            found[name] = found_as(status)
+    except OSError:  # it went meanwhile
+        return
+    # A pattern such as logs/** also matches directories: only files are meant.
+    if stat.S_ISREG(status.st_mode):
+        found[name] = found_as(status)
 
 
 def _real_path(name: str, folders: dict[str, str]) -> str:
     """As ``os.path.realpath`` of what is no link itself, asking once a folder."""
-    folder, last = os.path.split(name)
+    last = name[name.rfind("/") + 1 :]
+    folder = name[: len(name) - len(last)]
     if folder not in folders:
-        folders[folder] = os.path.realpath(folder)
-    return os.path.join(folders[folder], last)
+        folders[folder] = os.path.join(os.path.realpath(folder), "")
+    return folders[folder] + last
 
 
 def _nothing_found(pattern: str, path: str) -> SourceError:
