@@ -10,6 +10,7 @@ from itertools import islice
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
+from flowctl_files._compressed import kind_of
 from flowctl_files._lines import LineCodec
 from flowctl_files._paths import expand
 from flowctl_files._reader import (
@@ -17,7 +18,6 @@ from flowctl_files._reader import (
     Place,
     Tail,
     changed,
-    is_gzip,
     shrank,
     unreadable,
 )
@@ -33,9 +33,10 @@ _FILES_PER_POLL = 500
 class TextLines:
     """Reads lines of files: a :class:`flowctl.ports.FlowProducer` that knows its progress.
 
-    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several.  Files ending in ``.gz``
-    are decompressed.  A partition is a file, named as it was given (relative stays relative: start
-    the job from the same directory).  Files are read one after the other, sorted by name.
+    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several.  Files ending in ``.gz``,
+    ``.bz2`` or ``.zst`` (``flowctl-spark[zstd]``) are decompressed.  A partition is a file, named
+    as it was given (relative stays relative: start the job from the same directory).  Files are
+    read one after the other, sorted by name.
 
     A record's position is ``(byte, line)``: where the line begins, in uncompressed bytes, and its
     1-based number.  A last line without newline has its length as a third part: should it have
@@ -101,8 +102,9 @@ class TextLines:
             if saved.position is not None:
                 self._places[name] = _place(name, saved.position)
         self._queue = self._look(time.monotonic())
-        # What lies before the checkpoint is done; in a .gz it is known only once it is read.
-        self._read_bytes = {n: p.offset for n, p in self._places.items() if not is_gzip(n)}
+        # What lies before the checkpoint is done; in a compressed file that is known only when it
+        # is read.
+        self._read_bytes = {n: p.offset for n, p in self._places.items() if not kind_of(n)}
         self._done_bytes = sum([self._read_bytes.get(name, 0) for name in self.partitions()])
 
     def _look(self, now_s: float) -> Iterator[str]:
@@ -113,9 +115,9 @@ class TextLines:
         return iter(names)
 
     def _check(self, name: str) -> int:
-        if self._follow and is_gzip(name):
+        if self._follow and kind_of(name):
             raise SourceError(
-                f"{name}: a .gz file can't be followed.",
+                f"{name}: a compressed file can't be followed.",
                 remedy="Narrow the pattern to plain files.",
             )
         try:
@@ -126,7 +128,7 @@ class TextLines:
             raise unreadable(name, error) from error
         place = self._places.get(name, Place())
         needed = place.offset + place.line_is_done
-        if size < needed and not is_gzip(name):
+        if size < needed and not kind_of(name):
             raise shrank(name, place)
         if not os.access(name, os.R_OK):
             raise unreadable(name, PermissionError(13, "permission denied"))
