@@ -76,7 +76,7 @@ class FileReader:
 
     def _open(self) -> None:
         try:
-            self._file: IO[bytes] = open(self.name, "rb", buffering=0)  # noqa: SIM115 - close() closes it
+            self._file = self._open_file()
             self._decompressed = decompressed(self.name, self._file)
             if self._decompressed is None:
                 self._check_tail()
@@ -84,6 +84,13 @@ class FileReader:
                 self._skip = 0
         except OSError as error:
             raise unreadable(self.name, error) from error
+
+    def _open_file(self) -> IO[bytes]:
+        return open(self.name, "rb", buffering=0)
+
+    def size(self) -> int:
+        """Bytes of the open file as it lies on disk now."""
+        return self.stat().st_size
 
     def done_bytes(self) -> int:
         """Bytes of the file as it lies on disk (compressed) that are read."""
@@ -149,7 +156,7 @@ class FileReader:
             if self._decompressed is not None:
                 # Not read(): when it meets damage it drops the good bytes before.
                 data = self._decompressed.read1(size)
-                if not data and self.stat().st_size < self._file.tell():
+                if not data and self.size() < self._file.tell():
                     raise self._truncated(self._file.tell())
                 return data
             data = self._file.read(size)
@@ -190,7 +197,7 @@ class FileReader:
         self.tail = Tail(self.tail.end + len(data), last[-_TAIL_BYTES:])
 
     def _truncated(self, end: int) -> SourceError:
-        return truncated(self.name, self.place, end, self.stat().st_size)
+        return truncated(self.name, self.place, end, self.size())
 
     def _skip_some(self) -> None:
         stop = max(self._skip - _SKIP_BYTES, 0)

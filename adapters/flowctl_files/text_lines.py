@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any
 
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
@@ -21,6 +23,7 @@ from flowctl_files._reader import (
     shrank,
     unreadable,
 )
+from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 
 # Longer lines are mostly a file that is no text; and a line must fit into memory on a worker.
 _MAX_LINE_BYTES = 8 << 20
@@ -50,6 +53,10 @@ class TextLines:
     A file that is truncated while it is read is an error.  One that is replaced (rotated by
     renaming) is read to its end, and a warning says that the new one is not.
 
+    A path with a scheme (``s3://bucket/*.log``, ``https://…``) is read through fsspec
+    (``flowctl-spark[remote]`` and what fsspec asks for, such as s3fs); ``storage_options`` are
+    fsspec's.  Such a file must not change between and during runs.
+
     ``follow=True`` reads files that grow: it waits for a line's newline, takes files that come
     later, and never ends by itself.  A followed file must not be rotated by truncation.
 
@@ -65,6 +72,7 @@ class TextLines:
         errors: str = "strict",
         max_line_bytes: int = _MAX_LINE_BYTES,
         follow: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         several = (paths,) if isinstance(paths, str | os.PathLike) else paths
         self._patterns = [os.fspath(path) for path in several]
@@ -72,6 +80,13 @@ class TextLines:
             raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
         if max_line_bytes < 1:
             raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        self._remote = Remote(storage_options or {})
+        for pattern in filter(is_remote, self._patterns):
+            check_url(pattern)
+            if follow:
+                raise ConfigError(
+                    "follow", f"{pattern} can't be followed.", remedy="Follow local files only."
+                )
         self._codec = LineCodec(encoding, errors)
         self._max_line_bytes = max_line_bytes
         self._follow = follow
@@ -92,7 +107,10 @@ class TextLines:
 
     def partitions(self) -> Sequence[str]:
         """The files, sorted; with ``follow`` those that are there by now."""
-        return expand(self._patterns, may_be_missing=self._follow)
+        local = [pattern for pattern in self._patterns if not is_remote(pattern)]
+        remote = [self._remote.expand(each) for each in self._patterns if is_remote(each)]
+        found = expand(local, may_be_missing=self._follow)
+        return sorted({*found, *chain.from_iterable(remote)}) if remote else found
 
     def open(self, checkpoint: Checkpoint) -> None:
         """Get ready to read on; fails early where a file is missing or may not be read."""
@@ -120,6 +138,8 @@ class TextLines:
                 f"{name}: a compressed file can't be followed.",
                 remedy="Narrow the pattern to plain files.",
             )
+        if is_remote(name):
+            return self._remote.size(name)
         try:
             size = os.stat(name).st_size
         except FileNotFoundError as error:
@@ -155,7 +175,10 @@ class TextLines:
     def _next_file(self) -> bool:
         for name in self._queue:
             if not self._follow or self._has_grown(name):
-                self._reader = FileReader(
+                reader_of: Callable[..., FileReader] = (
+                    partial(RemoteReader, self._remote) if is_remote(name) else FileReader
+                )
+                self._reader = reader_of(
                     name,
                     self._places.get(name, Place()),
                     self._codec,
@@ -169,6 +192,9 @@ class TextLines:
         if self._follow and now_s >= self._look_at_s:
             self._queue = self._look(now_s)
         return False
+
+    def _reader_of(self, name: str) -> Callable[..., FileReader]:
+        return partial(RemoteReader, self._remote) if is_remote(name) else FileReader
 
     def _has_grown(self, name: str) -> bool:
         try:
