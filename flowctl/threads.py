@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from flowctl.errors import FlowctlError, InternalError
+from flowctl.errors import EnvironmentFault, FlowctlError, InternalError
 
 OnDeath: TypeAlias = Callable[[FlowctlError], None]
 
@@ -19,6 +20,11 @@ def death_of(thread: str, error: BaseException) -> FlowctlError:
     """
     if isinstance(error, FlowctlError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return EnvironmentFault(
+            f"the thread {thread} could open no more files or connections ({error.strerror}).",
+            remedy="Raise the limit (ulimit -n), or use fewer bolts; what was acked is saved.",
+        )
     frames = traceback.extract_tb(error.__traceback__)
     where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     death = InternalError(

@@ -1,8 +1,9 @@
-"""Sources that read files: :class:`TextLines`; files for what can't be processed."""
+"""Sources that read files: :class:`TextLines`, :class:`ParquetRows`; files for dead letters."""
 
 from __future__ import annotations
 
 from flowctl_files.dead_letter import FileDeadLetter, JsonLinesDeadLetter
+from flowctl_files.parquet_rows import ParquetRows
 from flowctl_files.text_lines import TextLines
 
-__all__ = ["FileDeadLetter", "JsonLinesDeadLetter", "TextLines"]
+__all__ = ["FileDeadLetter", "JsonLinesDeadLetter", "ParquetRows", "TextLines"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import shlex
-import zlib
 from collections.abc import Iterator
 from itertools import accumulate, chain, count
 from operator import add
@@ -13,6 +11,7 @@ from typing import IO, NamedTuple
 
 from flowctl.core.records import Record
 from flowctl.errors import SourceError
+from flowctl_files._compressed import decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
 from flowctl_files._paths import Found, found_as
 
@@ -73,22 +72,26 @@ class FileReader:
         # The byte before the line must be a newline: shows a file that is not the same any more.
         self._check_newline = place.offset > 0
         self._skip = max(place.offset - 1, 0)
-        self._gzipped = is_gzip(name)
         self.tail = tail or Tail()
         self._open()
 
     def _open(self) -> None:
         try:
-            self._file: IO[bytes] = open(self.name, "rb", buffering=0)  # noqa: SIM115 - close() closes it
-            self._lines: IO[bytes] | gzip.GzipFile = self._file
-            if self._gzipped:
-                self._lines = gzip.GzipFile(fileobj=self._file, mode="rb")
-            else:
+            self._file = self._open_file()
+            self._decompressed = decompressed(self.name, self._file)
+            if self._decompressed is None:
                 self._check_tail()
                 self.tail = Tail(self._file.seek(self._skip))
                 self._skip = 0
         except OSError as error:
             raise unreadable(self.name, error) from error
+
+    def _open_file(self) -> IO[bytes]:
+        return open(self.name, "rb", buffering=0)
+
+    def size(self) -> int:
+        """Bytes of the open file as it lies on disk now."""
+        return self.stat().st_size
 
     def done_bytes(self) -> int:
         """Bytes of the file as it lies on disk (compressed) that are read."""
@@ -116,7 +119,8 @@ class FileReader:
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
-        self._lines.close()
+        if self._decompressed is not None:
+            self._decompressed.close()
         self._file.close()
 
     def next_block(self) -> Iterator[Record] | None:
@@ -158,25 +162,33 @@ class FileReader:
 
     def _read_raw(self, size: int) -> bytes:
         try:
-            if isinstance(self._lines, gzip.GzipFile):
+            if self._decompressed is not None:
                 # Not read(): when it meets damage it drops the good bytes before.
-                data = self._lines.read1(size)
-                if not data and self.stat().st_size < self._file.tell():
+                data = self._decompressed.read1(size)
+                if not data and self.size() < self._file.tell():
                     raise self._truncated(self._file.tell())
                 return data
-            data = self._lines.read(size)
+            data = self._file.read(size)
             self._check_tail()
             self._move_tail(data)
             return data
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise SourceError(
-                f"{self.name}: the gzip data are damaged or cut short after line "
-                f"{self.place.line - 1} ({error}).",
-                remedy="Get the file again (gzip -t checks it) and start again: "
-                "what was read is kept.",
-            ) from error
-        except OSError as error:
-            raise unreadable(self.name, error) from error
+        except SourceError:
+            raise
+        except Exception as error:
+            if self._decompressed is not None and is_damage(error):
+                raise self._damaged(error) from error
+            if isinstance(error, OSError):
+                raise unreadable(self.name, error) from error
+            raise
+
+    def _damaged(self, error: Exception) -> SourceError:
+        kind = kind_of(self.name)
+        return SourceError(
+            f"{self.name}: the {kind} data are damaged or cut short after line "
+            f"{self.place.line - 1} ({error}).",
+            remedy=f"Get the file again ({kind} -t checks it) and start again: "
+            "what was read is kept.",
+        )
 
     def _check_tail(self) -> None:
         """Is what was read before still there?  After each read, so that what it gave is right.
@@ -194,7 +206,7 @@ class FileReader:
         self.tail = Tail(self.tail.end + len(data), last[-_TAIL_BYTES:])
 
     def _truncated(self, end: int) -> SourceError:
-        return truncated(self.name, self.place, end, self.stat().st_size)
+        return truncated(self.name, self.place, end, self.size())
 
     def _skip_some(self) -> None:
         stop = max(self._skip - _SKIP_BYTES, 0)
@@ -252,11 +264,6 @@ class FileReader:
             f"{self.name}, line {self.place.line + bad.index} (byte {offset}): {bad.why}.",
             remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
         )
-
-
-def is_gzip(name: str) -> bool:
-    """Whether a file of this name is read as gzip."""
-    return name.lower().endswith(".gz")
 
 
 def unreadable(name: str, error: OSError) -> SourceError:

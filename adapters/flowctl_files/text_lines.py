@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
+from flowctl_files._compressed import kind_of
 from flowctl_files._lines import LineCodec
-from flowctl_files._paths import Found, expand, find
+from flowctl_files._paths import Found, find
 from flowctl_files._reader import (
     FileReader,
     Place,
     Tail,
     changed,
-    is_gzip,
     shrank,
     unreadable,
 )
+from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 
 # Longer lines are mostly a file that is no text; and a line must fit into memory on a worker.
 _MAX_LINE_BYTES = 8 << 20
@@ -33,9 +36,10 @@ _FILES_PER_POLL = 500
 class TextLines:
     """Reads lines of files: a :class:`flowctl.ports.FlowProducer` that knows its progress.
 
-    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several.  Files ending in ``.gz``
-    are decompressed.  A partition is a file, named as it was given (relative stays relative: start
-    the job from the same directory).  Files are read one after the other, sorted by name.
+    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several.  Files ending in ``.gz``,
+    ``.bz2`` or ``.zst`` (``flowctl-spark[zstd]``) are decompressed.  A partition is a file, named
+    as it was given (relative stays relative: start the job from the same directory).  Files are
+    read one after the other, sorted by name.
 
     A record's position is ``(byte, line)``: where the line begins, in uncompressed bytes, and its
     1-based number.  A last line without newline has its length as a third part: should it have
@@ -52,6 +56,10 @@ class TextLines:
     A file that is truncated while it is read is an error.  One that is replaced (rotated by
     renaming) is read to its end, and a warning says that the new one is not.
 
+    A path with a scheme (``s3://bucket/*.log``, ``https://…``) is read through fsspec
+    (``flowctl-spark[remote]`` and what fsspec asks for, such as s3fs); ``storage_options`` are
+    fsspec's.  Such a file must not change between and during runs.
+
     ``follow=True`` reads files that grow: it waits for a line's newline, takes files that come
     later, and never ends by itself.  A followed file must not be rotated by truncation.
 
@@ -67,6 +75,7 @@ class TextLines:
         errors: str = "strict",
         max_line_bytes: int = _MAX_LINE_BYTES,
         follow: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         several = (paths,) if isinstance(paths, str | os.PathLike) else paths
         self._patterns = [os.fspath(path) for path in several]
@@ -74,6 +83,13 @@ class TextLines:
             raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
         if max_line_bytes < 1:
             raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        self._remote = Remote(storage_options or {})
+        for pattern in filter(is_remote, self._patterns):
+            check_url(pattern)
+            if follow:
+                raise ConfigError(
+                    "follow", f"{pattern} can't be followed.", remedy="Follow local files only."
+                )
         self._codec = LineCodec(encoding, errors)
         self._max_line_bytes = max_line_bytes
         self._follow = follow
@@ -94,7 +110,7 @@ class TextLines:
 
     def partitions(self) -> Sequence[str]:
         """The files, sorted; with ``follow`` those that are there by now."""
-        return expand(self._patterns, may_be_missing=self._follow)
+        return list(self._find())
 
     def open(self, checkpoint: Checkpoint) -> None:
         """Get ready to read on; fails early where a file is missing or may not be read."""
@@ -109,27 +125,40 @@ class TextLines:
         for name in left:
             self._check(name, found[name][0])
         self._queue = iter(left)
-        # What lies before the checkpoint is done; in a .gz it is known only once it is read.
-        self._read_bytes = {n: p.offset for n, p in self._places.items() if not is_gzip(n)}
+        # What lies before the checkpoint is done; in a compressed file that is known only when it
+        # is read.
+        self._read_bytes = {n: p.offset for n, p in self._places.items() if not kind_of(n)}
         self._done_bytes = sum([end[0] for end in ended.values()])
         self._done_bytes += sum([self._read_bytes.get(name, 0) for name in left])
 
     def _look(self, now_s: float) -> dict[str, Found]:
         """Find the files (again), without opening them."""
         self._look_at_s = now_s + _LOOK_AGAIN_S
-        found = find(self._patterns, may_be_missing=self._follow)
+        found = self._find()
         self._total_bytes = sum([file[0] for file in found.values()])
         return found
 
+    def _find(self) -> dict[str, Found]:
+        local = [pattern for pattern in self._patterns if not is_remote(pattern)]
+        found = find(local, may_be_missing=self._follow)
+        if len(local) == len(self._patterns):
+            return found
+        for url in filter(is_remote, self._patterns):
+            # Not every server tells the time of change; no saved end holds this one.
+            found |= {name: (self._remote.size(name), 0) for name in self._remote.expand(url)}
+        return dict(sorted(found.items()))
+
     def _check(self, name: str, size: int) -> None:
-        if self._follow and is_gzip(name):
+        if self._follow and kind_of(name):
             raise SourceError(
-                f"{name}: a .gz file can't be followed.",
+                f"{name}: a compressed file can't be followed.",
                 remedy="Narrow the pattern to plain files.",
             )
+        if is_remote(name):
+            return
         place = self._places.get(name, Place())
         needed = place.offset + place.line_is_done
-        if size < needed and not is_gzip(name):
+        if size < needed and not kind_of(name):
             raise shrank(name, place)
         if not os.access(name, os.R_OK):
             is_there = os.path.lexists(name)
@@ -161,7 +190,10 @@ class TextLines:
     def _next_file(self) -> bool:
         for name in self._queue:
             if not self._follow or self._has_grown(name):
-                self._reader = FileReader(
+                reader_of: Callable[..., FileReader] = (
+                    partial(RemoteReader, self._remote) if is_remote(name) else FileReader
+                )
+                self._reader = reader_of(
                     name,
                     self._places.get(name, Place()),
                     self._codec,

@@ -5,6 +5,8 @@ Nothing of the original is chained: its text or its frames may hold the URL.
 
 from __future__ import annotations
 
+import re
+
 from flowctl.errors import (
     CheckpointCorruptError,
     CheckpointUnavailableError,
@@ -16,6 +18,11 @@ from flowctl_redis.names import to_text
 # (word, problem, remedy).  A word is the code of the server's reply, or a part of its text:
 # redis-py turns some codes into classes and cuts them off (see _CODES), and servers put others
 # before, behind or inside what they say of a script.  The first hit wins.
+_NO_RIGHTS = "doesn't give this user the rights that a checkpoint needs"
+_GRANT = (
+    "Give the user these rights: ACL SETUSER name ~flowctl:*"
+    " +@read +@write +@scripting +@connection +time."
+)
 _REPLIES = (
     (
         "WRONGPASS",
@@ -35,8 +42,15 @@ _REPLIES = (
     ),
     (
         "NOPERM",
-        "lets this user not do what a checkpoint needs",
-        "Allow the user EVAL, SCAN and the hash commands on the keys flowctl:*.",
+        _NO_RIGHTS,
+        _GRANT,
+    ),
+    # What a script may not do; the server puts no code before it.
+    ("ACL failure in script", _NO_RIGHTS, _GRANT),
+    (
+        "Too many open files",
+        "can't be connected to: this process may open no more files and connections",
+        "Raise the limit (ulimit -n), or use fewer bolts.",
     ),
     ("LOADING", "is still loading its data", "Wait until it is up."),
     ("READONLY", "is a read-only replica", "Point the Redis URL at the primary."),
@@ -60,6 +74,7 @@ _REPLIES = (
     ("BUSY", "is busy with another script", "Try again; see SCRIPT KILL."),
     ("max number of clients", "has no connection left", "Raise its maxclients."),
 )
+_DENIED = re.compile(r"no permissions to (.+? command|access .+? key|.{1,60})")
 _CODES = {
     "BusyLoadingError": "LOADING",
     "ClusterDownError": "CLUSTER",
@@ -75,8 +90,10 @@ def expected() -> tuple[type[Exception], ...]:
     """What redis-py raises when something is wrong outside; imports it, or says how to get it."""
     try:
         from redis.exceptions import RedisError
-    except ModuleNotFoundError:
-        raise MissingExtraError("redis", "redis-py", "redis") from None
+    except ModuleNotFoundError as error:
+        missing = (error.name or "redis").partition(".")[0]
+        what = "redis-py" if missing == "redis" else f"{missing}, which redis-py needs,"
+        raise MissingExtraError("redis", what, "redis") from None
     return RedisError, OSError
 
 
@@ -99,7 +116,9 @@ def translate(
         )
     for word, problem, remedy in _REPLIES:
         if word in text or word == code:
-            return _unavailable(f"Redis at {address} {problem}.", remedy)
+            refused = _DENIED.search(text) if remedy == _GRANT else None
+            detail = f" ({refused[1]})" if refused else ""
+            return _unavailable(f"Redis at {address} {problem}{detail}.", remedy)
     if isinstance(error, exceptions.AuthenticationError):
         return _unavailable(
             f"Redis at {address} refuses user or password.",

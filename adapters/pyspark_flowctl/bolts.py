@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from flowctl.bolts.callables import check_process
+from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
@@ -90,6 +91,7 @@ class SparkBolts:
             raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
         _positive("count", self.count)
         _positive("slots", self.slots)
+        check_descriptors(self.count)
         tasks = self._tasks(endpoint)
         holder = self._session()
         holder.find()  # here and not in the background: the active session belongs to this thread

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from flowctl.bolts.callables import check_process
+from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import AuthenticationError, ConfigError, WireError
@@ -70,6 +71,7 @@ class LocalBolts:
                 "these LocalBolts are at work in another run.",
                 remedy="Give each spout LocalBolts of its own, or wait until the other run ends.",
             )
+        check_descriptors(2 * self.count)  # both ends of each connection are here
         bolt_of = partial(
             FlowControlBolt,
             endpoint,

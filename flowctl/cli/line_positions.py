@@ -30,7 +30,7 @@ def check_line(position: Position, partition: str, saved: Position | None) -> st
     path = _path_of(partition)
     if path is None:
         return "no file of this name is here"
-    if path.lower().endswith(".gz"):
+    if path.lower().endswith((".gz", ".bz2", ".zst")):
         return "the file is compressed"
     byte, line = position[:2]
     try:

@@ -13,7 +13,6 @@ from flowctl.errors import FencedError
 from flowctl.wire.codec import LENGTH
 from flowctl.wire.frames import (
     AckFrame,
-    FailFrame,
     Heartbeat,
     Revoke,
     Revoked,
@@ -183,43 +182,6 @@ def test_a_revoke_right_behind_the_tuples_is_obeyed_in_order(gate):
         assert s.frames("b1", AckFrame)[1].attempt == 2
         s.end("b1")
         bolt.wait()
-
-
-def test_a_copy_of_a_tuple_that_the_bolt_has_is_not_processed(gate):
-    with spout() as s:
-        bolt = ThreadBolt(s.endpoint, "b1", gate)
-        s.until(lambda: s.joined("b1"))
-        s.send("b1", tuple_of(1, "wait"), tuple_of(2, "queued"))
-        gate.wait_entered()
-        copies = (tuple_of(1, "at work, again", attempt=2), tuple_of(2, "queued, again", attempt=2))
-        s.send("b1", *copies, tuple_of(3, "last"))
-        gate.leave.release()
-        s.until(lambda: s.acks("b1") == [1, 2, 3])
-        s.send("b1", tuple_of(2, "done, again", attempt=3), tuple_of(4, "the end"))
-        s.until(lambda: s.acks("b1") == [1, 2, 3, 4])
-        s.end("b1")
-        bolt.wait()
-    assert gate.seen == ["wait", "queued", "last", "the end"]
-
-
-def test_a_tuple_that_failed_is_processed_when_it_comes_again():
-    seen = []
-
-    def process(batch) -> None:
-        seen.append(batch[0].value)
-        if len(seen) == 1:
-            raise ValueError("not yet")
-
-    with spout() as s:
-        bolt = ThreadBolt(s.endpoint, "b1", process)
-        s.until(lambda: s.joined("b1"))
-        s.send("b1", tuple_of(1, "first"))
-        s.until(lambda: s.frames("b1", FailFrame))
-        s.send("b1", tuple_of(1, "again", attempt=2))
-        s.until(lambda: s.acks("b1") == [1])
-        s.end("b1")
-        bolt.wait()
-    assert seen == ["first", "again"]
 
 
 def test_each_tuple_is_either_processed_or_given_back_never_both():

@@ -183,7 +183,27 @@ def test_a_user_with_too_few_rights(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         client.acl_setuser("etl", enabled=True, passwords="+" + _SECRET, categories=["+@read"])
     store = RedisCheckpointStore(f"redis://etl:{_SECRET}@127.0.0.1:{server.port}")
-    assert "lets this user not" in _refusal(store)
+    assert "the rights that a checkpoint needs" in _refusal(store)
+
+
+def test_a_user_who_may_run_scripts_but_not_write_and_the_rule_that_is_proposed(
+    server: Server,
+) -> None:
+    store = RedisCheckpointStore(f"redis://etl:{_SECRET}@127.0.0.1:{server.port}")
+    with redis.Redis(port=server.port) as client:
+        rules = ["on", f">{_SECRET}", "~*", "+@read", "+@scripting", "+@connection"]
+        client.execute_command("ACL", "SETUSER", "etl", *rules)
+        with pytest.raises(
+            CheckpointUnavailableError, match="the rights that a checkpoint"
+        ) as caught:
+            store.acquire("job")
+        proposed = caught.value.remedy.partition("SETUSER name ")[2].rstrip(".").split()
+        client.execute_command("ACL", "SETUSER", "etl", "reset", "on", f">{_SECRET}", *proposed)
+    epoch = store.acquire("job")
+    store.save("job", Checkpoint(), epoch=epoch)
+    assert store.load("job") == Checkpoint()
+    assert store.jobs() == ["job"]
+    store.close()
 
 
 def test_a_read_only_replica(server: Server) -> None:

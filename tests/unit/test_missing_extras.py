@@ -35,6 +35,23 @@ def assert_names(caught: pytest.ExceptionInfo[BaseException], extra: str) -> Non
     assert f"pip install 'flowctl-spark[{extra}]'" in error.remedy
 
 
+def test_what_redis_py_needs_is_named_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from flowctl_redis.faults import expected
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / "__init__.py").write_text("import not_there.deep")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        MissingExtraError, match="not_there, which redis-py needs, is not"
+    ) as caught:
+        expected()
+    assert_names(caught, "redis")
+
+
 def test_redis(hide: Hide, tmp_path: Path) -> None:
     from flowctl_redis import EmbeddedServer, RedisCheckpointStore
 

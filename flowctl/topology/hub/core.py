@@ -1,8 +1,8 @@
 """TopologyCore: the driver contract for several stages.  Pure: time comes in, decisions go out.
 
-It is the hub that every tuple passes: what a bolt emits rides on its ack, is routed here into the
-next stages' cores, and goes out when a window of theirs allows.  A stage gets nothing while one
-that it feeds is full: so a slow stage slows the first, and no queue grows.
+Every tuple passes this hub: what a bolt emits rides on its ack, is routed to the next stages'
+cores, and goes out when their windows allow.  A stage gets nothing while one that it feeds is full,
+so a slow stage slows the first, and no queue grows.
 """
 
 from __future__ import annotations
@@ -155,7 +155,6 @@ class TopologyCore:
 
     def end_of_input(self, *, now_s: float) -> None:
         """As in ``SpoutCore``; each stage hears of it when nothing is left before it."""
-        del now_s
         self._input_ended = True
         self._roots.intake.end()
 

@@ -1,0 +1,90 @@
+"""Compressed files by the end of their name: gzip, bzip2, Zstandard."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from typing import IO, Any, Final, Protocol
+
+from flowctl.errors import MissingExtraError
+
+_KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
+# Of Zstandard data, so much is decompressed at a time: some 100 KB of a log's text.
+_ZSTD_BYTES: Final = 8 << 10
+
+
+class Decompressed(Protocol):
+    """What is read of a compressed file."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return 1 to ``size`` bytes, none at the end; an error where the data are damaged."""
+
+    def close(self) -> None: ...
+
+
+def kind_of(name: str) -> str:
+    """Return how a file of this name is compressed, "" if it is not."""
+    lower = name.lower()
+    return next((kind for end, kind in _KINDS.items() if lower.endswith(end)), "")
+
+
+def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
+    """Return what reads the open ``file``, None for one that is not compressed.
+
+    :class:`MissingExtraError` for Zstandard without its package.
+    """
+    match kind_of(name):
+        case "gzip":
+            return gzip.GzipFile(fileobj=file, mode="rb")
+        case "bzip2":
+            return bz2.BZ2File(file)
+        case "zstd":
+            return _Zstd(file)
+    return None
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether ``error`` says that the compressed data are damaged or cut short."""
+    if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+        return True
+    # bz2 has no class of its own for it, but no system call gives an error without a number.
+    is_bz2 = isinstance(error, OSError) and error.errno is None
+    return is_bz2 or type(error).__name__ == "ZstdError"
+
+
+class _Zstd:
+    """Frames of Zstandard data, one after the other.
+
+    The package's own reader takes a file that is cut short for a whole one.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ModuleNotFoundError:
+            raise MissingExtraError("paths", "zstandard, which reads .zst files,", "zstd") from None
+        self._file = file
+        self._frames = zstandard.ZstdDecompressor()
+        self._frame: Any = None  # the one that is read; None between two
+        self._input = b""
+        self._output = b""
+
+    def read1(self, size: int, /) -> bytes:
+        while not self._output:
+            data = self._input or self._file.read(_ZSTD_BYTES)
+            self._input = b""
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return b""
+            if self._frame is None:
+                self._frame = self._frames.decompressobj()
+            self._output = self._frame.decompress(data)
+            if self._frame.eof:
+                self._input, self._frame = self._frame.unused_data, None
+        given, self._output = self._output[:size], self._output[size:]
+        return given
+
+    def close(self) -> None:
+        """Nothing of its own is open."""

@@ -1,0 +1,187 @@
+"""Rows of Parquet files as a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from typing import Any, Final
+
+from flowctl.core.records import Checkpoint, Record
+from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl.ports import SourceChunk, SourceProgress
+from flowctl_files._paths import expand
+
+# Turning so many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
+_BATCH_ROWS: Final = 2_000
+_ANOTHER: Final = "Bring the old file back, or give the job another name."
+
+
+class ParquetRows:
+    """Reads rows of Parquet files: a :class:`flowctl.ports.FlowProducer` that knows its progress.
+
+    Needs pyarrow (``flowctl-spark[parquet]``).  ``paths`` is a path or pattern (``*``, ``**``,
+    ``~``), or several.  A partition is a file, named as it was given (relative stays relative:
+    start the job from the same directory).  Files are read one after the other, sorted by name.
+
+    A record's value is the row as a dict; ``columns`` reads only those, which is faster.  Its
+    position is the row's number in the file, from 0.  A resumed run skips row groups that are done
+    without reading them.  Files must not change between runs: a row's number is all that is known.
+
+    Raises :class:`SourceError` that names the file.  Calls come from one thread, but for
+    :meth:`progress`.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+        self._patterns = [os.fspath(path) for path in several]
+        if not self._patterns or not all(self._patterns):
+            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        if isinstance(columns, str) or columns == []:
+            raise ConfigError(
+                "columns", f"{columns!r} is not a list of names.", remedy="Give ['a', 'b']."
+            )
+        self._columns = None if columns is None else list(columns)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._queue: Iterator[str] = iter(())
+        self._first: dict[str, int] = {}  # the first row of each file that is not done
+        self._name = ""  # of the file that is read
+        self._file: Any = None
+        self._rows: Iterator[Record] = iter(())
+        self._sizes: dict[str, int] = {}
+        self._done_bytes = 0
+        self._error: SourceError | None = None
+
+    def partitions(self) -> Sequence[str]:
+        """The files, sorted."""
+        return expand(self._patterns, may_be_missing=False)
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        """Get ready to read on; fails early where a file is missing or pyarrow is."""
+        self.close()
+        self._reset()
+        _pyarrow()
+        for name, saved in checkpoint.partitions.items():
+            if saved.position is not None:
+                self._first[name] = _row(name, saved.position) + 1
+        names = self.partitions()
+        self._sizes = {name: os.stat(name).st_size for name in names}
+        self._queue = iter(names)
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        """Return the next rows, all of one file; see :class:`flowctl.ports.FlowProducer`."""
+        if self._error is not None:
+            raise self._error
+        try:
+            if self._file is None and not self._next_file():
+                return None
+            records = list(islice(self._rows, min(max_records, _BATCH_ROWS)))
+        except SourceError as error:
+            self._error = error  # for the next call too: nothing behind it may be read
+            raise
+        if not records and max_records > 0:
+            self._leave()
+        return SourceChunk(self._name, records)
+
+    def _next_file(self) -> bool:
+        name = next(self._queue, None)
+        if name is None:
+            return False
+        pyarrow, parquet = _pyarrow()
+        try:
+            self._file = parquet.ParquetFile(name)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise _unreadable(name, error) from error
+        self._name = name
+        self._check_columns()
+        self._rows = self._read(name, self._file, self._first.get(name, 0))
+        return True
+
+    def _check_columns(self) -> None:
+        known = self._file.schema_arrow.names
+        missing = [column for column in self._columns or () if column not in known]
+        if missing:
+            raise SourceError(
+                f"{self._name}: there is no column {missing[0]!r}.",
+                remedy=f"Its columns are {', '.join(map(repr, known))}.",
+            )
+
+    def _read(self, name: str, file: Any, first: int) -> Iterator[Record]:
+        rows = file.metadata.num_rows
+        if first > rows:
+            raise SourceError(
+                f"{name}: it has {rows} rows, but {first} were read before: it is another file.",
+                remedy=_ANOTHER,
+            )
+        groups, begin = _groups_from(file.metadata, first)
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=self._columns):
+                skipped = min(max(0, first - begin), batch.num_rows)
+                values = batch.slice(skipped).to_pylist()
+                yield from map(Record, count(begin + skipped), values)
+                begin += batch.num_rows
+        except (_pyarrow()[0].ArrowException, OSError) as error:
+            raise _unreadable(name, error) from error
+
+    def _leave(self) -> None:
+        self._done_bytes += self._sizes.get(self._name, 0)
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._rows = iter(())
+
+    def close(self) -> None:
+        """Close the open file; harmless when repeated."""
+        self._close_file()
+        self._queue = iter(())
+
+    def progress(self) -> SourceProgress:
+        """Bytes of files that were read, and of all; from any thread."""
+        return SourceProgress(self._done_bytes, sum(self._sizes.values()), "bytes")
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise MissingExtraError("producer", "pyarrow", "parquet") from None
+    return pyarrow, pyarrow.parquet
+
+
+def _groups_from(metadata: Any, first: int) -> tuple[list[int], int]:
+    """Return the row groups that hold row ``first`` and later ones, and the row they begin with."""
+    begin = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if begin + rows > first:
+            return list(range(group, metadata.num_row_groups)), begin
+        begin += rows
+    return [], begin
+
+
+def _row(name: str, position: object) -> int:
+    if isinstance(position, int):
+        return position
+    raise SourceError(
+        f"{name}: the checkpoint's position {position!r} is not a row's number.",
+        remedy="Another source used this job's name: choose another name or clear the checkpoint.",
+    )
+
+
+def _unreadable(name: str, error: Exception) -> SourceError:
+    text = str(error).partition("\n")[0]
+    return SourceError(
+        f"{name}: can't be read as Parquet: {text}.",
+        remedy="Check that it is a whole Parquet file that this user may read.",
+    )

@@ -1,0 +1,102 @@
+"""Compressed files: the same lines and positions as plain ones, resumed, cut short, damaged."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
+from flowctl.errors import MissingExtraError, SourceError
+from flowctl_files import TextLines
+
+LINES = [f"line {n} {n * 7919 % 1000}" for n in range(20_000)]
+DATA = "".join(line + "\n" for line in LINES).encode()
+Compress = Callable[[bytes], bytes]
+KINDS = pytest.mark.parametrize(
+    ("name", "compress"),
+    [
+        ("a.gz", gzip.compress),
+        ("a.bz2", bz2.compress),
+        ("a.zst", zstandard.ZstdCompressor().compress),
+        ("A.ZST", zstandard.ZstdCompressor().compress),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(name: str, checkpoint: Checkpoint | None = None) -> list[Record]:
+    found: list[Record] = []
+    producer = TextLines(name)
+    producer.open(checkpoint or Checkpoint())
+    try:
+        while (chunk := producer.poll(1000)) is not None:
+            found += chunk.records
+    except SourceError as error:
+        raise Damaged(found, error) from error
+    finally:
+        producer.close()
+    progress = producer.progress()
+    assert progress.done == progress.total
+    return found
+
+
+class Damaged(Exception):
+    def __init__(self, good: list[Record], error: SourceError) -> None:
+        super().__init__(str(error))
+        self.good = [record.value for record in good]
+
+
+@KINDS
+def test_lines_and_positions_are_those_of_the_plain_file(name: str, compress: Compress) -> None:
+    Path("plain").write_bytes(DATA)
+    Path(name).write_bytes(compress(DATA))
+    assert read(name) == read("plain")
+
+
+@KINDS
+def test_several_parts_one_behind_the_other_are_one_file(name: str, compress: Compress) -> None:
+    Path(name).write_bytes(compress(DATA[:70_001]) + compress(b"") + compress(DATA[70_001:]))
+    assert [record.value for record in read(name)] == LINES
+
+
+@KINDS
+def test_it_is_read_on_from_the_checkpoint(name: str, compress: Compress) -> None:
+    Path(name).write_bytes(compress(DATA))
+    whole = read(name)
+    saved = PartitionCheckpoint(position=whole[12_345].position, records=12_346)
+    assert read(name, Checkpoint({name: saved})) == whole[12_346:]
+
+
+@KINDS
+def test_one_that_is_cut_short_is_not_taken_for_a_whole_one(name: str, compress: Compress) -> None:
+    data = compress(DATA)
+    Path(name).write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(Damaged, match="data are damaged or cut short after line") as caught:
+        read(name)
+    assert caught.value.good == LINES[: len(caught.value.good)]
+
+
+@KINDS
+def test_what_is_something_else_is_named(name: str, compress: Compress) -> None:
+    del compress
+    Path(name).write_bytes(b"plain text\n" * 100)
+    with pytest.raises(Damaged, match=r"data are damaged or cut short after line 0"):
+        read(name)
+
+
+def test_the_package_for_zstandard_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.zst").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtraError, match=r"flowctl-spark\[zstd\]"):
+        read("a.zst")
