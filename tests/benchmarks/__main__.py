@@ -16,6 +16,7 @@ from tests.benchmarks import (
     stages,
     throughput,
     topology_bench,
+    wire_bench,
 )
 from tests.benchmarks.parts import local_session, machine
 
@@ -23,6 +24,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
     "stages": stages.main,
+    "wire": wire_bench.main,
 }
 
 
@@ -36,7 +38,7 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage|crowd|control|stages",
+        metavar="async|core|topology|throughput|makespan|outage|crowd|wire|control|stages",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts
