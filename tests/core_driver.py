@@ -87,10 +87,10 @@ class Driver:
         self.core.remove_bolt(bolt, now_s=self.clock(), **how)
         self._settle()
 
-    def offer(self, count: int, partition: str = "p") -> int:
-        """Offer the next ``count`` records, with positions 1, 2, …"""
+    def offer(self, count: int, partition: str = "p", *, value: Any = None) -> int:
+        """Offer the next ``count`` records, with positions 1, 2, …; of ``value``, or these."""
         first = self._read.get(partition, 0) + 1
-        records = [Record(n, n) for n in range(first, first + count)]
+        records = [Record(n, n if value is None else value) for n in range(first, first + count)]
         taken = self.core.offer(partition, records, now_s=self.clock())
         self._read[partition] = first - 1 + taken
         self._settle()

@@ -60,12 +60,12 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_by_signs", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max", "acked",
-        "alarm_s", "armed_at_s", "bolt", "completion_s", "epoch", "flight", "has_room",
-        "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s", "last_services_s", "liveness",
-        "moved_away", "place", "policy", "queued_s", "records_acked", "records_held",
-        "refused_in_a_row", "rests_until_s", "rtt", "sends_heartbeats", "sent", "service",
-        "slots", "strays", "suspect_since_s",
+        "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
+        "_window_max", "acked", "alarm_s", "armed_at_s", "bolt", "bytes_held", "completion_s",
+        "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s",
+        "last_services_s", "liveness", "moved_away", "place", "policy", "queued_s",
+        "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
+        "sends_heartbeats", "sent", "service", "slots", "strays", "suspect_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +87,7 @@ class AdaptiveFlowConsumer:
         self.service = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
         self.flight: dict[int, FlowTuple] = {}
-        self.records_held = 0  # of the tuples in flight
+        self.records_held = self.bytes_held = 0  # of the tuples in flight
         self.strays = Strays()
         self.heard_at_s = now_s
         self.sends_heartbeats = False
@@ -110,7 +110,7 @@ class AdaptiveFlowConsumer:
         self._full_at_s = -NEVER  # when a tuple last filled the window
         self._by_signs = settings.timeout.rule == "signs"
         self._settings = settings
-        self._window_max = settings.window.max
+        self._window_max, self._bytes_max = settings.window.max, settings.window.bytes_max
         self.refresh()
 
     # -- how much it may hold ------------------------------------------------------------
@@ -172,6 +172,8 @@ class AdaptiveFlowConsumer:
             self.has_room = held < int(policy.window)
         else:
             self.has_room = not held or (work_s < work_max_s and held < self._window_max)
+        if self.has_room and self.bytes_held >= self._bytes_max:
+            self.has_room = False
         if service.samples >= _SAMPLES_MIN:
             self.completion_s = work_s / self.slots + mean_s + service.path_s
         else:
@@ -194,16 +196,24 @@ class AdaptiveFlowConsumer:
             self.armed_at_s = now_s
         self.sent += 1
         self.flight[flow_tuple.tuple_id] = flow_tuple
-        self.records_held += len(flow_tuple.cut.records)
+        cut = flow_tuple.cut
+        self.records_held += len(cut.records)
+        self._hold(cut.size_bytes)
         self.refresh()
-        if not self.has_room:
+        if not self.has_room and self.bytes_held < self._bytes_max:
             self._full_at_s = now_s
+
+    def _hold(self, size_bytes: int) -> None:
+        """So much more is in flight, here and in all; less if negative."""
+        self.bytes_held += size_bytes
+        self.service.pool.bytes_held += size_bytes
 
     def take_out(self, tuple_id: int) -> FlowTuple | None:
         """A tuple is not waited for any more; None if it was not in flight."""
         flow_tuple = self.flight.pop(tuple_id, None)
         if flow_tuple is not None:
             self.records_held -= len(flow_tuple.cut.records)
+            self._hold(-flow_tuple.cut.size_bytes)
         return flow_tuple
 
     def let_stray(self, tuple_id: int, now_s: float) -> FlowTuple | None:
@@ -218,6 +228,7 @@ class AdaptiveFlowConsumer:
         held = list(self.flight.values())
         self.flight.clear()
         self.records_held = 0
+        self._hold(-self.bytes_held)
         return held
 
     def leave(self) -> None:
@@ -234,6 +245,7 @@ class AdaptiveFlowConsumer:
             self.strays.pop(flow_tuple.tuple_id, None)
             self.flight[flow_tuple.tuple_id] = flow_tuple
             self.records_held += len(flow_tuple.cut.records)
+            self._hold(flow_tuple.cut.size_bytes)
         self.armed_at_s = now_s
 
     def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
@@ -241,6 +253,7 @@ class AdaptiveFlowConsumer:
         records = len(flow_tuple.cut.records)
         del self.flight[flow_tuple.tuple_id]
         self.records_held -= records
+        self._hold(-flow_tuple.cut.size_bytes)
         self.acked += 1
         self.records_acked += records
         self.refused_in_a_row = 0

@@ -43,6 +43,7 @@ class Emitter:
         self._scheduled = failures.retries.scheduled
         self._settings = book.settings.tuple
         self._in_flight_max = book.settings.dispatch.in_flight_max
+        self._bytes_max = book.settings.dispatch.bytes_max
         self._supply = book.supply
         self._failures = failures
         self._target = failures.target
@@ -74,6 +75,9 @@ class Emitter:
             return None
         if is_held:
             self._window_limited = False  # by no bolt's window: none of them must grow from it
+            return None
+        if self._pool.bytes_held >= self._bytes_max:
+            self._window_limited = False  # a larger window would not help
             return None
         is_at_limit = self._in_flight_max is not None and self.is_at_limit
         consumer = None if is_at_limit else self._book.dispatcher.pick()
@@ -108,9 +112,11 @@ class Emitter:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether as many tuples are pending as ``dispatch.in_flight_max`` allows."""
+        """Whether as much is under way as ``dispatch`` allows, in tuples or in bytes."""
         most = self._in_flight_max
-        return most is not None and len(self._pending) >= most
+        if most is not None and len(self._pending) >= most:
+            return True
+        return self._pool.bytes_held >= self._bytes_max
 
     @property
     def in_flight(self) -> int:

@@ -36,6 +36,9 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
     initial: Count = 2
     # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
     max: Count = 256
+    # Bytes as a bound too; one tuple goes whatever its size.  Eight of the largest: two in service
+    # and on their way, and room for a path of 8 ms at 1 GB/s, which is more than a bolt takes.
+    bytes_max: Count = 8 << 20
     # The receiver's word as a bound too (S28): never more than the slots that a bolt tells when it
     # connects, so nothing waits there.  Off: just_full keeps queues as short without letting a
     # bolt go idle while the next tuple is on its way.
@@ -97,6 +100,10 @@ class DispatchSettings(_Section, frozen=True, kw_only=True):
     choice: Literal["auto", "least_completion", "round_robin", "in_turn"] = "auto"
     # Tuples in flight at all bolts together (S37); None: only the windows count.
     in_flight_max: Count | None = None
+    # Bytes in flight at all bolts together: as much as is read ahead (buffer.bytes_max), so that a
+    # driver holds 128 MB at most.  Windows grow by time alone: 12 bolts that do nothing would get
+    # 200 MB of records of 64 KB.
+    bytes_max: Count = 64 << 20
     # Does nothing until process tells the time it waits for a sink, and then only under load.
     sink_guard: bool = True
 

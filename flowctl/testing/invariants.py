@@ -108,6 +108,8 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     _require(had_room is consumer.has_room, f"{name}: a change was not taken into account")
     records = sum(len(flow_tuple.cut.records) for flow_tuple in consumer.flight.values())
     _require(consumer.records_held == records, f"{name}: records_held is off")
+    size_bytes = sum(flow_tuple.cut.size_bytes for flow_tuple in consumer.flight.values())
+    _require(consumer.bytes_held == size_bytes, f"{name}: bytes_held is off")
     _require((name in core.book.out) is consumer.is_out, f"{name}: out or not?")
 
 

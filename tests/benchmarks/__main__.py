@@ -17,6 +17,7 @@ from tests.benchmarks import (
     stages,
     throughput,
     topology_bench,
+    wire_bench,
 )
 from tests.benchmarks.parts import local_session, machine
 
@@ -25,6 +26,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "crowd": crowd.main,
     "partitions": partitions.main,
     "stages": stages.main,
+    "wire": wire_bench.main,
 }
 
 
@@ -38,7 +40,8 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage|crowd|partitions|control|stages",
+        metavar="async|core|topology|throughput|makespan|outage"
+        "|crowd|partitions|wire|control|stages",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
     parts = parser.parse_args().parts or all_parts

@@ -183,6 +183,49 @@ def test_in_turn_waits_for_the_one_whose_turn_it_is() -> None:
 
 
 @pytest.mark.req("S37", "S59")
+def test_a_bound_on_the_bytes_under_way() -> None:
+    driver = Driver(
+        "a",
+        "b",
+        window_policy="fixed",
+        window_initial=9,
+        dispatch_bytes_max=250,
+        tuple_records_max=1,
+    )
+    driver.offer(99, value="x" * 100)
+    emissions = driver.emit()
+    assert len(emissions) == 3  # 300 bytes: the one that reaches the bound still goes
+    assert driver.core.is_at_limit
+    driver.ack(emissions[0])
+    assert not driver.core.is_at_limit
+    assert len(driver.emit()) == 1
+
+
+@pytest.mark.req("S37")
+def test_a_bound_on_the_bytes_at_one_bolt() -> None:
+    driver = Driver(
+        "a", "b", window_policy="fixed", window_initial=9, window_bytes_max=150, tuple_records_max=1
+    )
+    driver.offer(99, value="x" * 100)
+    on = [e.bolt for e in driver.emit()]
+    assert sorted(on) == ["a", "a", "b", "b"]
+    driver = Driver("a", window_policy="fixed", window_initial=9, window_bytes_max=1)
+    driver.offer(9, value="x" * 100)
+    assert len(driver.emit()) == 1  # whatever its size
+
+
+def test_a_window_that_bytes_hold_back_does_not_grow() -> None:
+    """Nobody asks for a larger one: acks of tuples that filled the bytes are no reason."""
+    for bytes_max, grows in ((1 << 20, True), (150, False)):
+        driver = Driver("a", window_policy="aiad", window_bytes_max=bytes_max, tuple_records_max=1)
+        driver.offer(99, value="x" * 100)
+        for _ in range(20):
+            for emission in driver.emit():
+                driver.ack(emission)
+        assert (driver.core.bolts["a"].window > 2) is grows
+
+
+@pytest.mark.req("S37", "S59")
 def test_a_bound_on_all_that_is_under_way() -> None:
     driver = Driver("a", "b", window_initial=9, dispatch_in_flight_max=3)
     driver.offer(99)
