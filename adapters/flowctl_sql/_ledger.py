@@ -7,7 +7,7 @@
 ============================  ======================================================
 
 Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
-them as the source does; names and positions as the dialect has them (docs/adr/0014).  All methods
+them as the source does; names and positions as the dialect has them (docs/adr/0015-sqlalchemy.md).  All methods
 run inside the caller's transaction.  Why this is exact: docs/adr/0004-covered-spans.md.
 """
 
