@@ -34,7 +34,7 @@ class Database(Protocol):
     def begin(self, connection: Any) -> None:
         """Begin a transaction, where the driver does not do so by itself."""
 
-    def check_table(self, cursor: Any, table: str) -> None:
+    def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         """Raise :class:`ConfigError` if writes to ``table`` can't be undone."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
@@ -69,7 +69,7 @@ class Direct:
     def begin(self, connection: Any) -> None:
         """Nothing: a DB-API connection begins with its first statement."""
 
-    def check_table(self, cursor: Any, table: str) -> None:
+    def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         """Nothing: all tables of these databases have transactions."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
@@ -112,7 +112,7 @@ class Sqlite:
     def begin(self, connection: Any) -> None:
         self._file.begin(connection)
 
-    def check_table(self, cursor: Any, table: str) -> None:
+    def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         """Nothing: all tables have transactions."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:

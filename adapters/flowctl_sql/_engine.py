@@ -78,9 +78,9 @@ class Engine:
         if self._file is not None:
             self._file.begin(connection)
 
-    def check_table(self, cursor: Any, table: str) -> None:
+    def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         if self._url.get_backend_name() in _MYSQL:
-            _mysql.check_engine(cursor, table)
+            _mysql.check_engine(cursor, dialect, table)
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
         if _refusals.is_refusal(error, connected=connected):

@@ -7,8 +7,9 @@
 ============================  ======================================================
 
 Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
-them as the source does; names and positions as the dialect has them (docs/adr/0014).  All methods
-run inside the caller's transaction.  Why this is exact: docs/adr/0004-covered-spans.md.
+them as the source does; other databases than SQLite and PostgreSQL hold names and positions as
+docs/adr/0015-sqlalchemy.md says.  All methods run inside the caller's transaction.  Why this is
+exact: docs/adr/0004-covered-spans.md.
 """
 
 from __future__ import annotations

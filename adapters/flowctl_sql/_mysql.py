@@ -11,6 +11,7 @@ from typing import Any
 
 from flowctl.errors import ConfigError
 from flowctl_sql._bounds import IDLE_MAX_S, LOCK_MAX_S, bound_socket
+from flowctl_sql._dialect import Dialect
 
 # {} is in whole seconds.  READ COMMITTED: no locks on the gaps between keys, over which writers of
 # different partitions would deadlock, and every statement sees what others committed.
@@ -26,8 +27,8 @@ _MARIADB_SETTINGS = ("SET SESSION idle_transaction_timeout = {idle_s}",)
 
 _ENGINE = (
     "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e"
-    " ON e.engine = t.engine WHERE t.table_schema = COALESCE(%s, DATABASE())"
-    " AND t.table_name = %s AND e.transactions = 'NO'"
+    " ON e.engine = t.engine WHERE t.table_schema = COALESCE(?, DATABASE())"
+    " AND t.table_name = ? AND e.transactions = 'NO'"
 )
 
 
@@ -47,10 +48,10 @@ def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> Non
     bound_socket(connection)
 
 
-def check_engine(cursor: Any, table: str) -> None:
+def check_engine(cursor: Any, dialect: Dialect, table: str) -> None:
     """Raise :class:`ConfigError` if ``table`` can't be rolled back, as with MyISAM."""
     schema, _, name = table.rpartition(".")
-    cursor.execute(_ENGINE, (schema or None, name))
+    cursor.execute(dialect.fill(_ENGINE), (schema or None, name))
     found = cursor.fetchone()
     if found is not None:
         raise ConfigError(

@@ -69,7 +69,7 @@ class Session:
             return
 
     def introduce(self, job: str, bolt: str) -> None:
-        """Let the server know for whom we write, so that it can tell others."""
+        """Name the connection after job and bolt, so that the server can tell others who we are."""
         if self._is_postgres:
             name = _postgres.name_of(job, bolt)
             if name != self._introduced:
@@ -171,7 +171,7 @@ class Session:
         self._create_unless(
             self._table, lambda: [self._cursor.execute(statement) for statement in schema]
         )
-        self._database.check_table(self._cursor, self._table)
+        self._database.check_table(self._cursor, self._dialect, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     makespan,
     outage,
     partitions,
+    sql_sink,
     stages,
     throughput,
     topology_bench,
@@ -40,10 +41,10 @@ def main() -> int:
         "parts",
         nargs="*",
         default=[],
-        metavar="async|core|topology|throughput|makespan|outage"
-        "|crowd|partitions|wire|control|stages",
+        metavar="async|core|topology|throughput|makespan|outage|sql"
+        "|crowd ...|partitions ...|wire ...|control ...|stages ...",
     )
-    all_parts = ["core", "topology", "async", "throughput", "makespan", "outage"]
+    all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
     print(machine())
     ok = True
@@ -53,6 +54,13 @@ def main() -> int:
         ok = topology_bench.main() and ok
     if "async" in parts:
         ok = async_bench.main() and ok
+    ok = _on_spark(parts) and ok
+    print("all gates hold" if ok else "A GATE IS MISSED")
+    return 0 if ok else 1
+
+
+def _on_spark(parts: list[str]) -> bool:
+    ok = True
     if {"throughput", "makespan"} & set(parts):
         spark = local_session()
         if "throughput" in parts:
@@ -60,12 +68,12 @@ def main() -> int:
         if "makespan" in parts:
             ok = makespan.main(spark) and ok
         spark.stop()
-    if "outage" in parts:
-        spark = local_session(outage.BOLTS)
-        ok = outage.main(spark) and ok
-        spark.stop()
-    print("all gates hold" if ok else "A GATE IS MISSED")
-    return 0 if ok else 1
+    for name, bench in (("outage", outage), ("sql", sql_sink)):
+        if name in parts:
+            spark = local_session(bench.BOLTS)
+            ok = bench.main(spark) and ok
+            spark.stop()
+    return ok
 
 
 if __name__ == "__main__":

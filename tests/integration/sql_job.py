@@ -1,0 +1,155 @@
+"""A job of lines into a table of any database, in processes of its own that a test kills.
+
+``python -c "import sql_job; sql_job.main()"`` is its driver.  ``URL`` is the database's, ``PLACE``
+a directory of the test's own: the input lies there, and each bolt leaves its process id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fault_parts import ROOT, until
+
+from flowctl.bolts.batch import Batch
+from flowctl_sql import SqlSink
+
+BOLTS = 3
+_TUPLE_S = 0.01  # a kill in mid-run is in mid-run
+_SCHEMA = "CREATE TABLE flowctl_lines (file VARCHAR(40), line BIGINT, content VARCHAR(100))"
+
+
+class Load:
+    """Writes lines; its process can be found by ``PLACE/NAME.pid``."""
+
+    def __init__(self, sink: SqlSink, place: Path) -> None:
+        self._sink = sink
+        self._place = place
+
+    def __call__(self, batch: Batch) -> None:
+        (self._place / f"{batch.bolt}.new").write_text(str(os.getpid()))
+        (self._place / f"{batch.bolt}.new").rename(self._place / f"{batch.bolt}.pid")
+        if not (self._place / "hurry").exists():
+            time.sleep(_TUPLE_S)
+        file = Path(batch.span.partition).name
+        rows: list[Any] = [(file, r.position[1], r.value) for r in batch]  # type: ignore[index]
+        self._sink.write(rows, batch=batch)
+
+
+def main() -> None:
+    """Be the driver."""
+    from sink_parts import ProcessBolts
+
+    from flowctl import FlowControlSpout
+    from flowctl.config import Settings
+    from flowctl_files import TextLines
+    from flowctl_redis import RedisCheckpointStore
+
+    place = Path(os.environ["PLACE"])
+    sink = SqlSink(os.environ["URL"], table="flowctl_lines", schema=_SCHEMA, name="lines")
+    FlowControlSpout(
+        name="lines",
+        producer=TextLines(f"{place}/*.log"),
+        bolts=ProcessBolts(Load(sink, place), count=BOLTS),
+        checkpoint=RedisCheckpointStore(),
+        settings=Settings().with_overrides({"tuple.records_max": 20, "checkpoint.interval_s": 0.1}),
+    ).run()
+
+
+class Job:
+    """The job from outside: started, killed, finished, compared with its input."""
+
+    def __init__(self, place: Path, url: str, redis_url: str, *, lines: int, seed: int) -> None:
+        import sqlalchemy
+
+        self._place = place
+        self._chance = random.Random(seed)
+        self._engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        self._wanted = set()
+        for name in ("a", "b"):
+            texts = [f"{name} {n} " + "x" * (n % 60) for n in range(1, lines // 2 + 1)]
+            (place / f"{name}.log").write_text("".join(f"{text}\n" for text in texts))
+            self._wanted |= {(f"{name}.log", n, text) for n, text in enumerate(texts, 1)}
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT), str(ROOT / "adapters"), str(Path(__file__).parent), *sys.path]
+            ),
+            "URL": url,
+            "PLACE": str(place),
+            "FLOWCTL_REDIS_URL": redis_url,
+        }
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with (self._place / "said").open("ab") as said:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-c", "import sql_job; sql_job.main()"],
+                env=self._environment,
+                stdout=said,
+                stderr=said,
+            )
+        return self._driver
+
+    def said(self) -> str:
+        return (self._place / "said").read_text()[-3000:]
+
+    def rows(self) -> list[tuple[str, int, str]]:
+        import sqlalchemy
+
+        statement = sqlalchemy.text("SELECT file, line, content FROM flowctl_lines")
+        try:
+            with self._engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(statement)]  # type: ignore[misc]
+        except sqlalchemy.exc.DBAPIError:  # the table is not there yet
+            return []
+
+    def survive(self, kills: int) -> tuple[int, int]:
+        """Kill the driver or a bolt at random moments; how often which was killed."""
+        drivers = bolts = 0
+        driver = self.start()
+        for _ in range(kills):
+            self._await_rows(driver, self._chance.randint(1, 150))
+            time.sleep(self._chance.uniform(0, 0.02))
+            assert driver.poll() is None, self.said()
+            if self._chance.random() < 0.5:
+                driver.kill()
+                driver.wait()
+                drivers += 1
+                driver = self.start()
+            else:
+                until(self._kill_bolt, "a living bolt")
+                bolts += 1
+        return drivers, bolts
+
+    def _await_rows(self, driver: subprocess.Popen[bytes], more: int) -> None:
+        wanted = len(self.rows()) + more
+        until(lambda: len(self.rows()) >= wanted or driver.poll() is not None, "rows")
+
+    def _kill_bolt(self) -> bool:
+        pid = int((self._place / f"b{self._chance.randint(1, BOLTS)}.pid").read_text())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return True
+        return False
+
+    def finish(self) -> None:
+        """Let it end, and compare."""
+        (self._place / "hurry").touch()
+        assert self._driver is not None
+        assert self._driver.wait(120) == 0, self.said()
+        rows = self.rows()
+        assert len(rows) == len(self._wanted), f"{len(rows)} rows, {len(set(rows))} different"
+        assert set(rows) == self._wanted
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver.wait()
