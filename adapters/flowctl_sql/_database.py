@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, InfrastructureError
 from flowctl_sql._refusals import is_locked, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -48,7 +48,7 @@ class Sqlite:
         except sqlite3.OperationalError as error:
             if is_locked(error):
                 raise sqlite_locked(self.path, self.timeout_s) from error
-            raise EnvironmentFault(
+            raise InfrastructureError(
                 f"SQLite file {self.path}: {error}.",
                 remedy="Check that its directory exists on the worker and may be written.",
             ) from error

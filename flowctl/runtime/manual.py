@@ -17,7 +17,7 @@ from flowctl.ports import SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
 from flowctl.runtime.faults import refused_error
-from flowctl.runtime.listening import Listening
+from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.parts import (
     check_dead_letter,
     check_listener,
@@ -80,7 +80,7 @@ class ManualSpout:
         self._producer_is_open = False
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
-        self._listening: Listening | None = None
+        self._notifier: ListenerNotifier | None = None
         self._control: RunControl
         self._source: Redriven
         self._logger = structlog.get_logger("flowctl.checkpoint")
@@ -107,8 +107,8 @@ class ManualSpout:
         )
         self._control = RunControl(self._core, clock=clock, restored=restored)
         if self.listener is not None:
-            self._listening = Listening(self.listener)
-            self._listening.opened(self.name, restored)
+            self._notifier = ListenerNotifier(self.listener)
+            self._notifier.opened(self.name, restored)
         for bolt, slots in bolts.items():
             self._core.add_bolt(bolt, slots=slots, epoch=_MANUAL_EPOCH, now_s=clock())
         self.open_was_called = True
@@ -153,7 +153,7 @@ class ManualSpout:
             while self._fill(core):
                 pass  # all of it was done before: that does not count
             emission = core.poll_emit(now_s=now_s)
-        if self._listening is not None:
+        if self._notifier is not None:
             self._tell(core, emission)
         return emission
 
@@ -199,9 +199,9 @@ class ManualSpout:
             attempt=emission.attempt,
         )
         outcome = self._opened().on_ack(ack, now_s=self._clock())
-        if self._listening is not None:
-            self._listening.acked(emission.tuple_id)
-            self._listening.flush()
+        if self._notifier is not None:
+            self._notifier.acked(emission.tuple_id)
+            self._notifier.flush()
         return outcome
 
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
@@ -214,18 +214,18 @@ class ManualSpout:
             while (dead := core.poll_dead()) is not None:
                 keep(self.dead_letter, self.name, dead, epoch=self._epoch)
                 core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
-        if self._listening is not None:
+        if self._notifier is not None:
             self._tell(core, None)
         return outcome
 
     def _tell(self, core: SpoutCore, emission: Emission | None) -> None:
-        listening = self._listening
-        assert listening is not None
+        notifier = self._notifier
+        assert notifier is not None
         if emission is not None:
-            listening.emitted(emission)
+            notifier.emitted(emission)
         while (event := core.poll_event()) is not None:
-            listening.happened(event)
-        listening.flush()
+            notifier.happened(event)
+        notifier.flush()
 
     @property
     def is_drained(self) -> bool:

@@ -1,4 +1,4 @@
-"""Partitions of a topology's spouts that are taken away and given (S99, S108, S113)."""
+"""Partitions of a topology's spouts that are taken away and given."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RootHandover:
     def take_away(self, partition: str, *, now_s: float) -> None:
         """``partition`` is read by another driver from now on.
 
-        Acks that still come for it change nothing (S108).
+        Acks that still come for it change nothing.
         """
         handed_over = self._roots.forget(partition)
         state = self._roots.intake.forget(partition)
