@@ -59,7 +59,7 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
 
     # All loops are woken when there is work; what looking by the clock costs: ADR 11.
     spout_strategy: WaitStrategyName = "blocking"
-    # The numbers of the documents (S33).  A spout that emitted nothing sleeps at once: its source
+    # The numbers of the documents.  A spout that emitted nothing sleeps at once: its source
     # was just asked.
     spout_level1_count: CountOrZero = 0
     spout_level2_count: CountOrZero = 0

@@ -3,7 +3,7 @@
 ======================  ==========================================================
 the job's author acts   :class:`JobError` and below: a wrong setting, bad input,
                         a ``process`` that raises
-the operator acts       :class:`EnvironmentFault` and below: Redis, Spark, network,
+the operator acts       :class:`InfrastructureError` and below: Redis, Spark, network,
                         a checkpoint that can't be read, a newer driver
 flowctl's makers act    :class:`InternalError`: a broken invariant; please report it
 ======================  ==========================================================
@@ -137,19 +137,19 @@ class TooManyLostError(JobError):
     """More records were rejected or dead-lettered than ``--fail-over`` allows."""
 
 
-class EnvironmentFault(FlowctlError):
+class InfrastructureError(FlowctlError):
     """The operator must act: something around the job is missing, wrong or away."""
 
 
-class CheckpointUnavailableError(EnvironmentFault):
+class CheckpointUnavailableError(InfrastructureError):
     """The checkpoint store can't be reached or refuses us.  Trying later may help."""
 
 
-class CheckpointCorruptError(EnvironmentFault):
+class CheckpointCorruptError(InfrastructureError):
     """A stored checkpoint can't be read: not ours, damaged, or of an unknown version."""
 
 
-class FencedError(EnvironmentFault):
+class FencedError(InfrastructureError):
     """A newer driver of the same job owns the checkpoint; this one must stop.
 
     ``newest_epoch`` is that driver's, where whoever refused us told it.
@@ -169,19 +169,19 @@ def _fenced(
     return kind(problem, remedy=remedy, newest_epoch=newest_epoch)
 
 
-class BoltsUnavailableError(EnvironmentFault):
+class BoltsUnavailableError(InfrastructureError):
     """No bolt came up, or none is left and none comes back."""
 
 
-class TargetDownError(EnvironmentFault):
+class TargetDownError(InfrastructureError):
     """What ``process`` writes to took nothing for ``retry.give_up_after_s``."""
 
 
-class AuthenticationError(EnvironmentFault):
+class AuthenticationError(InfrastructureError):
     """The other side of a connection does not hold this run's key."""
 
 
-class WireError(EnvironmentFault):
+class WireError(InfrastructureError):
     """A peer broke the protocol: wrong version, frame too large, bytes that don't decode."""
 
 

@@ -57,7 +57,7 @@ class SourceProgress(msgspec.Struct, frozen=True, gc=False):
 
 @runtime_checkable
 class FlowProducer(Protocol):
-    """Produces the stream; written by the business; knows no windows, acks or bolts (S22).
+    """Produces the stream; written by the business; knows no windows, acks or bolts.
 
     All calls come from one thread.  Errors of the source are raised as
     :class:`flowctl.errors.SourceError`; what was polled before is still processed and saved.
@@ -141,7 +141,7 @@ class SharingProducer(Protocol):
 
 
 class DeadLetter(Protocol):
-    """Keeps what can't be processed, so that the job can go on without it (S109, S124)."""
+    """Keeps what can't be processed, so that the job can go on without it."""
 
     def dead_letter(
         self, job: str, partition: str, records: Sequence[Record], *, attempts: int, reason: str
@@ -217,7 +217,7 @@ class CountingDeadLetter(Protocol):
 
 
 class SpoutListener(Protocol):
-    """Is told what becomes of tuples (S112).  From one thread; must not block; must not raise."""
+    """Is told what becomes of tuples.  From one thread; must not block; must not raise."""
 
     def on_open(self, job: str, restored: Checkpoint) -> None:
         """A run begins."""
@@ -226,7 +226,7 @@ class SpoutListener(Protocol):
         """A tuple is sent for the first time."""
 
     def on_ack(self, emission: Emission) -> None:
-        """It is done; also told where that changes nothing any more: its partition went (S108)."""
+        """It is done; also told where that changes nothing any more: its partition went."""
 
     def on_retry(self, emission: Emission, reason: str) -> None:
         """It failed and goes again after its back-off."""

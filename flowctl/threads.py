@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from flowctl.errors import EnvironmentFault, FlowctlError, InternalError
+from flowctl.errors import FlowctlError, InfrastructureError, InternalError
 
 OnDeath: TypeAlias = Callable[[FlowctlError], None]
 
@@ -21,7 +21,7 @@ def death_of(thread: str, error: BaseException) -> FlowctlError:
     if isinstance(error, FlowctlError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return EnvironmentFault(
+        return InfrastructureError(
             f"the thread {thread} could open no more files or connections ({error.strerror}).",
             remedy="Raise the limit (ulimit -n), or use fewer bolts; what was acked is saved.",
         )

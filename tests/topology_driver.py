@@ -141,10 +141,10 @@ class Hub:
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""
         self.take_news()
-        listening = self.job._root_listening
-        assert listening is not None
-        listening.start()
-        listening.close()
+        notifier = self.job._root_notifier
+        assert notifier is not None
+        notifier.start()
+        notifier.close()
 
     def connect(self, bolt: str) -> None:
         self.epoch[bolt] = next(self.epochs)

@@ -10,7 +10,7 @@ import re
 from flowctl.errors import (
     CheckpointCorruptError,
     CheckpointUnavailableError,
-    EnvironmentFault,
+    InfrastructureError,
     MissingExtraError,
 )
 from flowctl_redis.names import to_text
@@ -99,7 +99,7 @@ def expected() -> tuple[type[Exception], ...]:
 
 def translate(
     error: Exception, *, address: str, key: bytes | None, timeout_s: float, ours: bool
-) -> EnvironmentFault:
+) -> InfrastructureError:
     """Return the error to raise, from outside the ``except`` block, for one of redis-py's.
 
     ``ours``: the server is our own, so nobody else needs to start it.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, InfrastructureError
 from flowctl_sql._refusals import is_locked, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -46,7 +46,7 @@ class SqliteFile(msgspec.Struct, frozen=True):
         except sqlite3.OperationalError as error:
             if is_locked(error):
                 raise sqlite_locked(self.path, self.timeout_s) from error
-            raise EnvironmentFault(
+            raise InfrastructureError(
                 f"SQLite file {self.path}: {error}.",
                 remedy="Check that its directory exists on the worker and may be written.",
             ) from error

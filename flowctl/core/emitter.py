@@ -193,7 +193,7 @@ class Emitter:
         return emission
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to; none once every bolt in use has had it (ruling 1.9-G)."""
+        """The bolts it must not go to; none once every bolt in use has had it."""
         avoid = flow_tuple.avoided
         if not avoid:
             return _NOBODY

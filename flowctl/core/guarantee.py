@@ -8,7 +8,7 @@ AT_MOST_ONCE        what was read               before any emit  is dropped, cou
 NO_GUARANTEE        what was read               on the interval  is dropped, counted and told
 ==================  ==========================  ===============  ==============================
 
-In the last two modes nothing is kept of single acks (ruling 1.9-O): windows still count what is
+In the last two modes nothing is kept of single acks: windows still count what is
 under way, for back-pressure, as Storm does with ``tupleTrackingEnforced`` (S105).
 """
 

@@ -15,8 +15,8 @@ import msgspec
 
 from flowctl.core.trees.settlement import Settlement
 
-# The source's own place of a record (S12, ruling 1.9-A): an offset, (byte, line), a key, a
-# time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
+# The source's own place of a record (S12), not a tuple's number: an offset, (byte, line), a key,
+# a time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
 # positions of one partition are all of one shape.  No bytes: msgspec can't tell them from str in
 # a typed union; a hex string sorts the same.
 PositionPart: TypeAlias = int | float | str | None

@@ -32,20 +32,20 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
 
     # just_full needs no number and keeps queues short; see docs/adr/0008-just-full.md.
     policy: PolicyName = "just_full"
-    # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one (S15).
+    # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one.
     initial: Count = 2
     # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
     max: Count = 256
     # Bytes as a bound too; one tuple goes whatever its size.  Eight of the largest: two in service
     # and on their way, and room for a path of 8 ms at 1 GB/s, which is more than a bolt takes.
     bytes_max: Count = 8 << 20
-    # The receiver's word as a bound too (S28): never more than the slots that a bolt tells when it
+    # The receiver's word as a bound too: never more than the slots that a bolt tells when it
     # connects, so nothing waits there.  Off: just_full keeps queues as short without letting a
     # bolt go idle while the next tuple is on its way.
     advertised: bool = False
-    step: Count = 1  # additive, S4/S5
+    step: Count = 1  # additive
     # "round": at most one change per round trip, linear in time; "ack": the document's letter,
-    # which doubles a window each round trip (ruling 1.9-D).
+    # which doubles a window each round trip.
     growth: Literal["round", "ack"] = "round"
     # SLOW when an ack took more than this many times what it takes without a queue: at 2, about
     # one tuple waits for each one in service.
@@ -55,7 +55,7 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
 
 
 class TupleSettings(_Section, frozen=True, kw_only=True):
-    """How many records ride in one tuple (S1)."""
+    """How many records ride in one tuple."""
 
     # A bound on the size that is found; 2,000 records of 100 B pass at 2.8 M/s, larger tuples are
     # no faster (make bench) and a kill repeats more.
@@ -71,7 +71,7 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     """When a tuple without an ack expires, and when a silent bolt is suspect."""
 
     # "signs": a timer on each bolt's oldest tuple, judged by heartbeats and later acks; "clock":
-    # each tuple expires after its RTO whatever else is seen, the document's letter (S6).
+    # each tuple expires after its RTO whatever else is seen, the document's letter.
     rule: Literal["signs", "clock"] = "signs"
     # RFC 6298 2.1 begins with 1 s; the first call on a worker imports and connects: 3 s.
     rto_first_s: LongSeconds = 3.0
@@ -98,7 +98,7 @@ class DispatchSettings(_Section, frozen=True, kw_only=True):
     # "auto": least completion time where the window is counted in work (just_full), else in turn.
     # "in_turn" waits for the next bolt of the ring even if others have room.
     choice: Literal["auto", "least_completion", "round_robin", "in_turn"] = "auto"
-    # Tuples in flight at all bolts together (S37); None: only the windows count.
+    # Tuples in flight at all bolts together; None: only the windows count.
     in_flight_max: Count | None = None
     # Bytes in flight at all bolts together: as much as is read ahead (buffer.bytes_max), so that a
     # driver holds 128 MB at most.  Windows grow by time alone: 12 bolts that do nothing would get
@@ -123,7 +123,7 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
 
     # Sent at most this often when process raises or its worker dies; expiry alone never gives up.
     attempts_max: Count = 5
-    # S110: exponential, first wait, factor 2.
+    # Exponential: first wait, factor 2.
     backoff_first_s: LongSeconds = 0.1
     backoff_max_s: LongSeconds = 10.0
     # While (nearly) nothing succeeds no attempt is counted; after this long the run ends. Longer
@@ -141,14 +141,14 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     # polls once more.
     records_max: Count = 50_000
     bytes_max: Count = 64 << 20
-    # Records read and not below the cumulative ack.  A hole stops intake here; retries go on (S94).
+    # Records read and not below the cumulative ack.  A hole stops intake here; retries go on.
     uncommitted_max: Count = 1_000_000
 
 
 class GuaranteeSettings(_Section, frozen=True, kw_only=True):
     """How often a record may have its effect, so what may be committed when."""
 
-    # The one mode that loses nothing (S86).
+    # The one mode that loses nothing.
     mode: GuaranteeName = "at_least_once"
 
     @property

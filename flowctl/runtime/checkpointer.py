@@ -61,7 +61,7 @@ class Checkpointer(GuardedThread):
                 return
 
     def save_first(self) -> bool:
-        """Save what is about to be sent (S88), waiting for an absent store; False: don't send.
+        """Save what is about to be sent, waiting for an absent store; False: don't send.
 
         For another thread than this one, which is not started in that mode.
         """
@@ -165,7 +165,7 @@ class Checkpointer(GuardedThread):
             self._control.note_saved(checkpoint.partitions)
 
     def _note_away(self, error: CheckpointUnavailableError) -> None:
-        """One line a stretch (S44)."""
+        """One line a stretch."""
         if self._control.store_away_since_s is None:
             self._control.store_away_since_s = self._control.clock()
             self._logger.warning("checkpoint_store_away", job=self._job, reason=error.problem)

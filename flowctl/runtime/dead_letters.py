@@ -1,4 +1,4 @@
-"""Takes tuples whose attempts ran out to the dead letter, in a thread of its own (S109)."""
+"""Takes tuples whose attempts ran out to the dead letter, in a thread of its own."""
 
 from __future__ import annotations
 

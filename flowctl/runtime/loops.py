@@ -1,18 +1,18 @@
 """The order in which the spout's loop does things, one turn at a time.
 
-The sender's thread drives it, a test steps it by hand.  What differs from Storm's loop (S36):
+The sender's thread drives it, a test steps it by hand.  What differs from Storm's loop:
 
 - The inbox is drained at every turn: acks make room, so to look for them later only delays.
 - There is one task.  The reader asks several sources in turn, before the core's buffer.
-- The task keeps its limits itself (S59): what is pending stops new tuples, never retries (S94),
+- The task keeps its limits itself: what is pending stops new tuples, never retries,
   and only the core tells them apart.
 - What is refused stays in the core's buffer, in its order, and is asked for again: an overflow
   buffer of the loop would let one bolt that takes nothing hold up all others.  What a bolt's
   connection does not take at once waits in that bolt's outbox, within its window.
 
 A bolt's turn is :meth:`flowctl.bolts.link.Link.report_and_take`: it takes nothing while what it
-reported is refused, and has no limit of its own (S43).  A spout takes acks whatever else waits,
-so full queues all around always come loose (S53).
+reported is refused, and has no limit of its own.  A spout takes acks whatever else waits,
+so full queues all around always come loose.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import Parking, WaitSituation, WaitStrategy
 from flowctl.waiting.stretches import SlowCalls, Stretch
 
-# How late an activation is seen where nobody wakes the loop (S55).
+# How late an activation is seen where nobody wakes the loop.
 INACTIVE_POLL_S: Final = 0.1
 
 
@@ -39,7 +39,7 @@ class Hindrance(enum.Enum):
 
 
 class Spout(Protocol):
-    """What the loop drives.  All calls come from its thread; none may block (S54)."""
+    """What the loop drives.  All calls come from its thread; none may block."""
 
     @property
     def is_active(self) -> bool:
@@ -62,7 +62,7 @@ class Spout(Protocol):
 
 
 class SpoutLoop:
-    """A spout's turns (S36).  For one thread; the times may be read from any.
+    """A spout's turns.  For one thread; the times may be read from any.
 
     ``strategy`` makes the wait strategy of a situation, ``park`` is the wait of an inactive loop.
     ``empty_emit_streak`` counts the waits without an emission between.
@@ -99,12 +99,12 @@ class SpoutLoop:
 
     @property
     def skipped_backpressure_s(self) -> float:
-        """Time waited because windows were full [s] (S39)."""
+        """Time waited because windows were full [s]."""
         return self._backpressure.stretch.skipped_s
 
     @property
     def skipped_max_pending_s(self) -> float:
-        """Time waited because as much was pending as may be [s] (S40)."""
+        """Time waited because as much was pending as may be [s]."""
         return self._max_pending.stretch.skipped_s
 
     @property
@@ -141,12 +141,12 @@ class SpoutLoop:
             self._spout.deactivate()
 
     def _idle(self, received: int, emitted: int) -> None:
-        """Wait if nothing more can be emitted; exactly then (S39, S40, S60)."""
+        """Wait if nothing more can be emitted; exactly then."""
         if emitted:
             self.empty_emit_streak = 0
             self._over(None)
         hindrance = self._spout.hindrance()
-        if hindrance is None or received > 1:  # the next turn finds work without a wait (S38)
+        if hindrance is None or received > 1:  # the next turn finds work without a wait
             return
         if hindrance is not self._waits_for:
             self._over(hindrance)

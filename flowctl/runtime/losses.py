@@ -10,7 +10,7 @@ import msgspec
 
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered
-from flowctl.errors import ConfigError, EnvironmentFault, TooManyLostError
+from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import Reasons
 from flowctl.instrumentation.snapshot import Report
@@ -132,7 +132,7 @@ class Losses:
         is_over = error is None and self.is_too_many(counters, at_end=True)
         return self._error(counters) if is_over or isinstance(error, TooManyLostError) else error
 
-    def _count_letters(self) -> EnvironmentFault | None:
+    def _count_letters(self) -> InfrastructureError | None:
         """Count the open letters; return why that can't be done, None if it was."""
         port = self._dead_letter
         if not isinstance(port, CountingDeadLetter):
@@ -140,7 +140,7 @@ class Losses:
         try:
             self._letters_open = port.open_letters(self._job)
         except Exception as error:
-            return EnvironmentFault(
+            return InfrastructureError(
                 f"the letters in the dead letter {type(port).__name__} can't be counted:"
                 f" {type(error).__name__}: {error}.",
                 remedy="What is done is saved. Make it readable and run again: letters of earlier"

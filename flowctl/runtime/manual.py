@@ -18,7 +18,7 @@ from flowctl.ports import SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
 from flowctl.runtime.faults import refused_error
-from flowctl.runtime.listening import Listening
+from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.parts import (
     check_dead_letter,
     check_listener,
@@ -81,7 +81,7 @@ class ManualSpout:
         self._producer_is_open = False
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
-        self._listening: Listening | None = None
+        self._notifier: ListenerNotifier | None = None
         self._control: RunControl
         self._source: Redriven
         self._logger = structlog.get_logger("flowctl.checkpoint")
@@ -108,8 +108,8 @@ class ManualSpout:
         )
         self._control = RunControl(self._core, clock=clock, restored=restored)
         if self.listener is not None:
-            self._listening = Listening(self.listener)
-            self._listening.opened(self.name, restored)
+            self._notifier = ListenerNotifier(self.listener)
+            self._notifier.opened(self.name, restored)
         for bolt, slots in bolts.items():
             self._core.add_bolt(bolt, slots=slots, epoch=_MANUAL_EPOCH, now_s=clock())
         self.open_was_called = True
@@ -163,12 +163,12 @@ class ManualSpout:
             keep(self.dead_letter, self.name, dead, epoch=self._epoch)
             core.on_dead_lettered(dead.gave_up.tuple_id, now_s=now_s)
         emission = turn.emissions[0] if turn.emissions else None
-        if self._listening is not None:
+        if self._notifier is not None:
             if emission is not None:
-                self._listening.emitted(emission)
+                self._notifier.emitted(emission)
             for event in turn.events:
-                self._listening.happened(event)
-            self._listening.flush()
+                self._notifier.happened(event)
+            self._notifier.flush()
         return emission
 
     def _fill(self, core: SpoutCore) -> bool:
@@ -213,9 +213,9 @@ class ManualSpout:
             attempt=emission.attempt,
         )
         outcome = self._opened().on_ack(ack, now_s=self._clock())
-        if self._listening is not None:
-            self._listening.acked(emission.tuple_id)
-            self._listening.flush()
+        if self._notifier is not None:
+            self._notifier.acked(emission.tuple_id)
+            self._notifier.flush()
         return outcome
 
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:

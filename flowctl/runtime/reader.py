@@ -185,14 +185,14 @@ class Reader(GuardedThread):
             self._control.core.intake.finish(partition, end)
 
     def _await_sent(self) -> None:
-        """Do not poll while polled records still wait to be sent (S93)."""
+        """Do not poll while polled records still wait to be sent."""
         control = self._control
         with control.lock:
             while not control.core.intake.has_room and not control.stopping.is_set():
                 self._await_room()
 
     def _commit(self) -> None:
-        """Save what was offered, and only then let it be sent (S88)."""
+        """Save what was offered, and only then let it be sent."""
         if self._save_first():
             with self._control.lock:
                 self._control.core.on_committed()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from flowctl.core.letters import Letter, redrive_partition, without_redrives
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
-from flowctl.errors import EnvironmentFault
+from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.numbers import counted
 from flowctl.ports import (
     DeadLetter,
@@ -159,7 +159,7 @@ def with_letters_first(
 ) -> Redriven:
     """Return ``producer`` with the letters that wait to be processed again before its records.
 
-    Raises :class:`EnvironmentFault` when the letters can't be read.
+    Raises :class:`InfrastructureError` when the letters can't be read.
     """
     port = dead_letter if isinstance(dead_letter, RedrivableDeadLetter) else None
     kind = SharingRedriven if isinstance(producer, SharingProducer) else Redriven
@@ -170,7 +170,7 @@ def _letters_of(port: RedrivableDeadLetter, job: str) -> Sequence[Letter]:
     try:
         return port.to_redrive(job)
     except Exception as error:
-        raise EnvironmentFault(
+        raise InfrastructureError(
             f"the dead letter {type(port).__name__} can't be read:"
             f" {type(error).__name__}: {error}.",
             remedy="Mend it, or run without: letters that wait to be processed again are in it.",

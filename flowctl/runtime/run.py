@@ -18,10 +18,10 @@ from flowctl.runtime.dead_letters import dead_letters_for
 from flowctl.runtime.endings import Endings
 from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
-from flowctl.runtime.listening import Listening
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices
+from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import with_letters_first
 from flowctl.runtime.run_plan import Ending, RunPlan
@@ -78,7 +78,7 @@ class Run:
         self._notices = Notices(
             self.control, count=plan.bolts.count, say=view.message, on_notice=plan.on_notice
         )
-        self._listening = Listening(plan.listener) if plan.listener is not None else None
+        self._notifier = ListenerNotifier(plan.listener) if plan.listener is not None else None
         self._server: SpoutServer | None = None
         self._sender: Sender | None = None
         self._set_up_intake()
@@ -137,8 +137,8 @@ class Run:
             self._view.message(resume_line(self._restored))
         if not self.control.store_survives:
             self._view.message("the checkpoint is in memory only: after a kill the job starts over")
-        if self._listening is not None:
-            self._listening.opened(self._plan.job, self._restored)
+        if self._notifier is not None:
+            self._notifier.opened(self._plan.job, self._restored)
         job, producer = self._plan.job, self._plan.producer
         if isinstance(producer, SharingProducer):
             producer.attach(Host(self.control, self.checkpointer.save, job=job))
@@ -184,7 +184,7 @@ class Run:
             wait=self._settings.wait,
             outlets=Outlets(
                 dead_letters=self._dead_letters,
-                listening=self._listening,
+                notifier=self._notifier,
                 losses=self._losses,
                 news=self._plan.on_news,
             ),
@@ -303,7 +303,7 @@ class Run:
             return
         self._sender.join()
         if not self.control.core.guarantee.commits_on_interval:
-            return  # all that was sent was saved before (S88)
+            return  # all that was sent was saved before
         if isinstance(self.control.error, FencedError):
             self._rise_above(self.control.error)
             return  # the newer driver's checkpoint stands

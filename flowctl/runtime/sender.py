@@ -23,10 +23,10 @@ from flowctl.instrumentation.snapshot import Waits
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
 from flowctl.runtime.faults import unsendable_error
-from flowctl.runtime.hearing import Hearing
-from flowctl.runtime.listening import Listening
+from flowctl.runtime.inbound import InboundHandler
 from flowctl.runtime.loops import Hindrance, SpoutLoop
 from flowctl.runtime.losses import Losses, is_loss, stopped
+from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from flowctl.wire.frames import (
@@ -45,13 +45,13 @@ _EMIT_BYTES_MAX = 4 << 20
 class Outlets(NamedTuple):
     """Where goes what the core says of tuples, beside the emissions themselves.
 
-    ``dead_letters`` takes those that were given up, ``listening`` tells a user's listener,
+    ``dead_letters`` takes those that were given up, ``notifier`` tells a user's listener,
     ``losses`` ends the run when there are too many, and ``news`` gets what a
     :class:`flowctl.core.driver.TellingCore` says; all but the first are for the sender's thread.
     """
 
     dead_letters: DeadLetters | None = None
-    listening: Listening | None = None
+    notifier: ListenerNotifier | None = None
     losses: Losses | None = None
     news: Callable[[object], None] | None = None
 
@@ -76,10 +76,10 @@ class Sender(GuardedThread):
         self._control = control
         self._server = server
         outlets = outlets or Outlets()
-        self._dead_letters, self._listening, self._losses, self._on_news = outlets
+        self._dead_letters, self._notifier, self._losses, self._on_news = outlets
         self._telling = control.core if isinstance(control.core, TellingCore) else None
         self._news: list[object] = []  # taken with the lock held, told without it
-        self._hearing = Hearing(control, self._listening, server.drop_bolt)
+        self._inbound_handler = InboundHandler(control, self._notifier, server.drop_bolt)
         self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
         self._logger = logger or light_logger()
         self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
@@ -156,7 +156,7 @@ class Sender(GuardedThread):
         now_s = control.clock()
         with control.lock:
             for item in inbound:
-                self._hearing.take(item, now_s)
+                self._inbound_handler.take(item, now_s)
             self._check_failed(now_s)  # a topology's trees also fail by acks
             if not self.is_active:  # or next_tuple does it
                 turn = pump(core, now_s, emits_max=0, heard_until_s=self._server.heard_until_s)
@@ -169,9 +169,9 @@ class Sender(GuardedThread):
         """The run ends if the core can't go on."""
         core = self._control.core
         if core.gave_up is not None:
-            self._hearing.check_gave_up(None)
+            self._inbound_handler.check_gave_up(None)
         if core.is_target_lost:
-            self._hearing.check_target(now_s)
+            self._inbound_handler.check_target(now_s)
 
     def next_tuple(self) -> int:
         """Send what windows allow, as far as one hold of the lock reaches."""
@@ -236,8 +236,8 @@ class Sender(GuardedThread):
         for event in turn.events:
             self.events.append(event)
             has_lost = has_lost or is_loss(event)
-            if self._listening is not None:
-                self._listening.happened(event)
+            if self._notifier is not None:
+                self._notifier.happened(event)
         if self._dead_letters is not None:
             for dead in turn.dead:
                 self._dead_letters.put(dead)
@@ -267,10 +267,10 @@ class Sender(GuardedThread):
             send(order.bolt, Revoke(order.tuple_ids))
         if turn.emissions or turn.orders:
             self._server.flush()
-        if self._listening is not None:
+        if self._notifier is not None:
             for emission in turn.emissions:
-                self._listening.emitted(emission)
-            self._listening.flush()
+                self._notifier.emitted(emission)
+            self._notifier.flush()
         if self._news:
             self._tell_news()
 

@@ -1,4 +1,4 @@
-"""What a run offers a producer whose partitions come and go (S99, S113)."""
+"""What a run offers a producer whose partitions come and go."""
 
 from __future__ import annotations
 

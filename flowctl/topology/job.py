@@ -27,10 +27,10 @@ from flowctl.topology.hub.core import HubPlan, TopologyCore
 from flowctl.topology.hub.news import RootEmitted, RootEnd, RootStep, TaskWatched, Wanted
 from flowctl.topology.hub.roots import TreeRules
 from flowctl.topology.hub.routing import Translate
-from flowctl.topology.listening import RootListening
 from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import StagePlan
+from flowctl.topology.root_notifier import RootNotifier
 from flowctl.topology.sources import sources_of
 
 
@@ -102,10 +102,10 @@ class TopologyJob(RunnableJob):
             settings.metrics,
             on_death=self._thread_died,
         )
-        # The run's own listening is for tuples; here it is roots that a listener hears of.
-        self._root_listening = None
+        # The run's own notifier is for tuples; here a listener hears of roots.
+        self._root_notifier = None
         if listener is not None:
-            self._root_listening = RootListening(listener, on_death=self._thread_died)
+            self._root_notifier = RootNotifier(listener, on_death=self._thread_died)
         check_parts(self)
 
     def run(
@@ -121,7 +121,7 @@ class TopologyJob(RunnableJob):
         launch = self._launch = Launch(
             self._plan(), view=view, resume_hint=resume_hint, report_path=report_path
         )
-        tellers = [t for t in (self._teller, self._root_listening) if t is not None]
+        tellers = [t for t in (self._teller, self._root_notifier) if t is not None]
         for teller in tellers:
             teller.start()
         try:
@@ -193,8 +193,8 @@ class TopologyJob(RunnableJob):
 
     def _make_core(self, checkpoint: Checkpoint) -> TopologyCore:
         topology = self.topology
-        if self._root_listening is not None:
-            self._root_listening.opened(self.name, checkpoint)
+        if self._root_notifier is not None:
+            self._root_notifier.opened(self.name, checkpoint)
         trees = TreeRules(
             self.next_id,
             ackers=topology.ackers,
@@ -227,7 +227,7 @@ class TopologyJob(RunnableJob):
         return Wanted(
             ends=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
             emits=has_hooks,
-            steps=self._root_listening is not None,
+            steps=self._root_notifier is not None,
             tasks=True,
             samples=samples,
         )
@@ -240,5 +240,5 @@ class TopologyJob(RunnableJob):
             self._teller.watched(news.bolt, news.watched)
         elif isinstance(news, RootEmitted):
             self._teller.emitted(news.spout, news.value)
-        elif isinstance(news, RootStep) and self._root_listening is not None:
-            self._root_listening.took(news)
+        elif isinstance(news, RootStep) and self._root_notifier is not None:
+            self._root_notifier.took(news)

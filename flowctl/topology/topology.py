@@ -94,7 +94,7 @@ class Topology:
     tree of what was emitted from it is acked.  ``tree_timeout_s``: a tree that is not complete
     after one to two times this expires and its root goes again.  ``max_pending`` bounds the roots
     that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is done
-    when it is emitted (S58, S71); more than one only share the ledger.  ``is_debug``: log each ack
+    when it is emitted; more than one only share the ledger.  ``is_debug``: log each ack
     and fail of a root, at level debug.
     """
 

@@ -45,7 +45,7 @@ BLOCKING_MAX_S: Final = 0.5
 
 
 class WaitInterrupted(Exception):
-    """The loop was told to stop while it waited, or before: its clean end, no error (S45)."""
+    """The loop was told to stop while it waited, or before: its clean end, no error."""
 
 
 class WaitSituation(enum.Enum):
@@ -133,7 +133,7 @@ class Blocking:
 
 
 class Progressive:
-    """First not at all, then as short as can be, then in sleeps that stay the same (S32).
+    """First not at all, then as short as can be, then in sleeps that stay the same.
 
     The counter stops growing at the third level, so that a long wait never starts over.  Cheap
     while work is expected at once, and no load when it is not.
@@ -162,7 +162,7 @@ class Progressive:
 
 
 class Park:
-    """Always the same wait; of 0 it spins and returns 1 (S34)."""
+    """Always the same wait; of 0 it spins and returns 1."""
 
     __slots__ = ("_park", "_park_s")
 
@@ -202,7 +202,7 @@ def make_wait_strategy(
     Its numbers are those of S33 where it is chosen.
 
     ``is_system``: for a part of flowctl itself (acker, metrics), which parks 5 ms whatever the
-    settings say (S35).  Raises :class:`flowctl.errors.UnknownNameError`, a ``ValueError``, for
+    settings say.  Raises :class:`flowctl.errors.UnknownNameError`, a ``ValueError``, for
     an unknown situation.
     """
     situation = WaitSituation(situation)

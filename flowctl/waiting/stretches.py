@@ -94,7 +94,7 @@ class Stretch:
 
 
 class SlowCalls:
-    """Tells when the user's code held up a loop, once per stretch of slow calls (S54).
+    """Tells when the user's code held up a loop, once per stretch of slow calls.
 
     A spout's acks are taken by the thread that calls ``next_tuple``: while it blocks, nothing is
     acked.

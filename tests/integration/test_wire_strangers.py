@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from wire_peers import ThreadBolt, spout, tuple_of
 
-from flowctl.errors import AuthenticationError, EnvironmentFault, WireError
+from flowctl.errors import AuthenticationError, InfrastructureError, WireError
 from flowctl.wire import auth, frames, handshake, reception
 from flowctl.wire.codec import LENGTH, FrameWriter
 from flowctl.wire.frames import AckFrame, Hello
@@ -200,7 +200,7 @@ def test_a_spout_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr("flowctl.bolts.worker._CONNECT_TRIES", 2)
     with spout() as s:
         endpoint = s.endpoint
-    with pytest.raises(EnvironmentFault, match=f":{endpoint.port}") as caught:
+    with pytest.raises(InfrastructureError, match=f":{endpoint.port}") as caught:
         ThreadBolt(endpoint, "b1", lambda batch: None).wait()
     assert "listen.advertise" in caught.value.remedy
 

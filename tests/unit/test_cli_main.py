@@ -14,7 +14,7 @@ import structlog
 
 import flowctl
 from flowctl.cli import main as cli_main
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, InfrastructureError
 
 
 @click.command()
@@ -23,7 +23,7 @@ def raiser(what: str) -> int:
     """Raise or return what a test asks for."""
     errors: dict[str, BaseException] = {
         "config": ConfigError("name", "is bad.", remedy="Use another."),
-        "fault": EnvironmentFault("redis://me:secret@host is away.", remedy="Start it."),
+        "fault": InfrastructureError("redis://me:secret@host is away.", remedy="Start it."),
         "interrupt": KeyboardInterrupt(),
         "defect": ZeroDivisionError("oops"),
     }

@@ -9,7 +9,7 @@ import pytest
 
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.local import LocalBolts
-from flowctl.errors import EnvironmentFault, InternalError
+from flowctl.errors import InfrastructureError, InternalError
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.threads import death_of
 
@@ -23,7 +23,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_bolts_than_descriptors_are_refused_before_anything_runs() -> None:
     calls: list[object] = []
     spout = FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(calls.append, count=200))
-    with pytest.raises(EnvironmentFault, match=r"may open 256 files .* need about 4\d\d") as caught:
+    with pytest.raises(
+        InfrastructureError, match=r"may open 256 files .* need about 4\d\d"
+    ) as caught:
         spout.run(view="off")
     assert "ulimit -n 512" in caught.value.remedy
     assert not calls
@@ -41,5 +43,5 @@ def test_no_limit_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_thread_that_could_open_nothing_more_is_no_defect_of_ours() -> None:
     death = death_of("flowctl-sender", OSError(errno.EMFILE, "Too many open files"))
-    assert isinstance(death, EnvironmentFault) and "ulimit -n" in death.remedy
+    assert isinstance(death, InfrastructureError) and "ulimit -n" in death.remedy
     assert isinstance(death_of("x", OSError(errno.EPIPE, "gone")), InternalError)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.errors import ConfigError, EnvironmentFault
+from flowctl.errors import ConfigError, InfrastructureError
 from pyspark_flowctl import java as subject
 
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -138,12 +138,12 @@ def test_an_old_java_on_path_gives_way_to_the_package(
 def test_no_java_says_what_was_seen_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EnvironmentFault, match="not installed") as nothing:
+    with pytest.raises(InfrastructureError, match="not installed") as nothing:
         subject.ensure_java()
     assert "pip install 'flowctl-spark[java]'" in nothing.value.remedy
 
     monkeypatch.setenv("PATH", str(make_java(tmp_path / "old", "11.0.2").parent))
-    with pytest.raises(EnvironmentFault, match=r"11\.0\.2, older than 17"):
+    with pytest.raises(InfrastructureError, match=r"11\.0\.2, older than 17"):
         subject.ensure_java()
 
 
@@ -205,7 +205,7 @@ def test_no_place_for_the_shim_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "cache").write_text("a file where a directory should be")
     monkeypatch.setattr(subject.tempfile, "tempdir", str(tmp_path / "cache"))
 
-    with pytest.raises(EnvironmentFault, match="no place for it") as caught:
+    with pytest.raises(InfrastructureError, match="no place for it") as caught:
         subject.ensure_java()
     assert "XDG_CACHE_HOME" in caught.value.remedy
 

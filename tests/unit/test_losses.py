@@ -12,7 +12,7 @@ import pytest
 from flowctl.config import LossSettings, Settings
 from flowctl.core.counters import Counters
 from flowctl.core.events import RecordsRejected, TupleDeadLettered, TupleGaveUp
-from flowctl.errors import ConfigError, EnvironmentFault, TooManyLostError
+from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.plain import PlainView, line
 from flowctl.instrumentation.reasons import KINDS_MAX, OTHERS, Reasons, folded
@@ -233,7 +233,7 @@ def test_a_share_is_of_what_all_runs_did() -> None:
 def test_letters_that_can_not_be_counted_are_an_error_but_hide_no_other() -> None:
     losses = Losses(None, Counted(OSError("disk gone")), job="j")
     told = losses.verdict(None, counters())
-    assert isinstance(told, EnvironmentFault)
+    assert isinstance(told, InfrastructureError)
     assert "the letters in the dead letter Counted can't be counted: OSError: disk gone" in str(
         told
     )

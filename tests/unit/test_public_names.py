@@ -25,11 +25,8 @@ SPELT_OUT = {"ViewChoice"}
 
 
 def errors_of_flowctl() -> list[str]:
-    return [
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, errors.FlowctlError)
-    ]
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    return sorted({kind.__name__ for kind in kinds if issubclass(kind, errors.FlowctlError)})
 
 
 def test_the_names_of_the_parts_of_a_job() -> None:

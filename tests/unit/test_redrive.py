@@ -14,7 +14,7 @@ from flowctl.core.records import (
     PartitionCheckpoint,
     Record,
 )
-from flowctl.errors import EnvironmentFault
+from flowctl.errors import InfrastructureError
 from flowctl.ports import SharingProducer, SourceHost
 from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.topology.sources import sources_of
@@ -132,7 +132,9 @@ def test_letters_that_can_not_be_read_end_the_run_before_it_begins() -> None:
         def to_redrive(self, job: str) -> Sequence[object]:  # type: ignore[override]
             raise PermissionError("not yours")
 
-    with pytest.raises(EnvironmentFault, match="Broken can't be read: PermissionError: not yours"):
+    with pytest.raises(
+        InfrastructureError, match="Broken can't be read: PermissionError: not yours"
+    ):
         wrapped(Broken("nowhere"))
 
 

@@ -13,7 +13,7 @@ from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.instrumentation.events import sentence
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.hearing import Hearing
+from flowctl.runtime.inbound import InboundHandler
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
@@ -36,7 +36,7 @@ class Driver:
         )
         self.control = RunControl(self.core, clock=lambda: self.now_s)
         self.ended: list[str] = []
-        self.hearing = Hearing(self.control, None, self.ended.append)
+        self.hearing = InboundHandler(self.control, None, self.ended.append)
         for bolt in ("a", "b"):
             self.hear(Joined(bolt, 1, 2, "host", 7))
         self.core.offer("p", [Record(n, "x") for n in range(1, 11)], now_s=0.0)

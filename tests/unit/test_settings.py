@@ -10,6 +10,7 @@ from flowctl.bolts.local import LocalBolts
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.settings import LONG_SECONDS_MAX, SECONDS_MAX
 from flowctl.errors import ConfigError
+from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer
@@ -47,17 +48,20 @@ def test_short_waits_are_bounded_too(name: str) -> None:
 
 
 def test_settings_put_together_by_constructors_are_checked_before_a_run() -> None:
+    store = MemoryCheckpointStore()
+    settings = Settings(checkpoint=CheckpointSettings(interval_s=math.inf))
     spout = FlowControlSpout(
         name="job",
         producer=ListProducer(1),
         bolts=LocalBolts(lambda batch: None, count=1),
-        checkpoint=MemoryCheckpointStore(),
-        settings=Settings(checkpoint=CheckpointSettings(interval_s=math.inf)),
+        checkpoint=store,
+        settings=settings,
     )
+    hand = ManualSpout(name="job", producer=ListProducer(1), checkpoint=store, settings=settings)
     with pytest.raises(ConfigError, match=r"checkpoint\.interval_s: inf .* at most 3600"):
         spout.run(view="off")
     with pytest.raises(ConfigError, match=r"checkpoint\.interval_s"):
-        spout.open({"b1": 1})
+        hand.open({"b1": 1})
 
 
 @pytest.mark.parametrize(

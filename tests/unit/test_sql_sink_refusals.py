@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import ConfigError, EnvironmentFault, FencedError, RetryLater
+from flowctl.errors import ConfigError, FencedError, InfrastructureError, RetryLater
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, batch_of, new_sink, query, write
 
@@ -45,7 +45,7 @@ def test_a_schema_that_fails_says_so() -> None:
 
 def test_a_missing_directory_is_named(here: Path) -> None:
     sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=SCHEMA)
-    with pytest.raises(EnvironmentFault, match=str(here / "no/such/t.db")):
+    with pytest.raises(InfrastructureError, match=str(here / "no/such/t.db")):
         write(sink, 1)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from flowctl.adapters import load_adapter
 from flowctl.cli.demo import journal
 from flowctl.cli.demo.plan import JOB, Places, Plan
-from flowctl.errors import EnvironmentFault
+from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.numbers import percent
 from flowctl.instrumentation.views import ViewMode
 
@@ -43,7 +43,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 def kill_and_resume(plan: Plan, places: Places, redis_url: str, *, view: ViewMode) -> Kill:
     """Run the job in a child, kill it, run it to its end in a second child.
 
-    Raises :class:`EnvironmentFault` when a child fails or ends before it could be killed.
+    Raises :class:`InfrastructureError` when a child fails or ends before it could be killed.
     """
     store = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(redis_url)
     child = _start(places.root, redis_url, view)
@@ -69,7 +69,7 @@ def _start(directory: Path, redis_url: str, view: ViewMode) -> subprocess.Popen[
 def _wait_for(child: subprocess.Popen[bytes], store: Any, *, records: int) -> None:
     while store.load(JOB).records < records:
         if child.poll() is not None:
-            raise EnvironmentFault(
+            raise InfrastructureError(
                 f"The driver ended with exit code {child.returncode} before it could be killed.",
                 remedy="Give it more time with --seconds.",
             )
@@ -83,7 +83,7 @@ def _run_to_end(child: subprocess.Popen[bytes]) -> None:
         child.wait()  # Ctrl-C reached it too: let it save
         raise
     if code:
-        raise EnvironmentFault(
+        raise InfrastructureError(
             f"The resumed driver ended with exit code {code}.", remedy="See its message above."
         )
 

@@ -35,7 +35,7 @@ class PendingAcks:
     """The edges that one bolt has made and not told the acker of yet (S64–S66, S80).
 
     Making an edge costs no message: input tuple → XOR of its new edges is kept here, and rides on
-    the input's ack.  The new id itself goes downstream, and in XOR new to the acker (ruling 1.9-K).
+    the input's ack.  The new id goes downstream as it is, to the acker within that XOR.
 
     What has made no edge has 0 here.  Rotated like the acker's ledger; who holds a tuple for longer
     says so with :meth:`reset_timeout`.  A tuple whose edges were forgotten fails its trees and is

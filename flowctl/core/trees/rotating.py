@@ -15,8 +15,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 # A spout forgets a tree first (between 1 and 2 ticks).  The acker and the bolts, which hear of a
-# tree later than its spout does, keep it between 2 and 3: they never expire it before the spout
-# (ruling 1.9-M).  This holds while all tick with one period.
+# tree later than its spout does, keep it between 2 and 3: they never expire it before the
+# spout.  This holds while all tick with one period.
 SPOUT_BUCKETS = 2
 ACKER_BUCKETS = 3
 

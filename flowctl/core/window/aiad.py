@@ -4,8 +4,8 @@ An ack in the normal range grows the window by ``step``, one over the threshold 
 ``step``, an expiry shrinks it by one at once.  No slow start, no exponential growth: bolts begin
 idle, and blind growth does not raise throughput.
 
-"Linear" is meant per round trip: W acks a round trip at +1 each would double the window
-(ruling 1.9-D).  ``growth="ack"`` is the document's letter, kept for comparison.
+"Linear" is meant per round trip: W acks a round trip at +1 each would double the
+window.  ``growth="ack"`` is the document's letter, kept for comparison.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class TopologyCore:
         return None
 
     def on_committed(self) -> None:
-        """As in ``SpoutCore``: where that has to come first, trees may be planted now (S88)."""
+        """As in ``SpoutCore``: where that has to come first, trees may be planted now."""
         self._roots.intake.is_held = False
 
     def poll_dead_letter(self) -> DeadTuple | None:

@@ -40,7 +40,7 @@ class Refused:
         return iter(self._waiting)
 
     def refused_for_s(self, parcel: Parcel, now_s: float) -> float | None:
-        """For how long ``parcel`` has been refused, if that is too long (S109)."""
+        """For how long ``parcel`` has been refused, if that is too long."""
         since_s = parcel.refused_since_s
         if since_s is None or now_s - since_s < self._settings.give_up_after_s:
             return None

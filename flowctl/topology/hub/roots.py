@@ -94,13 +94,13 @@ class Roots:
     def take(self, new_max: int = PLANT_RECORDS) -> Sequence[Root]:
         """Return what is to be planted next: one that goes again first, then new records.
 
-        Of new ones at most ``new_max``; what goes again is not held back by that (S59).
+        Of new ones at most ``new_max``; what goes again is not held back by that.
         """
         again = self._attempts.take()
         if again is not None:
             return (again,)
         intake = self.intake
-        # Held: its position is not saved yet (S88).
+        # Held: its position is not saved yet.
         if new_max <= 0 or not intake.buffer or intake.is_held:
             return ()
         cut: Cut = intake.buffer.cut(min(new_max, PLANT_RECORDS), 1 << 62)
@@ -127,7 +127,7 @@ class Roots:
         return None if first is None else told.gave_up(first.item, first.reason, at_s=first.at_s)
 
     def ledger_of(self, root_id: int) -> AckerLedger:
-        """Return the ledger that keeps account of ``root_id``, always the same one (S125)."""
+        """Return the ledger that keeps account of ``root_id``, always the same one."""
         if len(self.ledgers) == 1:  # nearly always, and asked for each edge
             return self.ledgers[0]
         owner = owner_of(root_id, self._owners)
@@ -152,7 +152,7 @@ class Roots:
     # -- how it ends ---------------------------------------------------------------------
 
     def started_at_s(self, now_s: float) -> float | None:
-        """Return ``now_s`` if the root that is planted now is sampled (S62)."""
+        """Return ``now_s`` if the root that is planted now is sampled."""
         samples = self.wanted.samples
         return now_s if samples is not None and samples() else None
 
@@ -160,7 +160,7 @@ class Roots:
         """The whole tree is acked: only now its record counts as acked."""
         if self.wanted.steps and root.number:
             self.news.append(step("acked", root))
-        if not root.part.is_gone:  # else its partition is another's: nobody counts it (S108)
+        if not root.part.is_gone:  # else its partition is another's: nobody counts it
             self._count_done(root)
             self._tell(root, None, age_s)
 
@@ -262,7 +262,7 @@ class Roots:
         self._events.append(told.gave_up(root, reason, at_s=now_s))
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
-        """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
+        """Nothing is sent again in this mode: count it, tell it, forget it."""
         self.dropped += 1
         self.pending -= 1
         root.part.pending -= 1
@@ -278,7 +278,7 @@ class Roots:
         return None
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
-        """It is safe, and so counts as acked (S109); one whose partition went is ignored."""
+        """It is safe, and so counts as acked; one whose partition went is ignored."""
         root = self._dead.pop(number, None)
         if root is None or root.part.is_gone:
             return

@@ -28,7 +28,7 @@ from flowctl.topology.plan import (
 )
 from flowctl.wire.values import carry
 
-# Of a partition and a record: what is emitted; None: nothing, the record is done (S107).
+# Of a partition and a record: what is emitted; None: nothing, the record is done.
 Translate = Callable[[str, Record], Any]
 
 
@@ -97,7 +97,7 @@ class Router:
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, sent, index, task))
         if planting.init is None:  # nobody gets it, or nobody keeps account
-            roots.done(root, None if started_at_s is None else 0.0)  # S58
+            roots.done(root, None if started_at_s is None else 0.0)
         else:
             init = planting.init
             verdict = roots.ledger_of(init.root).on_init(init.root, init.value, init.spout)
@@ -130,7 +130,7 @@ class Router:
     def settle(
         self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
     ) -> None:
-        """Emits first, as their edges ride on the acks of their anchors (S65)."""
+        """Emits first, as their edges ride on the acks of their anchors."""
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         self.undelivered.flush(now_s)

@@ -50,7 +50,7 @@ class Input:
 
 
 class Collector:
-    """What an auto-ack bolt emits through: each emit is anchored to what is being worked on (S84).
+    """What an auto-ack bolt emits through: each emit is anchored to what is being worked on.
 
     Nothing leaves before the bolt is through with the whole tuple; what an input emitted before
     it failed is taken back.  Owned by one call; not thread-safe.
@@ -78,7 +78,7 @@ class Collector:
         ``anchors``: the inputs that it comes from; None: all that is being worked on.  In a
         :class:`flowctl.topology.Batched` bolt name them wherever it does not come from all:
         n emits of n inputs each are n x n edges.  Not ``anchored``: it belongs to no tree, so
-        nobody waits for it or sends it again (S83).
+        nobody waits for it or sends it again.
         """
         ids = self._anchors if anchored else []
         if anchors is not None:
@@ -114,7 +114,7 @@ class Collector:
         self._noting().measure(name, value)
 
     def report_error(self, error: BaseException) -> None:
-        """Tell of ``error`` in the driver's log and report; nothing fails because of it (S68)."""
+        """Tell of ``error`` in the driver's log and report; nothing fails because of it."""
         self._noting().report_error(error)
 
     def _noting(self) -> Notes:
@@ -141,7 +141,7 @@ class ManualCollector(Collector):
     """What a manual-ack bolt emits, acks and fails through; one for the life of the bolt's task.
 
     An input that is neither acked nor failed when ``execute`` returns is held: its tree waits for
-    it, until its time is over.  What is said about one settled before is ignored (S50).
+    it, until its time is over.  What is said about one settled before is ignored.
     """
 
     __slots__ = ("_acked", "_failed", "_prolonged", "_settled")
@@ -162,7 +162,7 @@ class ManualCollector(Collector):
         stream: str | None = None,
         task: int | None = None,
     ) -> None:
-        """Emit ``value`` into the trees of all ``anchors``; without any it is in none (S83).
+        """Emit ``value`` into the trees of all ``anchors``; without any it is in none.
 
         Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
         """

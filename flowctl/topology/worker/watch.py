@@ -53,7 +53,7 @@ class BoltWatch:
     """The watch of one process thread of a bolt: what it executed, acked and failed, from where.
 
     Counts are exact.  Times are of sampled inputs: process latency (from ``execute`` until the ack)
-    and execute latency (the call alone) have a sampler each (S62).  What hooks raise comes out of
+    and execute latency (the call alone) have a sampler each.  What hooks raise comes out of
     :meth:`executed` and :meth:`acked`, and is to fail the input.
     """
 

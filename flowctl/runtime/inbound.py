@@ -10,7 +10,7 @@ from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
-from flowctl.runtime.listening import Listening
+from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
@@ -22,18 +22,18 @@ from flowctl.wire.frames import (
 from flowctl.wire.server import Inbound, Joined, Left, Received
 
 
-class Hearing:
+class InboundHandler:
     """Tells the core what came from bolts.  For the sender's thread, with the lock held."""
 
     def __init__(
         self,
         control: RunControl,
-        listening: Listening | None,
+        notifier: ListenerNotifier | None,
         end_connection: Callable[[str], None],
     ) -> None:
         """``end_connection`` is called with the name of a bolt that broke the protocol."""
         self._control = control
-        self._listening = listening
+        self._notifier = notifier
         self._end_connection = end_connection
         self._claims = Claims(control.core)
 
@@ -66,8 +66,8 @@ class Hearing:
     def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
         core = self._control.core
         if isinstance(frame, AckFrame):
-            if self._listening is not None:
-                self._listening.acked(frame.tuple_id)
+            if self._notifier is not None:
+                self._notifier.acked(frame.tuple_id)
             core.on_ack(
                 Ack(
                     bolt=bolt,

@@ -8,12 +8,12 @@ from queue import SimpleQueue
 
 from flowctl.core.records import Checkpoint
 from flowctl.ports import SpoutListener
-from flowctl.runtime.listening import Guarded
+from flowctl.runtime.notifier import Guarded
 from flowctl.threads import OnDeath, guarded
 from flowctl.topology.hub.news import RootStep
 
 
-class RootListening:
+class RootNotifier:
     """The calls of a :class:`flowctl.ports.SpoutListener`, where a tuple is a root.
 
     Who drives the hub only queues: a listener is never waited for.

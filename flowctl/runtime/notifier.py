@@ -1,4 +1,4 @@
-"""Tells a listener what becomes of tuples, outside of the core's lock (S112)."""
+"""Tells a listener what becomes of tuples, outside of the core's lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Guarded:
                 self._logger.warning("listener_raised", call=what, reason=repr(error))
 
 
-class Listening:
+class ListenerNotifier:
     """Collects while the lock is held; :meth:`flush` tells.  Used by one thread."""
 
     def __init__(self, listener: SpoutListener) -> None:
