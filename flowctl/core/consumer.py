@@ -19,6 +19,9 @@ from flowctl.core.window import AckSample, make_policy
 
 NEVER: Final = float("inf")
 NOT_QUEUED: Final = NEVER
+# Names, as a member of an enum costs .2 us for each tuple.
+_ALIVE: Final = Liveness.ALIVE
+_BUSY: Final = BoltState.BUSY
 _SILENT: Final = (
     Liveness.SUSPECT,
     Liveness.DOWN,
@@ -166,7 +169,7 @@ class AdaptiveFlowConsumer:
             held += len(strays)
             work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
-        if self.liveness is not Liveness.ALIVE:
+        if self.liveness is not _ALIVE:
             self.has_room = False
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
@@ -279,7 +282,7 @@ class AdaptiveFlowConsumer:
         )
         if signal is not None:
             self._teller.signal(signal, now_s, rtt_s)
-        elif self._teller.state is BoltState.BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
+        elif self._teller.state is _BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
             self._teller.signal(Signal.IN_RANGE, now_s, rtt_s)
 
     def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
@@ -342,7 +345,7 @@ class AdaptiveFlowConsumer:
         self.sends_heartbeats = True
         self.idle_said_at_s = -NEVER if holds else now_s
         self._is_full = holds >= self.slots
-        if not self._is_full and self.liveness is not Liveness.ALIVE:
+        if not self._is_full and self.liveness is not _ALIVE:
             self._see(Sign.HAS_SLOT)
         if self.strays:
             self.strays.keep_at_most(holds, before_s=now_s - self._settings.timeout.silence_s)
@@ -360,7 +363,7 @@ class AdaptiveFlowConsumer:
 
     def on_answered(self) -> None:
         """It is rid of a tuple: acked, failed, or gave back all that it held."""
-        if self.liveness is not Liveness.ALIVE:
+        if self.liveness is not _ALIVE:
             self._see(Sign.ANSWERED)
 
     def on_silent(self, now_s: float) -> None:

@@ -38,7 +38,7 @@ class Emitter:
         self._bolts = book.bolts
         self._pending = book.pending
         self._counters = book.counters
-        self._next_id = book.ids.next
+        self._ids = book.ids
         self._buffer = book.supply.buffer
         self._scheduled = failures.retries.scheduled
         self._settings = book.settings.tuple
@@ -134,11 +134,14 @@ class Emitter:
                 self._window_limited = False  # its window is not what holds it back
                 return None
         cut = buffer.cut(records_max, settings.bytes_max)
-        flow_tuple = FlowTuple(self._next_id(), cut)
-        self._pending[flow_tuple.tuple_id] = flow_tuple
-        counters.records_pending_now += len(cut.records)
-        if counters.records_pending_now > counters.records_pending_max:
-            counters.records_pending_max = counters.records_pending_now
+        ids = self._ids
+        ids.last = tuple_id = ids.last + 1  # as next() does, without its call for each tuple
+        flow_tuple = FlowTuple(tuple_id, cut)
+        self._pending[tuple_id] = flow_tuple
+        pending = counters.records_pending_now + len(cut.records)
+        counters.records_pending_now = pending
+        if pending > counters.records_pending_max:
+            counters.records_pending_max = pending
         return self._send(flow_tuple, consumer, now_s)
 
     def _emit_copy(self, now_s: float) -> Emission | None:
@@ -214,12 +217,13 @@ class Emitter:
             self._target.note_sent(now_s)
         self._watch(consumer)
         cut = flow_tuple.cut
+        partition = cut.partition
         return Emission(
             flow_tuple.tuple_id,
             consumer.bolt,
             flow_tuple.attempt,
-            cut.partition,
+            partition,
             cut.records,
-            self._supply.acked_through(cut.partition),
+            self._supply.acked_through(partition),
             cut.size_bytes,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
@@ -25,6 +26,9 @@ from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
+
+_ALIVE: Final = Liveness.ALIVE  # names, as a member of an enum costs .2 us for each tuple
+_ACKED: Final = AckOutcome.ACKED
 
 
 class TupleCore:
@@ -121,7 +125,7 @@ class TupleCore:
             return self._count_unknown()
         if consumer.on_heard(now_s):  # as _speaker does, without its call for each tuple
             self._on_speaks_again(consumer, now_s)
-        if consumer.liveness is not Liveness.ALIVE:
+        if consumer.liveness is not _ALIVE:
             consumer.on_answered()
         flow_tuple = self._pending.get(ack.tuple_id)
         if flow_tuple is None:
@@ -138,7 +142,7 @@ class TupleCore:
                 self._emitter.tell_guard(flow_tuple, ack, now_s)
             consumer.on_ack(flow_tuple, ack, now_s)
             self._recovery.watch(consumer)
-            outcome = AckOutcome.ACKED
+            outcome = _ACKED
         else:
             self._failures.take_late(flow_tuple, consumer, now_s)
             outcome = AckOutcome.LATE
@@ -321,8 +325,11 @@ class TupleCore:
 
     def next_deadline_s(self) -> float | None:
         """When :meth:`on_deadline` wants to be called; None: only after something happened."""
-        due = (self._recovery.next_s(), self._failures.next_s(), self._end_phase.next_s())
-        return min((at_s for at_s in due if at_s is not None), default=None)
+        due_s = self._recovery.next_s()
+        for at_s in (self._failures.next_s(), self._end_phase.next_s()):
+            if at_s is not None and (due_s is None or at_s < due_s):
+                due_s = at_s
+        return due_s
 
     def on_deadline(self, *, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent, make retries ready."""

@@ -7,12 +7,16 @@ Each rule is a time from which on something holds.  The alarm is the earliest of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
 from flowctl.core.settings import TimeoutSettings
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
+
+# Asked at each alarm: a member of an enum costs .2 us.
+_RESTING: Final = Liveness.RESTING
+_STALLED: Final = Liveness.STALLED
 
 
 class Verdict(NamedTuple):
@@ -35,7 +39,7 @@ def verdict(
     consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float = -NEVER
 ) -> Verdict:
     """Judge ``consumer`` at ``now_s``; without that only ``next_s`` says something.  Pure."""
-    if consumer.liveness is Liveness.RESTING:
+    if consumer.liveness is _RESTING:
         rests_s = consumer.rests_until_s
         judged = _of_flight(consumer, timeout, now_s)
         return judged._replace(next_s=min(rests_s, judged.next_s), is_rested=rests_s <= now_s)
@@ -67,7 +71,7 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
     # Silence alone takes long to mean something; with work overdue, or stalled, it is soon enough.
     short_s = heard_s + min(timeout.silence_s, timeout.silence_max_s)
     silent_s = heard_s + timeout.silence_max_s
-    if consumer.liveness is Liveness.STALLED:
+    if consumer.liveness is _STALLED:
         silent_s = short_s
     next_s = min(asked_s, silent_s)
     if next_s > now_s:

@@ -158,3 +158,15 @@ def test_nothing_in_the_other_modes(mode: str) -> None:
     [emission] = driver.emit()
     assert [record.value for record in emission.records] == ["a"]
     assert driver.position() == 3
+
+
+def test_what_is_given_while_tuples_of_it_are_out_forgets_those_first() -> None:
+    """Their acks would meet a ledger that is gone."""
+    driver = Driver("a", tuple_records_max=1)
+    driver.offer(1)
+    [emission] = driver.emit()
+    state = driver.core.checkpoint().partitions["p"]
+    driver.core.handover.give("p", state, now_s=driver.clock())
+    assert driver.ack(emission) is AckOutcome.DUPLICATE
+    assert (driver.core.counters.handed_over, driver.core.counters.acked) == (1, 0)
+    assert driver.core.is_drained

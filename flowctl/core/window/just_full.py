@@ -14,6 +14,8 @@ two rounds had to wait longer than a tuple takes.
 
 from __future__ import annotations
 
+from typing import Final
+
 from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
@@ -31,6 +33,9 @@ _SHRINK_ROUNDS = 2
 # Take away three quarters of the excess: the rest may be noise, and half a service time stays.
 _SHRINK_GAIN = 0.75
 _WORK_MIN = 0.5
+
+
+_IN_RANGE: Final = Signal.IN_RANGE  # a name, as a member of an enum costs .2 us an ack
 
 
 class JustFullWindow:
@@ -125,13 +130,13 @@ class JustFullWindow:
             # What was sent before this change can't show it yet.
             self._ignore_idle_until_s = now_s + model.path_peak_s
             self._begin_watch()
-            return Signal.IN_RANGE
+            return _IN_RANGE
         if self._shrink_acks < _SHRINK_ACKS or self._rounds < _SHRINK_ROUNDS:
-            return Signal.IN_RANGE
+            return _IN_RANGE
         service_s, wait_s = model.mean_s, self._wait_min_s
         self._begin_watch()
         if wait_s <= service_s:
-            return Signal.IN_RANGE
+            return _IN_RANGE
         work_s = self._work_s(model, slots)
         excess_s = (wait_s - service_s) * work_s / (model.path_s + service_s + wait_s)
         least_s = _WORK_MIN * service_s
