@@ -32,4 +32,4 @@ def test_the_picture_is_well_formed_and_repeatable() -> None:
     pictures = [svg(run("hetero", "aiad", tuples=1_000)[1]) for _ in range(2)]
     assert pictures[0] == pictures[1]
     lines = ElementTree.fromstring(pictures[0]).findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 2 * 12 + 1  # a window and a speed each, and the use
+    assert len(lines) == 3 * 12 + 1  # a window, a speed and a share each, and the use

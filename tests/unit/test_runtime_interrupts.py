@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from flowctl.runtime.interrupts import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Under nohup, or behind a shell's "&", signals are ignored, and then we let them be."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
