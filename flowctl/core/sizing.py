@@ -2,11 +2,13 @@
 
 From a bolt's service time S(n) = a + b n::
 
-    n = min( a' (1 - e) / (e b),  (T - a) / b )
+    n = min( a' (1 - e) / (e b),  max( T - a, 4 a ) / b )
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
-of the time that the fixed cost may take, T the longest that a tuple should take.  At the end of the
-input tuples are made smaller than that (:mod:`flowctl.core.end_of_input.shares`).
+of the time that the fixed cost may take, T the longest that a tuple should take.  Where a call
+costs so much that T leaves little room for records, the tuple takes five times as long as the call.
+At the end of the input tuples are made smaller than that
+(:mod:`flowctl.core.end_of_input.shares`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ _RECORDS_PER_FIXED = (1 - FIXED_SHARE) / FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
 _DRIVER_S = 60e-6
+# Where a call takes so long that a tuple of T would be nothing else, it gets so many times its own
+# time for records: four fifths of the time are work then.  More would win little, and a kill
+# repeats a whole tuple.
+_RECORDS_PER_DEAR_CALL = 4
 # Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
 # that they tell a from b, and small, for a record may take a second.
 _FIRST = (25, 100)
@@ -54,6 +60,7 @@ def records_for(
         return most
     work_s = settings.service_max_s - service.tuple_s
     if service.is_told and pool.is_split:  # else the two costs are not known apart
+        work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
         work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
     records = work_s / record_s
     records = min(records, _GROWTH * service.records_most)
