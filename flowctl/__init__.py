@@ -76,10 +76,10 @@ if TYPE_CHECKING:
         SourceProgress,
         SpoutListener,
     )
+    from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
     from flowctl.runtime.manual import ManualSpout
-    from flowctl.runtime.spout import FlowControlSpout
     from flowctl.topology.topology import Topology
 
 __version__ = "0.1.0"
@@ -199,7 +199,7 @@ _HOMES = {
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),
-    "flowctl.runtime.spout": ("FlowControlSpout",),
+    "flowctl.runtime.flow_control_spout": ("FlowControlSpout",),
     "flowctl.topology.topology": ("Topology",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

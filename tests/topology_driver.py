@@ -22,9 +22,9 @@ from flowctl.topology import Collector, Input
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub.core import TopologyCore
 from flowctl.topology.hub.news import RootEnd, TaskWatched
-from flowctl.topology.job import random_ids
 from flowctl.topology.local_stages import LocalStages
 from flowctl.topology.topology import Topology
+from flowctl.topology.topology_job import random_ids
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
 

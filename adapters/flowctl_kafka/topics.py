@@ -382,7 +382,7 @@ class KafkaTopics:
             self._error = self._error or unreachable(self._servers, error)
 
     def _note_trouble(self, reason: str) -> None:
-        """One line a stretch (S44, S98)."""
+        """One line an episode (S44, S98)."""
         if not self._is_troubled:
             self._is_troubled = True
             self._logger.warning("kafka_trouble", reason=reason)

@@ -136,7 +136,7 @@ _LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come
 
 
 class SlotWatch:
-    """One thread: notifies once for each stretch in which a bolt waits for a slot."""
+    """One thread: notifies once for each period in which a bolt waits for a slot."""
 
     def __init__(
         self,

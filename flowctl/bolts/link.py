@@ -30,9 +30,9 @@ from flowctl.bolts.sending import Sending
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
+from flowctl.waiting.episodes import Episode
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
-from flowctl.waiting.stretches import Stretch
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import (
     AckFrame,
@@ -124,11 +124,11 @@ class Link:
     def new_idling(self) -> Idling:
         """Return how one process thread waits: each has its own, which also tells its slot."""
         # Never news: all bolts are idle at once when the source is slow, and the spout says so.
-        stretch = Stretch(
+        episode = Episode(
             "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
         )
         strategy = make_wait_strategy(self._wait, WaitSituation.BOLT_WAIT, park=self._await_tuples)
-        return Idling(strategy, stretch)
+        return Idling(strategy, episode)
 
     def take(self, idling: Idling) -> Work | None:
         """Wait for a tuple; None when there will be no more."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import select
 
 from flowctl.config import WaitSettings
+from flowctl.waiting.episodes import Episode
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitSituation, make_wait_strategy
-from flowctl.waiting.stretches import Stretch
 from flowctl.wire.stream import Stream
 
 
@@ -18,7 +18,7 @@ class Sending:
         self._stream = stream
         self._backpressure = Idling(
             make_wait_strategy(wait, WaitSituation.BACK_PRESSURE_WAIT, park=self._await_writable),
-            Stretch("backpressure_began", "backpressure_ended", bolt=bolt),
+            Episode("backpressure_began", "backpressure_ended", bolt=bolt),
         )
 
     def send(self, data: bytearray) -> None:

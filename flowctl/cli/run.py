@@ -66,7 +66,7 @@ def run(
            runs are still open
       130  interrupted and saved
     """
-    from flowctl.cli.job import load_spout
+    from flowctl.cli.find_job import load_spout
 
     _check_writable(report_path)
     settings = parse_overrides(overrides)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowctl.cli.job import load_object
+from flowctl.cli.find_job import load_object
 from flowctl.errors import ConfigError, FlowctlError, JobError
 
 DEFAULT_ATTRIBUTE = "sink"

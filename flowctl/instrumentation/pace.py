@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from flowctl.core.events import BoltState
 from flowctl.instrumentation.numbers import percent
-from flowctl.instrumentation.snapshot import BoltView, Snapshot
+from flowctl.instrumentation.snapshot import BoltView, Snapshot, WaitReason
 
 # Tuples take up to a quarter of a second, so the rate of three seconds is off by a tuple in
 # twelve; a bolt at half the rate of the others stands clear of that.
@@ -52,7 +52,10 @@ def slow_bolts(snapshot: Snapshot) -> dict[str, Pace]:
     """
     if is_ending(snapshot) or target_holds_back(snapshot):
         return {}
-    if snapshot.held_up_by != "backpressure" or snapshot.held_up_share < _BOLTS_DECIDE_ABOVE:
+    if (
+        snapshot.held_up_by != WaitReason.BACKPRESSURE
+        or snapshot.held_up_share < _BOLTS_DECIDE_ABOVE
+    ):
         return {}
     found: list[Pace] = []
     for bolts in _stages(snapshot.bolts):

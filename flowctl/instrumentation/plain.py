@@ -15,7 +15,7 @@ from flowctl.instrumentation.events import EventLogger, name_of, repeated, sente
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.pace import claim, condition, slow_bolts, target_holds_back
-from flowctl.instrumentation.snapshot import HeldUpBy, Report, Snapshot
+from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 
 # Often enough to see that it lives, rare enough that an hour is 720 lines.
@@ -23,11 +23,11 @@ LINE_EVERY_S = 5.0
 # Between two lines: what matters always, of the rest so many; the others are counted.
 EVENTS_PER_LINE = 4
 
-_WAITS: dict[HeldUpBy, str] = {
-    "": "",
-    "backpressure": "for windows",
-    "max_pending": "at the limit of pending",
-    "no_input": "for input",
+_WAITS: dict[WaitReason, str] = {
+    WaitReason.NOTHING: "",
+    WaitReason.BACKPRESSURE: "for windows",
+    WaitReason.MAX_PENDING: "at the limit of pending",
+    WaitReason.NO_INPUT: "for input",
 }
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
@@ -189,7 +189,7 @@ def held_up(snapshot: Snapshot) -> str:
         return "waits for the target, which is down"
     if snapshot.held_up_share < _HELD_UP_SHARE_MIN:
         return ""
-    if snapshot.held_up_by == "backpressure" and target_holds_back(snapshot):
+    if snapshot.held_up_by == WaitReason.BACKPRESSURE and target_holds_back(snapshot):
         return f"waits {percent(snapshot.held_up_share)} for the target{_cap(snapshot)}"
     return f"waits {percent(snapshot.held_up_share)} {_WAITS[snapshot.held_up_by]}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -40,8 +41,13 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     acked_above: tuple[AckedRange, ...] = ()
 
 
-# What a spout waits for, as in Waits; "": it is at work all the time.
-HeldUpBy = Literal["", "backpressure", "max_pending", "no_input"]
+class WaitReason(enum.StrEnum):
+    """What a spout waits for; the values name the fields of :class:`Waits`."""
+
+    NOTHING = ""  # it has work
+    BACKPRESSURE = "backpressure"  # windows are full, or the cap of a sink that all bolts share
+    MAX_PENDING = "max_pending"  # the limit of tuples in flight, or of uncommitted records
+    NO_INPUT = "no_input"  # the source is slow or at its end; or its position is not saved yet
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     records_left_out: int = 0
     waits: Waits = Waits()
     # What held up the spout over the last few seconds, and for what share of them, 0…1.
-    held_up_by: HeldUpBy = ""
+    held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
 

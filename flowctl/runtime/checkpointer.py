@@ -165,7 +165,7 @@ class Checkpointer(GuardedThread):
             self._control.note_saved(checkpoint.partitions)
 
     def _note_away(self, error: CheckpointUnavailableError) -> None:
-        """One line a stretch."""
+        """One line an episode."""
         if self._control.store_away_since_s is None:
             self._control.store_away_since_s = self._control.clock()
             self._logger.warning("checkpoint_store_away", job=self._job, reason=error.problem)

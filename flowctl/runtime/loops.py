@@ -17,25 +17,17 @@ so full queues all around always come loose.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.snapshot import WaitReason
+from flowctl.waiting.episodes import Episode, SlowCalls
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import Parking, WaitSituation, WaitStrategy
-from flowctl.waiting.stretches import SlowCalls, Stretch
 
 # How late an activation is seen where nobody wakes the loop.
 INACTIVE_POLL_S: Final = 0.1
-
-
-class Hindrance(enum.Enum):
-    """Why a spout can't emit more just now."""
-
-    BACK_PRESSURE = "windows full"  # or the cap of a sink that all bolts share is reached
-    MAX_PENDING = "limit of pending"  # of tuples in flight, or of uncommitted records
-    NO_INPUT = "no input"  # the source is slow or at its end; or its position is not saved yet
 
 
 class Spout(Protocol):
@@ -57,8 +49,8 @@ class Spout(Protocol):
     def next_tuple(self) -> int:
         """Emit what is allowed, or some of it; return how many tuples."""
 
-    def hindrance(self) -> Hindrance | None:
-        """Why the last :meth:`next_tuple` emitted no more; None: more may be emitted at once."""
+    def waits_for(self) -> WaitReason:
+        """Why the last :meth:`next_tuple` emitted no more; NOTHING: more may be emitted at once."""
 
 
 class SpoutLoop:
@@ -78,39 +70,25 @@ class SpoutLoop:
         logger: EventLogger | None = None,
     ) -> None:
         def idling(situation: WaitSituation, name: str) -> Idling:
-            stretch = Stretch(f"{name}_began", f"{name}_ended", logger=logger)
-            return Idling(strategy(situation), stretch, clock=clock)
+            episode = Episode(f"{name}_began", f"{name}_ended", logger=logger)
+            return Idling(strategy(situation), episode, clock=clock)
 
         self._spout = spout
         self._park = park
         self._clock = clock
         self._slow_calls = SlowCalls(logger=logger)
-        self._backpressure = idling(WaitSituation.BACK_PRESSURE_WAIT, "backpressure")
-        self._no_input = idling(WaitSituation.SPOUT_WAIT, "no_input")
-        self._max_pending = idling(WaitSituation.SPOUT_WAIT, "max_pending")
         self._idlings = {
-            Hindrance.BACK_PRESSURE: self._backpressure,
-            Hindrance.MAX_PENDING: self._max_pending,
-            Hindrance.NO_INPUT: self._no_input,
+            WaitReason.BACKPRESSURE: idling(WaitSituation.BACK_PRESSURE_WAIT, "backpressure"),
+            WaitReason.MAX_PENDING: idling(WaitSituation.SPOUT_WAIT, "max_pending"),
+            WaitReason.NO_INPUT: idling(WaitSituation.SPOUT_WAIT, "no_input"),
         }
-        self._waits_for: Hindrance | None = None
+        self._waits_for = WaitReason.NOTHING
         self.empty_emit_streak: int = 0
         self.was_active: bool = False
 
-    @property
-    def skipped_backpressure_s(self) -> float:
-        """Time waited because windows were full [s]."""
-        return self._backpressure.stretch.skipped_s
-
-    @property
-    def skipped_max_pending_s(self) -> float:
-        """Time waited because as much was pending as may be [s]."""
-        return self._max_pending.stretch.skipped_s
-
-    @property
-    def skipped_no_input_s(self) -> float:
-        """Time waited because there was nothing to send [s]."""
-        return self._no_input.stretch.skipped_s
+    def waited_s(self, reason: WaitReason) -> float:
+        """Time waited for ``reason`` so far [s]."""
+        return self._idlings[reason].episode.waited_s
 
     def step(self) -> None:
         """Do one turn.  Raises what the spout raises, and ``WaitInterrupted`` from a wait."""
@@ -135,7 +113,7 @@ class SpoutLoop:
         self._deactivate()
 
     def _deactivate(self) -> None:
-        self._over(None)
+        self._over(WaitReason.NOTHING)
         if self.was_active:
             self.was_active = False
             self._spout.deactivate()
@@ -144,17 +122,17 @@ class SpoutLoop:
         """Wait if nothing more can be emitted; exactly then."""
         if emitted:
             self.empty_emit_streak = 0
-            self._over(None)
-        hindrance = self._spout.hindrance()
-        if hindrance is None or received > 1:  # the next turn finds work without a wait
+            self._over(WaitReason.NOTHING)
+        reason = self._spout.waits_for()
+        if reason is WaitReason.NOTHING or received > 1:  # the next turn finds work without a wait
             return
-        if hindrance is not self._waits_for:
-            self._over(hindrance)
-        if hindrance is not Hindrance.BACK_PRESSURE:
+        if reason is not self._waits_for:
+            self._over(reason)
+        if reason is not WaitReason.BACKPRESSURE:
             self.empty_emit_streak += 1
-        self._idlings[hindrance].wait()
+        self._idlings[reason].wait()
 
-    def _over(self, now_for: Hindrance | None) -> None:
-        if self._waits_for is not None:
+    def _over(self, now_for: WaitReason) -> None:
+        if self._waits_for is not WaitReason.NOTHING:
             self._idlings[self._waits_for].over()
         self._waits_for = now_for

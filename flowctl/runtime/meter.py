@@ -17,10 +17,10 @@ from flowctl.core.state import Liveness
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
     BoltView,
-    HeldUpBy,
     PartitionView,
     Report,
     Snapshot,
+    WaitReason,
     Waits,
 )
 from flowctl.ports import FlowProducer, MeasuredProducer
@@ -171,21 +171,21 @@ class Meter:
             eta_s = (1 - progress) * passed_s / (progress - progress_before)
         return (acked - before) / passed_s, eta_s
 
-    def _held_up(self, now_s: float, waits: Waits) -> tuple[HeldUpBy, float]:
+    def _held_up(self, now_s: float, waits: Waits) -> tuple[WaitReason, float]:
         """What the spout mostly waited for lately, and for what share of the time."""
         past = self._waits
         past.append((now_s, waits))
         while now_s - past[0][0] > _RATE_OVER_S and len(past) > 2:
             past.popleft()
         since_s, before = past[0]
-        waited_s: dict[HeldUpBy, float] = {
-            "backpressure": waits.backpressure_s - before.backpressure_s,
-            "max_pending": waits.max_pending_s - before.max_pending_s,
-            "no_input": waits.no_input_s - before.no_input_s,
+        waited_s = {
+            WaitReason.BACKPRESSURE: waits.backpressure_s - before.backpressure_s,
+            WaitReason.MAX_PENDING: waits.max_pending_s - before.max_pending_s,
+            WaitReason.NO_INPUT: waits.no_input_s - before.no_input_s,
         }
         most = max(waited_s, key=waited_s.__getitem__)
         if waited_s[most] <= 0:
-            return "", 0.0
+            return WaitReason.NOTHING, 0.0
         return most, min(1.0, waited_s[most] / (now_s - since_s))
 
     def report(

@@ -19,12 +19,12 @@ from flowctl.core.records import Emission
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
-from flowctl.instrumentation.snapshot import Waits
+from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
 from flowctl.runtime.faults import unsendable_error
 from flowctl.runtime.inbound import InboundHandler
-from flowctl.runtime.loops import Hindrance, SpoutLoop
+from flowctl.runtime.loops import SpoutLoop
 from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
@@ -84,7 +84,7 @@ class Sender(GuardedThread):
         self._logger = logger or light_logger()
         self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
         self._was_served = False
-        self._hindrance: Hindrance | None = None
+        self._waits_for = WaitReason.NOTHING
         self._next_s: float | None = None  # when the core wants a turn though nothing happens
         self.loop = SpoutLoop(
             self,
@@ -122,9 +122,9 @@ class Sender(GuardedThread):
 
     def _waits(self) -> Waits:
         return Waits(
-            backpressure_s=self.loop.skipped_backpressure_s,
-            max_pending_s=self.loop.skipped_max_pending_s,
-            no_input_s=self.loop.skipped_no_input_s,
+            backpressure_s=self.loop.waited_s(WaitReason.BACKPRESSURE),
+            max_pending_s=self.loop.waited_s(WaitReason.MAX_PENDING),
+            no_input_s=self.loop.waited_s(WaitReason.NO_INPUT),
             empty_emit_streak=self.loop.empty_emit_streak,
         )
 
@@ -185,16 +185,16 @@ class Sender(GuardedThread):
                 bytes_max=_EMIT_BYTES_MAX,
                 heard_until_s=self._server.heard_until_s,
             )
-            self._hindrance = None if turn.is_more else self._find_hindrance()
+            self._waits_for = WaitReason.NOTHING if turn.is_more else self._find_reason()
             self._conclude(turn, now_s)
         self._send(turn)
         return len(turn.emissions)
 
-    def hindrance(self) -> Hindrance | None:
+    def waits_for(self) -> WaitReason:
         """Why nothing more is sent just now."""
-        return self._hindrance
+        return self._waits_for
 
-    def _find_hindrance(self) -> Hindrance:
+    def _find_reason(self) -> WaitReason:
         """Nothing more may be sent: why?  Holding the lock."""
         control, core = self._control, self._control.core
         intake, settings = core.intake, core.settings
@@ -202,10 +202,10 @@ class Sender(GuardedThread):
             is_full = intake.uncommitted >= settings.buffer.uncommitted_max
             if control.store_away_since_s is not None:  # what is acked can't be saved meanwhile
                 is_full = is_full or control.reader_waits
-            return Hindrance.MAX_PENDING if is_full else Hindrance.NO_INPUT
+            return WaitReason.MAX_PENDING if is_full else WaitReason.NO_INPUT
         if intake.is_held:
-            return Hindrance.NO_INPUT
-        return Hindrance.MAX_PENDING if core.is_at_limit else Hindrance.BACK_PRESSURE
+            return WaitReason.NO_INPUT
+        return WaitReason.MAX_PENDING if core.is_at_limit else WaitReason.BACKPRESSURE
 
     def _conclude(self, turn: Turn, now_s: float) -> None:
         """What follows from a turn's changes of the core.  Holding the lock."""
@@ -218,7 +218,7 @@ class Sender(GuardedThread):
         if self._is_finished():
             control.finished.set()
         if not self.is_active:
-            self._hindrance = None  # go on at once: the next turn deactivates
+            self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
 
     def _is_finished(self) -> bool:
         """Everything read is acked; or, when stopping, nothing is in flight."""
@@ -303,4 +303,4 @@ class Sender(GuardedThread):
                 now_s=control.clock(),
             )
             control.fail_soon(unsendable_error(emission.partition, emission.records, error))
-        self._hindrance = None  # go on at once: the next turn deactivates
+        self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates

@@ -19,7 +19,7 @@ from flowctl.simulation.scenario import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from flowctl.simulation.engine import Simulation
-    from flowctl.simulation.spout import SimSpout
+    from flowctl.simulation.simulated_spout import SimSpout
 
 
 class SimBolt:

@@ -16,8 +16,8 @@ from flowctl.simulation.network import Sending
 from flowctl.simulation.oracle import Oracle, arrivals_s
 from flowctl.simulation.policies import settings_for
 from flowctl.simulation.scenario import Scenario
+from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.simulation.sink import SharedSink
-from flowctl.simulation.spout import SimSpout
 from flowctl.simulation.workload import Workload
 
 _CURVE_POINTS = 100  # samples of the windows over the shortest possible run

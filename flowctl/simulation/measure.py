@@ -10,7 +10,7 @@ from flowctl.simulation.network import Sending
 from flowctl.simulation.scenario import Converge
 
 _CONVERGED_SHARE = 0.95
-Stretch: TypeAlias = tuple[int, float, float]  # a slot of this bolt was taken from, until
+Interval: TypeAlias = tuple[int, float, float]  # a slot of this bolt was taken from, until
 _STEPS = 10  # a trailing window moves by a tenth of itself
 
 
@@ -22,18 +22,18 @@ class Tally:
         self.first: int = 0  # tuples processed at least once
         self.repeated: int = 0  # processings beyond that
         self.records: dict[int, int] = {}  # spout → records processed at least once
-        self.work: list[Stretch] = []  # all, also what was for nothing:
-        self.wasted: list[Stretch] = []
+        self.work: list[Interval] = []  # all, also what was for nothing:
+        self.wasted: list[Interval] = []
         self._seen: set[tuple[int, int]] = set()
 
     def completed(self, bolt: int, sending: Sending, at_s: float) -> None:
         """A bolt is through with a tuple."""
-        stretch = (bolt, sending.began_at_s, at_s)
-        self.work.append(stretch)
+        interval = (bolt, sending.began_at_s, at_s)
+        self.work.append(interval)
         spout, key = sending.spout, (sending.spout, sending.tuple_id)
         if key in self._seen:
             self.repeated += 1
-            self.wasted.append(stretch)
+            self.wasted.append(interval)
         else:
             self._seen.add(key)
             self.first += 1
@@ -41,23 +41,25 @@ class Tally:
 
     def aborted(self, bolt: int, sending: Sending, at_s: float) -> None:
         """A tuple that was begun will never be through."""
-        stretch = (bolt, sending.began_at_s, at_s)
-        self.work.append(stretch)
-        self.wasted.append(stretch)
+        interval = (bolt, sending.began_at_s, at_s)
+        self.work.append(interval)
+        self.wasted.append(interval)
 
 
 class Use:
     """How much of the capacity was in use when."""
 
-    def __init__(self, machines: Sequence[Machine], work: Sequence[Stretch], *, slots: int) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], work: Sequence[Interval], *, slots: int
+    ) -> None:
         self._machines = machines
         self._work = work
         self._slots = slots
 
-    def total(self, stretches: Sequence[Stretch]) -> float:
+    def total(self, intervals: Sequence[Interval]) -> float:
         """The work in these, in seconds at speed 1; time in which a bolt stood still is none."""
         total = 0.0
-        for bolt, began_s, ended_s in stretches:
+        for bolt, began_s, ended_s in intervals:
             profile = self._machines[bolt].profile
             total += profile.done(ended_s) - profile.done(began_s)
         return total

@@ -19,7 +19,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import FlowProducer, Process
 from flowctl.runtime.faults import refused_error
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.wire.values import carry_records
 
 # So that a failure is seen in a second, not in minutes.

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from flowctl.instrumentation.ticks import Point, TaskInfo
     from flowctl.topology.figures import TopologyReport
     from flowctl.topology.hub.news import RootEnd
-    from flowctl.topology.job import TopologyJob
     from flowctl.topology.local_stages import LocalStages, Stages
     from flowctl.topology.topology import Topology
+    from flowctl.topology.topology_job import TopologyJob
     from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
     from flowctl.topology.worker.tasks import Batched, ManualBolt
 
@@ -50,7 +50,7 @@ _ELSEWHERE = {
     "TaskHook": "flowctl.instrumentation.hooks",
     "TaskInfo": "flowctl.instrumentation.ticks",
     "Topology": ".topology",
-    "TopologyJob": ".job",
+    "TopologyJob": ".topology_job",
     "TopologyReport": ".figures",
 }
 

@@ -22,7 +22,7 @@ from flowctl.threads import OnDeath, guarded
 from flowctl.topology.figures import TaskErrors
 from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.metrics import Consumer, TopologyMetrics
-from flowctl.waiting.stretches import SlowCalls
+from flowctl.waiting.episodes import SlowCalls
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,7 +21,6 @@ from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.hub.routing import Translate
-from flowctl.topology.job import TopologyJob
 from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import (
@@ -33,6 +32,7 @@ from flowctl.topology.plan import (
     declared_emits,
     in_order,
 )
+from flowctl.topology.topology_job import TopologyJob
 from flowctl.topology.worker.tasks import StageCode, check_code, check_ticks, has_call, is_manual
 from flowctl.topology.worker.watch import WatchPlan
 

@@ -1,47 +1,47 @@
-"""One situation in which a loop waits: its strategy, its counter, its stretch."""
+"""One situation in which a loop waits: its strategy, its counter, its episode."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from flowctl.waiting.episodes import Episode
 from flowctl.waiting.strategies import WaitStrategy
-from flowctl.waiting.stretches import Stretch
 
 
 class Idling:
-    """Waits by ``strategy``, counts the waits, and tells the stretch that they make.
+    """Waits by ``strategy``, counts the waits, and tells the episode that they make.
 
     For one thread; ``clock`` gives monotonic seconds.
     """
 
-    __slots__ = ("_clock", "_counter", "_strategy", "stretch")
+    __slots__ = ("_clock", "_counter", "_strategy", "episode")
 
     def __init__(
         self,
         strategy: WaitStrategy,
-        stretch: Stretch,
+        episode: Episode,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._strategy = strategy
         self._clock = clock
         self._counter = 0
-        self.stretch: Stretch = stretch
+        self.episode: Episode = episode
 
     def wait(self) -> float:
         """Wait once; return how long it took [s].  Raises ``WaitInterrupted``."""
         began_s = self._clock()
-        self.stretch.begin(began_s)
+        self.episode.begin(began_s)
         try:
             self._counter = self._strategy.idle(self._counter)
         finally:  # an interruption ends a wait too
             ended_s = self._clock()
-            self.stretch.waited(ended_s - began_s, ended_s)
+            self.episode.waited(ended_s - began_s, ended_s)
         return ended_s - began_s
 
     def over(self) -> None:
         """There is work: the next wait begins anew."""
-        if self.stretch.is_under_way:  # the counter may be 0 all along, as a spout's is
+        if self.episode.is_under_way:  # the counter may be 0 all along, as a spout's is
             self._counter = 0
-            self.stretch.end(self._clock())
+            self.episode.end(self._clock())

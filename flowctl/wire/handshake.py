@@ -34,7 +34,7 @@ SLOTS_MAX: Final = 1 << 16
 T = TypeVar("T")
 
 
-class Guest(NamedTuple):
+class AuthenticatedPeer(NamedTuple):
     """A bolt that proved the key and said Hello; ``sock`` belongs to whoever takes this."""
 
     sock: socket.socket

@@ -17,17 +17,17 @@ from flowctl.config import ListenSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener
+from flowctl.wire.accept_gate import AcceptGate
 from flowctl.wire.connection import Connection
-from flowctl.wire.door import Door
 from flowctl.wire.frames import (
     PROTOCOL_VERSION,
     ToBolt,
     ToSpout,
     Welcome,
 )
-from flowctl.wire.handshake import Guest
-from flowctl.wire.lobby import Newcomer
-from flowctl.wire.reception import Reception
+from flowctl.wire.handshake import AuthenticatedPeer
+from flowctl.wire.handshake_pool import HandshakePool
+from flowctl.wire.pending_handshakes import PendingPeer
 from flowctl.wire.stream import stream_of
 from flowctl.wire.terms import RunTerms
 
@@ -40,7 +40,7 @@ _WAKES: Final = 64  # one byte each, and rarely more than one
 # thousands of bolts it would else read from all before it sends to any, in turns of a tenth of a
 # second.
 _FRAMES_PER_POLL: Final = 256
-_FRAMES_PER_NEWCOMER: Final = 8  # a proof and a Hello take as long as so many acks
+_FRAMES_PER_PENDING: Final = 8  # a proof and a Hello take as long as so many acks
 
 
 class Joined(NamedTuple):
@@ -113,11 +113,11 @@ class SpoutServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._reception = Reception(
+        self._handshakes = HandshakePool(
             terms.key, context, self.wake, self._selector, expected=terms.expected
         )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
-        self._door = Door(listening, self._selector, self._reception.lobby)
+        self._gate = AcceptGate(listening, self._selector, self._handshakes.pending)
         # What the last select found and no poll has taken yet, the next one last.
         self._found: list[tuple[selectors.SelectorKey, int]] = []
         self._found_at_s = self._heard_until_s = time.monotonic()
@@ -133,7 +133,7 @@ class SpoutServer:
     @property
     def rejected(self) -> int:
         """How many connections did not prove the key, or did not say Hello rightly."""
-        return self._reception.rejected
+        return self._handshakes.rejected
 
     @property
     def heard_until_s(self) -> float:
@@ -157,19 +157,19 @@ class SpoutServer:
             subject = selected.data
             if isinstance(subject, Connection):
                 budget -= self._attend(subject, events, inbound)
-            elif isinstance(subject, Newcomer):
-                self._reception.lobby.hear(subject)
-                budget -= _FRAMES_PER_NEWCOMER
-            elif subject is self._door.listener:
-                self._door.accept()
+            elif isinstance(subject, PendingPeer):
+                self._handshakes.pending.receive(subject)
+                budget -= _FRAMES_PER_PENDING
+            elif subject is self._gate.listener:
+                self._gate.accept()
             else:
                 self._take_wakes()
         if not found:
             self._heard_until_s = self._found_at_s
-        for guest in self._reception.arrivals():
-            self._welcome(guest, inbound)
-        self._reception.attend()
-        self._door.look()
+        for bolt in self._handshakes.take_authenticated():
+            self._welcome(bolt, inbound)
+        self._handshakes.attend()
+        self._gate.look()
         return inbound
 
     def send(self, bolt: str, frame: ToBolt) -> bool:
@@ -218,8 +218,8 @@ class SpoutServer:
     def close(self) -> None:
         """Close all; waits a second at most for bolts to read what was sent to them."""
         self._found.clear()
-        self._door.close()
-        self._reception.close()
+        self._gate.close()
+        self._handshakes.close()
         for bolt in list(self._bolts):
             self.close_bolt(bolt)
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
@@ -308,13 +308,13 @@ class SpoutServer:
 
     # -- coming and going ------------------------------------------------------------------
 
-    def _welcome(self, guest: Guest, inbound: list[Inbound]) -> None:
-        hello = guest.hello
+    def _welcome(self, bolt: AuthenticatedPeer, inbound: list[Inbound]) -> None:
+        hello = bolt.hello
         old = self._bolts.get(hello.bolt)
         if old is not None:
             self._leave(old, "replaced by a new connection of the same bolt", inbound)
         epoch = self._epochs[hello.bolt] = self._epochs.get(hello.bolt, 0) + 1
-        stream = stream_of(guest.sock, tls=self._uses_tls)
+        stream = stream_of(bolt.sock, tls=self._uses_tls)
         connection = Connection(hello.bolt, epoch, stream, self._frame_bytes_max)
         self._bolts[hello.bolt] = connection
         self._selector.register(stream, selectors.EVENT_READ, connection)
@@ -354,9 +354,9 @@ class SpoutServer:
         self._closing.discard(connection)
 
     def _bounded(self, timeout_s: float | None) -> float | None:
-        """``timeout_s``, or less while the door must be looked after."""
-        due_s = self._reception.next_deadline_s()
-        opens_at_s = self._door.opens_at_s
+        """``timeout_s``, or less if a handshake or the gate has a deadline before that."""
+        due_s = self._handshakes.next_deadline_s()
+        opens_at_s = self._gate.opens_at_s
         if opens_at_s is not None:
             due_s = min(opens_at_s, due_s or opens_at_s)
         if due_s is None:

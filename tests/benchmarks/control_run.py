@@ -15,7 +15,7 @@ from flowctl.config import Settings
 from flowctl.core.events import BoltAdded, BoltRemoved, FlowEvent, TupleMoved, WindowChanged
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.ports import Bolts
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.oracle import Oracle
 from flowctl.simulation.policies import settings_for

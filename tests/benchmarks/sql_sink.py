@@ -23,7 +23,7 @@ import psutil
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.instrumentation.snapshot import Snapshot
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import TextLines
 from flowctl_sql import SqlSink

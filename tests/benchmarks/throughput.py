@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from flowctl.config import Settings
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from pyspark_flowctl import SparkBolts
 from tests.benchmarks.parts import MemoryProducer, Stopwatch

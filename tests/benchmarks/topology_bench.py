@@ -11,8 +11,8 @@ from flowctl.core.records import Ack, Emission, Record
 from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.topology.hub.core import HubPlan, TopologyCore
 from flowctl.topology.hub.roots import TreeRules
-from flowctl.topology.job import random_ids
 from flowctl.topology.plan import StagePlan, Subscription
+from flowctl.topology.topology_job import random_ids
 
 ROUNDS = 3  # the best counts: the others were disturbed
 RECORDS = 20_000  # some 0.3 s a hop

@@ -9,7 +9,7 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter
 from tests.runtime_parts import ListProducer

@@ -14,8 +14,8 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
 from flowctl.core.records import AckOutcome, Emission
 from flowctl.errors import ProcessError
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.manual import ManualSpout
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import JsonLinesDeadLetter
 from tests.listener_parts import Letters, Log

@@ -8,9 +8,9 @@ from collections import defaultdict
 
 import pytest
 
+from flowctl import FlowControlSpout
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 

@@ -20,7 +20,7 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleExpired
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE
 from flowctl.instrumentation.snapshot import Report
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl_files import TextLines
 from flowctl_sql import SqlSink
 from tests.runtime_parts import FailingStore, Witness

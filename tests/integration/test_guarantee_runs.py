@@ -16,9 +16,9 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError, FencedError
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.manual import ManualSpout
 from flowctl.runtime.run import Run
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import FailingStore, ListProducer, Witness
 

@@ -21,7 +21,7 @@ from flowctl.errors import (
     CheckpointUnavailableError,
 )
 from flowctl.instrumentation.snapshot import Snapshot
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from tests.runtime_parts import FailingStore, ListProducer, Witness
 
 COUNT = 40

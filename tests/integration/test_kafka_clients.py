@@ -82,7 +82,7 @@ class Broken:
 
 
 @pytest.mark.req("S98")
-def test_errors_that_pass_are_logged_once_a_stretch_and_the_loop_goes_on(
+def test_errors_that_pass_are_logged_once_an_episode_and_the_loop_goes_on(
     kafka: MockKafka, topic: str
 ) -> None:
     kafka.fill(topic, 40)

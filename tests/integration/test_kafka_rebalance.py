@@ -16,7 +16,7 @@ from guarantee_parts import Effects
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl_redis.embedded import EmbeddedServer
 from tests.kafka_parts import MockKafka
 

@@ -131,7 +131,7 @@ def _listens(port: int) -> bool:
 
 
 LIES = {
-    "no slots": None,  # said at the door
+    "no slots": None,  # said during the handshake
     "a record index far below": FailFrame(1, 1, "E", "", -1_000_000, False),
     "times that are none": AckFrame(1, 1, math.nan, 1e300, -1.0),
     "a tuple of another bolt": AckFrame(1, 1, 0.0, 0.0, 0.0),

@@ -17,7 +17,7 @@ from flowctl.config import Settings
 from flowctl.core.records import Record
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.ports import SourceChunk
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import TextLines
 from tests.runtime_parts import ListProducer

@@ -15,8 +15,8 @@ from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.errors import ConfigError, ProcessError
 from flowctl.ports import Endpoint
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.launch import Interrupted
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 

@@ -18,7 +18,7 @@ from fault_parts import until
 
 from flowctl.config import Settings
 from flowctl.instrumentation.snapshot import Report
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl_sql import SqlSink
 from tests.runtime_parts import FailingStore, ListProducer, Witness
 

@@ -17,13 +17,13 @@ from flowctl.bolts.local import LocalBolts
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FlowctlError, InternalError
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.loops import SpoutLoop
 from flowctl.runtime.run import Run
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology
-from flowctl.wire import reception
-from flowctl.wire.lobby import Newcomer
+from flowctl.wire import handshake_pool
+from flowctl.wire.pending_handshakes import PendingPeer
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer, Witness
 
@@ -150,13 +150,13 @@ def test_a_handshake_that_fails_in_an_unexpected_way_keeps_no_place(
 ) -> None:
     done = threading.Event()
     with selectors.DefaultSelector() as selector:
-        door = reception.Reception(b"key", None, done.set, selector)
-        monkeypatch.setattr(reception, "receive_bolt", fails)
+        pool = handshake_pool.HandshakePool(b"key", None, done.set, selector)
+        monkeypatch.setattr(handshake_pool, "receive_bolt", fails)
         ours, theirs = socket.socketpair()
-        newcomer = Newcomer(ours)
-        door._examine(newcomer)
+        peer = PendingPeer(ours)
+        pool._start(peer)
         assert done.wait(10)
-    assert door.arrivals() == [] and door.rejected == 1 and not door._visits
+    assert pool.take_authenticated() == [] and pool.rejected == 1 and not pool._running
     ours.close()
     theirs.close()
 

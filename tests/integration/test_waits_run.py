@@ -12,7 +12,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.ports import BoltNotice, Endpoint, SourceChunk
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from wire_peers import spout
 
-from flowctl.wire import auth, lobby, server
+from flowctl.wire import auth, pending_handshakes, server
 from flowctl.wire.codec import FrameWriter
 from flowctl.wire.frames import AckFrame
 from flowctl.wire.handshake import hello_of, join_spout
@@ -38,7 +38,7 @@ def test_a_crowd_joins_and_nobody_is_sent_away():
         sockets = _join_all(s, names)
         assert {m.bolt for m in s.inbound} == set(names)
         assert s.server.rejected == 0
-        assert not s.server._reception._visits  # no thread for any of them
+        assert not s.server._handshakes._running  # no thread for any of them
         for sock in sockets.values():
             sock.close()
 
@@ -87,15 +87,17 @@ def test_a_bolt_that_is_replaced_between_two_polls_is_not_read_again(monkeypatch
 
 @pytest.fixture
 def waiting(monkeypatch):
-    """A lobby with one place, which is taken for longer than patience lasts: both ends, reasons."""
-    monkeypatch.setattr(lobby, "_PLACES", 1)
-    monkeypatch.setattr(lobby, "_PLACES_MOST", 1)
-    monkeypatch.setattr(lobby, "_PATIENCE_S", 0.0)
+    """One place, which is taken for longer than patience lasts: both ends, reasons."""
+    monkeypatch.setattr(pending_handshakes, "_PLACES", 1)
+    monkeypatch.setattr(pending_handshakes, "_PLACES_MOST", 1)
+    monkeypatch.setattr(pending_handshakes, "_PATIENCE_S", 0.0)
     reasons: list[str] = []
     with selectors.DefaultSelector() as selector:
-        waits = lobby.Lobby(selector, reasons.append, key=b"k" * auth.KEY_BYTES, tls=False)
+        waits = pending_handshakes.PendingHandshakes(
+            selector, reasons.append, key=b"k" * auth.KEY_BYTES, tls=False
+        )
         ours, theirs = socket.socketpair()
-        waits.enter(ours)
+        waits.add(ours)
         yield waits, theirs, reasons
         waits.close()
         theirs.close()
@@ -108,11 +110,11 @@ def test_who_has_spoken_is_not_sent_away_because_we_have_not_read_it(waiting):
     assert reasons == []
     assert theirs.recv(8) == auth.MAGIC
     assert waits.make_room()  # and now it says nothing
-    assert reasons == ["too many wait at the door"]
+    assert reasons == ["too many handshakes are pending"]
 
 
 def test_a_drip_of_bytes_is_no_reason_to_stay(waiting):
     waits, theirs, reasons = waiting
     theirs.sendall(auth.MAGIC[:3])
     assert waits.make_room()
-    assert reasons == ["too many wait at the door"]
+    assert reasons == ["too many handshakes are pending"]

@@ -22,7 +22,7 @@ from flowctl.simulation.engine import Simulation
 from flowctl.simulation.network import Sending
 from flowctl.simulation.policies import settings_of
 from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Sink, Slow
-from flowctl.simulation.spout import SimSpout
+from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.testing.invariants import check
 
 # All faults end within 12 s or leave bolt 1 alone; the longest time-out is 60 s, and of a few

@@ -58,7 +58,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
-    monkeypatch.setattr("flowctl.waiting.stretches.light_logger", lambda: log)
+    monkeypatch.setattr("flowctl.waiting.episodes.light_logger", lambda: log)
     return log
 
 
@@ -124,7 +124,7 @@ def test_a_bolt_waits_for_a_tuple_by_its_strategy(wire, wait: dict, times_s: lis
 
 
 @pytest.mark.req("S30", "S42")
-def test_a_tuple_ends_the_stretch_and_the_counter_begins_anew(wire, log):
+def test_a_tuple_ends_the_episode_and_resets_the_counter(wire, log):
     link = link_of(wire, bolt_strategy="progressive", bolt_level1_count=0, bolt_level2_count=1)
     waits = Waits(link, {n: lambda n=n: link._obey(tuples(n), 0.0) for n in (3, 5)})
     idling = link.new_idling()
@@ -135,7 +135,7 @@ def test_a_tuple_ends_the_stretch_and_the_counter_begins_anew(wire, log):
 
 
 @pytest.mark.req("S44")
-def test_the_wait_for_tuples_is_told_once_a_stretch_and_only_for_debugging(wire, log):
+def test_the_wait_for_tuples_is_told_once_an_episode_and_only_for_debugging(wire, log):
     link = link_of(wire, bolt_strategy="progressive")
     Waits(link, {500: lambda: link._obey(tuples(1), 0.0)})
     idling = link.new_idling()
@@ -203,7 +203,7 @@ def test_a_bolt_takes_nothing_while_what_it_reported_is_refused_and_keeps_the_or
 
 
 @pytest.mark.req("S39", "S42", "S44")
-def test_the_wait_for_room_has_a_counter_and_a_stretch_of_its_own(wire, log):
+def test_the_wait_for_room_has_a_counter_and_an_episode_of_its_own(wire, log):
     link = link_of(
         wire,
         backpressure_strategy="progressive",

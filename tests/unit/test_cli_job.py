@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.cli import job as jobs
+from flowctl.cli import find_job as jobs
 from flowctl.cli.run import parse_overrides, resume_command
 from flowctl.errors import ConfigError, JobError
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 
 JOB = """
 from flowctl import FlowControlSpout, LocalBolts
@@ -101,7 +101,7 @@ def test_a_job_that_raises_shows_its_own_traceback_only(
         jobs.load_spout(str(bad))
     err = capsys.readouterr().err
     assert "return 1 / 0" in err and "ZeroDivisionError" in err
-    assert "importlib" not in err and "cli/job.py" not in err
+    assert "importlib" not in err and "cli/find_job.py" not in err
     assert caught.value.exit_code == 1
 
 
@@ -109,7 +109,7 @@ def test_a_factory_that_raises(job: Path, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(JobError, match="raised KeyError"):
         jobs.load_spout(f"{job}:broken")
     err = capsys.readouterr().err
-    assert 'raise KeyError("missing")' in err and "cli/job.py" not in err
+    assert 'raise KeyError("missing")' in err and "cli/find_job.py" not in err
 
 
 def test_a_syntax_error(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.local import LocalBolts
 from flowctl.errors import InfrastructureError, InternalError
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.threads import death_of
 
 

@@ -21,7 +21,7 @@ from flowctl.config import Settings
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.logging import configure
 from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents, changed_settings
-from flowctl.runtime.spout import FlowControlSpout
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time

@@ -63,7 +63,7 @@ def test_what_was_not_saved_is_not_called_saved():
 
 
 @pytest.mark.req("S44")
-def test_a_stretch_is_logged_once_at_its_start_and_once_at_its_end():
+def test_an_episode_is_logged_once_at_its_start_and_once_at_its_end():
     work = Work()
     work.ack_one()
     work.store.error = AWAY

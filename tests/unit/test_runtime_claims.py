@@ -36,7 +36,7 @@ class Driver:
         )
         self.control = RunControl(self.core, clock=lambda: self.now_s)
         self.ended: list[str] = []
-        self.hearing = InboundHandler(self.control, None, self.ended.append)
+        self.inbound = InboundHandler(self.control, None, self.ended.append)
         for bolt in ("a", "b"):
             self.hear(Joined(bolt, 1, 2, "host", 7))
         self.core.offer("p", [Record(n, "x") for n in range(1, 11)], now_s=0.0)
@@ -47,7 +47,7 @@ class Driver:
 
     def hear(self, item: Any) -> None:
         with self.control.lock:
-            self.hearing.take(item, self.now_s)
+            self.inbound.take(item, self.now_s)
 
     def say(self, bolt: str, *frames: Any, epoch: int = 1) -> None:
         self.hear(Received(bolt, epoch, list(frames)))
@@ -215,7 +215,7 @@ def test_an_input_that_was_never_sent_is_not_settled(driver: Driver, said: Any) 
 
 
 def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> None:
-    claims = driver.hearing._claims
+    claims = driver.inbound._claims
     held = settled(driver, held=[1, 2])
     assert claims.breach("a", 1, held) == ""
     assert claims.settlement("a", held) is held.settlement
@@ -232,7 +232,7 @@ def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> N
 
 
 def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: Driver) -> None:
-    claims = driver.hearing._claims
+    claims = driver.inbound._claims
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)  # its time ran out, and nobody has acked it
     held = settled(driver, held=[1, 2])
@@ -244,7 +244,7 @@ def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: D
 def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
     driver: Driver,
 ) -> None:
-    claims = driver.hearing._claims
+    claims = driver.inbound._claims
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)
     del driver.core.book.pending[sent]  # done
@@ -254,7 +254,7 @@ def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
 
 
 def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: Driver) -> None:
-    claims = driver.hearing._claims
+    claims = driver.inbound._claims
     driver.say("a", Revoked([driver.sent["a"].tuple_id]))
     late = settled(
         driver,

@@ -17,8 +17,8 @@ from flowctl.instrumentation.snapshot import Waits
 from flowctl.ports import SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.meter import Meter
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import FailingStore, ListProducer, Witness

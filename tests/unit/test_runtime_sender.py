@@ -9,8 +9,8 @@ import pytest
 from flowctl.config import Settings
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
+from flowctl.instrumentation.snapshot import WaitReason
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.loops import Hindrance
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import BLOCKING_MAX_S, WaitInterrupted
@@ -18,7 +18,7 @@ from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received
 from tests.loop_parts import Log
 
-BACK_PRESSURE, MAX_PENDING, NO_INPUT = Hindrance
+_, BACK_PRESSURE, MAX_PENDING, NO_INPUT = WaitReason
 ONE_EACH = {
     "tuple.records_max": 1,
     "window.policy": "fixed",
@@ -172,7 +172,7 @@ def test_full_windows_are_back_pressure():
     stand.offer(5)
     stand.steps(2)
     assert len(stand.server.sent) == 2, "one window each, no more was asked of the core"
-    assert stand.sender.hindrance() is BACK_PRESSURE
+    assert stand.sender.waits_for() is BACK_PRESSURE
     assert stand.waits == (2 * BLOCKING_MAX_S, 0, 0)
     assert stand.sender.loop.empty_emit_streak == 0
     stand.steps(10)
@@ -188,7 +188,7 @@ def test_a_source_that_gives_nothing_is_a_spout_wait():
     stand = Stand()
     stand.offer(1)
     stand.steps(3)
-    assert stand.sender.hindrance() is NO_INPUT
+    assert stand.sender.waits_for() is NO_INPUT
     assert stand.waits == (0, 0, 3 * BLOCKING_MAX_S)
     assert stand.sender.loop.empty_emit_streak == 3
 
@@ -199,7 +199,7 @@ def test_the_bound_on_tuples_in_flight_is_a_limit_of_pending():
     stand.offer(9)
     stand.steps(2)
     assert len(stand.server.sent) == 3
-    assert stand.sender.hindrance() is MAX_PENDING
+    assert stand.sender.waits_for() is MAX_PENDING
     assert stand.waits == (0, 1.0, 0)
     assert stand.sender.loop.empty_emit_streak == 2
 
@@ -209,7 +209,7 @@ def test_the_bound_on_uncommitted_records_is_one_and_does_not_hold_up_a_retry():
     stand = Stand(buffer__uncommitted_max=2)
     assert stand.offer(5) == 2
     stand.steps(2)
-    assert stand.sender.hindrance() is MAX_PENDING
+    assert stand.sender.waits_for() is MAX_PENDING
     assert stand.waits == (0, 1.0, 0)
     stand.reply(fail=True)
     stand.steps(4)  # its back-off is over meanwhile
@@ -217,7 +217,7 @@ def test_the_bound_on_uncommitted_records_is_one_and_does_not_hold_up_a_retry():
     assert sent == [2, 2]
     stand.reply()
     stand.steps()
-    assert stand.sender.hindrance() is NO_INPUT, "there is room, and nothing was read"
+    assert stand.sender.waits_for() is NO_INPUT, "there is room, and nothing was read"
 
 
 @pytest.mark.req("S40", "S44")
@@ -225,11 +225,11 @@ def test_a_store_that_is_away_is_a_limit_once_the_reader_waits_for_it():
     stand = Stand()
     stand.control.store_away_since_s = 0.0
     stand.steps()
-    assert stand.sender.hindrance() is NO_INPUT
+    assert stand.sender.waits_for() is NO_INPUT
     stand.control.reader_waits = True
     stand.control.room.notify = lambda: None  # type: ignore[method-assign]
     stand.steps()
-    assert stand.sender.hindrance() is MAX_PENDING
+    assert stand.sender.waits_for() is MAX_PENDING
 
 
 @pytest.mark.req("S31")

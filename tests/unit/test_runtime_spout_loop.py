@@ -9,12 +9,14 @@ from functools import partial
 import pytest
 
 from flowctl.config import WaitSettings
-from flowctl.runtime.loops import Hindrance, SpoutLoop
+from flowctl.instrumentation.snapshot import WaitReason
+from flowctl.runtime.loops import SpoutLoop
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from tests.loop_parts import Log, Parked
 
-BACK_PRESSURE, MAX_PENDING, NO_INPUT = Hindrance
+NOTHING, *REASONS = WaitReason
+BACK_PRESSURE, MAX_PENDING, NO_INPUT = REASONS
 LITERAL = {
     "spout_strategy": "progressive",
     "bolt_strategy": "progressive",
@@ -33,7 +35,7 @@ class House:
         self.is_active = True
         self.received = 0
         self.emits: Callable[[], int] = lambda: 0
-        self.why: Hindrance | None = NO_INPUT
+        self.why: WaitReason = NO_INPUT
         wait = WaitSettings(**{**LITERAL, **settings})  # type: ignore[arg-type]
         self.loop = SpoutLoop(
             self,
@@ -57,10 +59,10 @@ class House:
         self.calls.append("next_tuple")
         return self.emits()
 
-    def hindrance(self) -> Hindrance | None:
+    def waits_for(self) -> WaitReason:
         return self.why
 
-    def steps(self, count: int, *, emits: int = 0, why: Hindrance | None = NO_INPUT) -> None:
+    def steps(self, count: int, *, emits: int = 0, why: WaitReason = NO_INPUT) -> None:
         self.emits, self.why = lambda: emits, why
         for _ in range(count):
             self.loop.step()
@@ -102,7 +104,7 @@ def test_activate_and_deactivate_come_once_a_transition():
 
 @pytest.mark.req("S36", "S43", "S53")
 @pytest.mark.parametrize("why", [BACK_PRESSURE, MAX_PENDING])
-def test_acks_are_taken_at_every_turn_whatever_holds_it_up(why: Hindrance):
+def test_acks_are_taken_at_every_turn_whatever_holds_it_up(why: WaitReason):
     house = House()
     house.steps(5, why=why)
     assert house.calls.count("receive") == 5
@@ -127,10 +129,10 @@ def test_full_windows_are_a_backpressure_wait_with_a_counter_of_its_own():
     )
     house.steps(5, why=BACK_PRESSURE)
     assert house.park.times_s == [0, 0, 1e-9, 0.001, 0.001]
-    assert house.loop.skipped_backpressure_s == pytest.approx(0.002)
-    assert house.loop.skipped_max_pending_s == house.loop.skipped_no_input_s == 0
+    assert house.loop.waited_s(BACK_PRESSURE) == pytest.approx(0.002)
+    assert house.loop.waited_s(MAX_PENDING) == house.loop.waited_s(NO_INPUT) == 0
     assert house.loop.empty_emit_streak == 0, "it had something to emit"
-    house.steps(1, emits=1, why=None)
+    house.steps(1, emits=1, why=NOTHING)
     assert len(house.park.times_s) == 5, "more may be emitted: no wait"
     house.steps(1, why=BACK_PRESSURE)
     assert house.park.times_s[5:] == [0], "emitted between: the counter began anew"
@@ -141,12 +143,12 @@ def test_nothing_to_emit_is_a_spout_wait_with_a_growing_streak():
     house = House(spout_level1_count=1, spout_level2_count=1)
     streaks = []
     for emits in (0, 0, 0, 1, 0):
-        house.steps(1, emits=emits, why=None if emits else NO_INPUT)
+        house.steps(1, emits=emits, why=NOTHING if emits else NO_INPUT)
         streaks.append(house.loop.empty_emit_streak)
     assert streaks == [1, 2, 3, 0, 1], "the emission reset it"
     assert house.park.times_s == [0, 1e-9, 0.001, 0], "and the counter of the wait"
-    assert house.loop.skipped_no_input_s == pytest.approx(0.001)
-    assert (house.loop.skipped_max_pending_s, house.loop.skipped_backpressure_s) == (0, 0)
+    assert house.loop.waited_s(NO_INPUT) == pytest.approx(0.001)
+    assert (house.loop.waited_s(MAX_PENDING), house.loop.waited_s(BACK_PRESSURE)) == (0, 0)
 
 
 @pytest.mark.req("S40", "S60")
@@ -161,14 +163,14 @@ def test_the_wait_at_max_pending_is_a_spout_wait_and_its_time_is_counted():
     house = House()
     house.steps(4, why=MAX_PENDING)
     assert house.park.times_s == [0.001] * 4
-    assert house.loop.skipped_max_pending_s == pytest.approx(0.004)
-    assert (house.loop.empty_emit_streak, house.loop.skipped_backpressure_s) == (4, 0)
+    assert house.loop.waited_s(MAX_PENDING) == pytest.approx(0.004)
+    assert (house.loop.empty_emit_streak, house.loop.waited_s(BACK_PRESSURE)) == (4, 0)
 
 
 @pytest.mark.req("S60")
 def test_it_waits_only_where_it_can_not_emit_more():
     house = House()
-    house.steps(100, emits=1, why=None)
+    house.steps(100, emits=1, why=NOTHING)
     assert house.park.times_s == []
     house.steps(1, emits=7, why=BACK_PRESSURE)
     assert len(house.park.times_s) == 1, "seven, and then no window had room"
@@ -183,9 +185,9 @@ def test_the_default_waits_until_it_is_woken():
 
 
 @pytest.mark.req("S45")
-@pytest.mark.parametrize("why", Hindrance)
+@pytest.mark.parametrize("why", REASONS)
 @pytest.mark.parametrize("is_active", [True, False])
-def test_an_interruption_leaves_every_wait(is_active: bool, why: Hindrance):
+def test_an_interruption_leaves_every_wait(is_active: bool, why: WaitReason):
     house = House()
     house.is_active = is_active
     house.park.is_interrupted = True
@@ -202,16 +204,16 @@ def test_an_interruption_leaves_every_wait(is_active: bool, why: Hindrance):
     ("why", "name"),
     [(BACK_PRESSURE, "backpressure"), (MAX_PENDING, "max_pending"), (NO_INPUT, "no_input")],
 )
-def test_throttling_is_told_at_both_ends_of_a_stretch(why: Hindrance, name: str):
+def test_throttling_is_told_at_both_ends_of_an_episode(why: WaitReason, name: str):
     house = House(backpressure_level2_count=0)
     house.steps(50, why=why)
     assert house.log.events == [], "not in every turn"
-    house.steps(10, emits=1, why=None)
+    house.steps(10, emits=1, why=NOTHING)
     assert house.log.events == [f"{name}_began", f"{name}_ended"]
     assert house.log.told[1][2]["waits"] == 50
     house.steps(8000, why=why)
     assert house.log.told[2][:2] == (logging.INFO, f"{name}_began"), "while it lasts"
-    house.steps(1, emits=1, why=None)
+    house.steps(1, emits=1, why=NOTHING)
     level, event, fields = house.log.told[3]
     assert (level, event) == (logging.INFO, f"{name}_ended")
     assert fields["length_s"] == pytest.approx(8.0, rel=0.01)
@@ -219,7 +221,7 @@ def test_throttling_is_told_at_both_ends_of_a_stretch(why: Hindrance, name: str)
 
 
 @pytest.mark.req("S44")
-def test_another_reason_is_another_stretch():
+def test_another_reason_is_another_episode():
     house = House()
     house.steps(3, why=NO_INPUT)
     house.steps(3, why=MAX_PENDING)
@@ -234,7 +236,7 @@ def test_another_reason_is_another_stretch():
 
 @pytest.mark.req("S44", "S55")
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_stretch_ends_with_the_loops_activity(is_closed: bool):
+def test_an_episode_ends_with_the_loops_activity(is_closed: bool):
     house = House()
     house.steps(5, why=MAX_PENDING)
     if is_closed:
@@ -253,7 +255,7 @@ def test_a_spout_that_blocks_is_told_of():
         return 1
 
     house = House()
-    house.emits, house.why = sleepy, None
+    house.emits, house.why = sleepy, NOTHING
     for _ in range(3):
         house.loop.step()
     warnings = [fields for _, event, fields in house.log.told if event == "call_blocks_loop"]

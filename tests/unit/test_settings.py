@@ -10,8 +10,8 @@ from flowctl.bolts.local import LocalBolts
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.settings import LONG_SECONDS_MAX, SECONDS_MAX
 from flowctl.errors import ConfigError
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.manual import ManualSpout
-from flowctl.runtime.spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer
 

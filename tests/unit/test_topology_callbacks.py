@@ -118,7 +118,7 @@ def test_what_users_code_raises_changes_nothing_for_others() -> None:
 
 
 @pytest.mark.req("S54")
-def test_a_callback_that_holds_up_the_thread_is_told_once_a_stretch() -> None:
+def test_a_callback_that_holds_up_the_thread_is_told_once_an_episode() -> None:
     teller = Teller(on_ack=lambda end: teller.clock.advance(end.position))
     for position in (0, 2, 3, 0, 4):
         teller.thread.ended(end(position))

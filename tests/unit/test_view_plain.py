@@ -17,7 +17,7 @@ from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
 from flowctl.instrumentation.plain import line as plain_line
-from flowctl.instrumentation.snapshot import BoltView, HeldUpBy, Report, Snapshot, Waits
+from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, WaitReason, Waits
 from flowctl.instrumentation.stdlib import StdlibLogger
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
@@ -149,9 +149,11 @@ def test_summary_of_a_finished_run() -> None:
 
 @pytest.mark.req("S39", "S40")
 def test_the_line_says_what_the_spout_waits_for(out: io.StringIO) -> None:
-    def line(held_up_by: HeldUpBy, share: float) -> str:
+    def line(held_up_by: str, share: float) -> str:
         return plain_line(
-            msgspec.structs.replace(SNAPSHOT, held_up_by=held_up_by, held_up_share=share)
+            msgspec.structs.replace(
+                SNAPSHOT, held_up_by=WaitReason(held_up_by), held_up_share=share
+            )
         )
 
     assert "waits 93 % for windows" in line("backpressure", 0.93)

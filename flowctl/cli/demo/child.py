@@ -15,7 +15,7 @@ from flowctl.instrumentation.views import ViewMode
 
 def main(directory: str, redis_url: str, view: str) -> int:
     """Run the job of the plan in ``directory`` once; return the exit code."""
-    from flowctl.cli.demo.job import Show, run_once
+    from flowctl.cli.demo.demo_job import Show, run_once
 
     configure(flow_events=False)
     places = Places(Path(directory))

@@ -21,7 +21,7 @@ from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigE
 from flowctl.instrumentation.numbers import count, duration
 
 if TYPE_CHECKING:
-    from flowctl.cli.demo.job import Show
+    from flowctl.cli.demo.demo_job import Show
     from flowctl.cli.demo.kill import Kill
 
 _SEED_DEFAULT = 7  # any; fixed, so that two people see the same demo
@@ -74,7 +74,7 @@ def demo(
     checkpoint in a Valkey of its own and one bolt 10x slower for a while; then compares the sink
     with the input.  Exit code 0 only if every line is there exactly once.
     """
-    from flowctl.cli.demo.job import Show
+    from flowctl.cli.demo.demo_job import Show
 
     began_s = time.monotonic()
     seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
@@ -156,7 +156,7 @@ def _prepare(places: Places, wanted: Plan) -> Plan:
 
 
 def _perform(plan: Plan, places: Places, *, kill: bool, show: Show, began_s: float) -> int:
-    from flowctl.cli.demo.job import run_once
+    from flowctl.cli.demo.demo_job import run_once
 
     server: Any = load_adapter("flowctl_redis.server", "redis").EmbeddedServer(places.redis)
     redis_url = server.start()
@@ -175,7 +175,7 @@ def _perform(plan: Plan, places: Places, *, kill: bool, show: Show, began_s: flo
 
 def _tell(plan: Plan, places: Places, killed: Kill | None, began_s: float) -> int:
     from flowctl.cli.demo import story
-    from flowctl.cli.demo.job import Outcome, last_epoch
+    from flowctl.cli.demo.demo_job import Outcome, last_epoch
     from flowctl.cli.demo.verify import verify
 
     verdict = verify(places.logs, places.database)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowctl.cli.demo import journal
-from flowctl.cli.demo.job import Outcome
+from flowctl.cli.demo.demo_job import Outcome
 from flowctl.cli.demo.kill import Kill
 from flowctl.cli.demo.plan import SLOW_FACTOR, Plan
 from flowctl.cli.demo.verify import Verdict

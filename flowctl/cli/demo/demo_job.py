@@ -16,8 +16,8 @@ from flowctl.core.events import FlowEvent, StateChanged
 from flowctl.instrumentation.numbers import duration
 from flowctl.instrumentation.snapshot import Report, Snapshot, View
 from flowctl.instrumentation.views import ViewMode, make_view
+from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.launch import Interrupted
-from flowctl.runtime.spout import FlowControlSpout
 
 # Just before the slow phase ends: then rates are of that phase alone.
 _DRAWN_AT = 0.95

@@ -1,4 +1,4 @@
-"""Stretches of waiting: told once when they start and once when they end, never in between.
+"""Episodes of waiting: told once when they start and once when they end, never in between.
 
 No clock in here: time comes in as an argument.  One loop's thread uses them; totals may be read
 from any.
@@ -19,11 +19,11 @@ LONG_S: Final = 5.0
 SLOW_CALL_S: Final = 1.0
 
 
-class Stretch:
-    """One reason to wait.  ``skipped_s`` is the time waited so far, over all stretches [s].
+class Episode:
+    """One reason to wait.  ``waited_s`` is the time waited so far, over all episodes [s].
 
     ``started`` and ``ended`` are the names of the two log events, both with ``fields``; the
-    second has the length of the stretch and the number of waits in it.  A stretch that lasts
+    second has the length of the episode and the number of waits in it.  A episode that lasts
     ``long_s`` is news: its start is told then, its end when it ends.  The two of a shorter one are
     told at its end, for debugging.
     """
@@ -37,7 +37,7 @@ class Stretch:
         "_since_s",
         "_started",
         "_waits",
-        "skipped_s",
+        "waited_s",
     )
 
     def __init__(
@@ -57,7 +57,7 @@ class Stretch:
         self._since_s: float | None = None
         self._is_told = False
         self._waits = 0
-        self.skipped_s: float = 0.0
+        self.waited_s: float = 0.0
 
     @property
     def is_under_way(self) -> bool:
@@ -73,7 +73,7 @@ class Stretch:
     def waited(self, time_s: float, now_s: float) -> None:
         """One wait is over, which took ``time_s``."""
         self._waits += 1
-        self.skipped_s += time_s
+        self.waited_s += time_s
         if self._since_s is not None and not self._is_told:
             length_s = now_s - self._since_s
             if length_s >= self._long_s:
@@ -81,7 +81,7 @@ class Stretch:
                 self._logger.log(logging.INFO, self._started, lasts_s=length_s, **self._fields)
 
     def end(self, now_s: float) -> None:
-        """No reason to wait any more; tells the length of the stretch, if one was under way."""
+        """No reason to wait any more; tells the length of the episode, if one was under way."""
         if self._since_s is None:
             return
         length_s = now_s - self._since_s
@@ -94,7 +94,7 @@ class Stretch:
 
 
 class SlowCalls:
-    """Tells when the user's code held up a loop, once per stretch of slow calls.
+    """Tells when the user's code held up a loop, once per episode of slow calls.
 
     A spout's acks are taken by the thread that calls ``next_tuple``: while it blocks, nothing is
     acked.

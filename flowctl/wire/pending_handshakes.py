@@ -1,0 +1,267 @@
+"""Connections that have not proved anything yet: each costs a descriptor, and no thread.
+
+A bolt speaks as soon as it is connected, and proves the key a moment later.  So a peer that has
+nothing to prove can wait here at next to no cost, and makes room for later ones when places run
+out: a crowd of strangers is gone in about a second, and does not keep out any bolt.
+
+Without TLS a bolt's whole handshake happens here, its Hello included: a thousand bolts take some
+tenths of a second.  With TLS the key is proved inside the encrypted connection, which takes a
+thread: here such a connection only has to begin as TLS does.
+"""
+
+from __future__ import annotations
+
+import resource
+import selectors
+import socket
+import time
+from collections.abc import Callable, Container
+from typing import Final
+
+from flowctl.errors import AuthenticationError, FlowctlError
+from flowctl.wire import auth
+from flowctl.wire.codec import LENGTH, LENGTH_BYTES
+from flowctl.wire.frames import PROTOCOL_VERSION
+from flowctl.wire.handshake import (
+    OTHER_VERSION_ANSWER,
+    AuthenticatedPeer,
+    check_first_length,
+    check_hello,
+    decode_hello,
+)
+
+# Half of the usual limit of descriptors (1,024).
+_PLACES: Final = 512
+# With a higher limit: thousands of bolts may connect at once, and each then has a place.
+_PLACES_SHARE: Final = 0.25
+_PLACES_MOST: Final = 4096  # as long as the kernel's queue of connections
+# With no place left, a peer that sent nothing new for this long makes room: a bolt needs
+# milliseconds and two round trips, and connects again if this is too short for it.
+_PATIENCE_S: Final = 0.1
+# How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of
+# length) that holds a ClientHello.
+_TLS_BYTES: Final = 6
+_LOOKED_AT: Final = 16  # how many are considered when one has to make room: bounds the cost
+
+
+class PendingPeer:
+    """A connection whose handshake is not complete.
+
+    ``said`` is what was read of its current step (greeting, proof, Hello), ``since_s`` when that
+    step began: a drip of bytes does not count as progress.
+    """
+
+    __slots__ = ("challenge", "is_proved", "said", "since_s", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.since_s = time.monotonic()
+        self.said = b""
+        self.challenge: auth.Challenge | None = None
+        self.is_proved = False
+
+    def wanted(self) -> int:
+        """How many bytes of the current step are to be read next."""
+        if self.challenge is None:
+            return auth.GREETING_BYTES
+        if not self.is_proved:
+            return auth.PROOF_BYTES
+        if len(self.said) < LENGTH_BYTES:
+            return LENGTH_BYTES
+        (length,) = LENGTH.unpack_from(self.said)
+        check_first_length(length)
+        return LENGTH_BYTES + int(length)
+
+
+class PendingHandshakes:
+    """For the loop's thread.  ``refused`` is called with the reason for each one that is refused.
+
+    The selector gets a :class:`PendingPeer` as the data of each socket that is waiting;
+    whoever selects calls :meth:`hear`.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        refused: Callable[[str], None],
+        *,
+        key: bytes,
+        tls: bool,
+        expected: Container[str] | None = None,
+    ) -> None:
+        """``expected`` are the names of the run's bolts, all others are refused; None: any name."""
+        self._selector = selector
+        self._key = key
+        self._refused = refused
+        self._tls = tls
+        self._expected = expected
+        self._places = _PLACES if tls else _places()
+        #: Peers whose handshake is complete, for the loop to take.
+        self.authenticated: list[AuthenticatedPeer] = []
+        # Both ordered by when the current step began.
+        self._silent: dict[PendingPeer, None] = {}
+        self._ready: dict[PendingPeer, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._ready)
+
+    @property
+    def ready(self) -> int:
+        """How many got as far as they can here, and wait for a thread."""
+        return len(self._ready)
+
+    def make_room(self) -> bool:
+        """Return whether one more fits; refuse the one that has waited longest, silent ones first.
+
+        What a peer sent and we have not read yet counts: then we are the slow side.
+        """
+        if len(self) < self._places:
+            return True
+        now_s = time.monotonic()
+        for waiting in (self._silent, self._ready):
+            for _ in range(_LOOKED_AT):
+                oldest = next(iter(waiting), None)
+                if oldest is None or now_s - oldest.since_s < _PATIENCE_S:
+                    break
+                since_s = oldest.since_s
+                self.receive(oldest)
+                if oldest in waiting and oldest.since_s == since_s:
+                    self._refuse(oldest, "too many handshakes are pending")
+                if len(self) < self._places:
+                    return True
+        return False
+
+    def refuse_some(self, count: int) -> None:
+        """Descriptors have run out: refuse ``count``, however recent they are."""
+        for peer in [*self._silent, *self._ready][:count]:
+            self._refuse(peer, "no descriptors left for it")
+
+    def add(self, sock: socket.socket) -> None:
+        """Take over ``sock``, which belongs to this object from now on."""
+        sock.setblocking(False)
+        if self._tls:  # bytes that are only peeked at would wake the loop again and again
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _TLS_BYTES)
+        peer = PendingPeer(sock)
+        self._silent[peer] = None
+        self._selector.register(sock, selectors.EVENT_READ, peer)
+
+    def receive(self, peer: PendingPeer) -> None:
+        """Read what ``peer`` sent; refuse it if it closed or sent something else."""
+        if peer not in self._silent:
+            return
+        try:
+            if self._tls:
+                self._look_for_tls(peer)
+            else:
+                self._read(peer)
+        except BlockingIOError:
+            return
+        except FlowctlError as error:
+            self._refuse(peer, error.problem)
+        except OSError as error:
+            self._refuse(peer, f"the handshake broke off: {error.strerror or error}")
+        except Exception as error:  # a stranger's bytes must not end the run
+            why = f"the handshake failed: {type(error).__name__}: {error}"
+            self._refuse(peer, why)
+
+    def _look_for_tls(self, peer: PendingPeer) -> None:
+        sock = peer.sock
+        first = sock.recv(_TLS_BYTES, socket.MSG_PEEK)  # peeked: TLS has to read it itself
+        if len(first) < _TLS_BYTES:  # see add(): no more will come
+            raise ConnectionResetError("closed by the peer")
+        if (first[0], first[1], first[5]) != (0x16, 3, 1):
+            raise AuthenticationError("The peer does not speak TLS.")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._make_ready(peer)
+
+    def _read(self, peer: PendingPeer) -> None:
+        """Read step by step and not a byte more: what follows belongs to the connection."""
+        while peer in self._silent:
+            wanted = peer.wanted()
+            more = peer.sock.recv(wanted - len(peer.said))
+            if not more:
+                raise ConnectionResetError("closed by the peer")
+            peer.said += more
+            if peer.challenge is None:
+                auth.check_greeting(peer.said)
+            if len(peer.said) == peer.wanted():
+                self._take_step(peer)
+
+    def _take_step(self, peer: PendingPeer) -> None:
+        said = peer.said
+        if peer.challenge is None:
+            peer.challenge = auth.Challenge(self._key, said)
+            # The first bytes on this side: the kernel takes all of them from a real bolt.
+            if peer.sock.send(peer.challenge.answer) < len(peer.challenge.answer):
+                raise ConnectionResetError("the peer does not take the answer")
+        elif not peer.is_proved:
+            peer.challenge.check(said)
+            peer.is_proved = True
+        else:
+            self._take_hello(peer, said[LENGTH_BYTES:])
+            return
+        peer.said = b""
+        peer.since_s = time.monotonic()
+        del self._silent[peer]  # to the end of the line
+        self._silent[peer] = None
+
+    def _take_hello(self, peer: PendingPeer, body: bytes) -> None:
+        hello = decode_hello(body)
+        if hello.version != PROTOCOL_VERSION:
+            peer.sock.send(OTHER_VERSION_ANSWER)
+        check_hello(hello, self._expected)
+        self._selector.unregister(peer.sock)
+        del self._silent[peer]
+        self.authenticated.append(AuthenticatedPeer(peer.sock, hello))
+
+    def _make_ready(self, peer: PendingPeer) -> None:
+        self._selector.unregister(peer.sock)
+        del self._silent[peer]
+        self._ready[peer] = None
+
+    def take(self, *, newest: bool) -> PendingPeer:
+        """Return one that is ready; it then belongs to the caller."""
+        if newest:
+            return self._ready.popitem()[0]
+        peer = next(iter(self._ready))
+        del self._ready[peer]
+        return peer
+
+    def refuse_late(self, timeout_s: float) -> None:
+        """Refuse those whose step, or whose wait for a thread, began ``timeout_s`` ago."""
+        now_s = time.monotonic()
+        for waiting in (self._silent, self._ready):
+            while waiting:
+                peer = next(iter(waiting))
+                if now_s - peer.since_s < timeout_s:
+                    break
+                self._refuse(peer, f"nothing was heard for {timeout_s:g} s")
+
+    def waits_since_s(self) -> float | None:
+        """Since when the longest waiting one waits; None: none is waiting."""
+        firsts = [next(iter(w)).since_s for w in (self._silent, self._ready) if w]
+        return min(firsts, default=None)
+
+    def close(self) -> None:
+        """Refuse all that are pending."""
+        for bolt in self.authenticated:
+            bolt.sock.close()
+        self.authenticated.clear()
+        for peer in [*self._silent, *self._ready]:
+            self._refuse(peer, "the run ends")
+
+    def _refuse(self, peer: PendingPeer, reason: str) -> None:
+        if peer in self._silent:
+            self._selector.unregister(peer.sock)
+            del self._silent[peer]
+        else:
+            del self._ready[peer]
+        peer.sock.close()
+        self._refused(reason)
+
+
+def _places() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _PLACES_MOST
+    return min(max(_PLACES, int(_PLACES_SHARE * soft)), _PLACES_MOST)
