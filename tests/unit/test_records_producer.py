@@ -82,6 +82,52 @@ def test_a_shorter_list_and_the_position_of_another_source_are_refused() -> None
         Records([1, 2]).open(done_to((7, 1)))
 
 
+def ended(values: Any, **how: Any) -> Checkpoint:
+    """The checkpoint after a run that did all of ``values``."""
+    producer = Records(values, **how)
+    producer.open(Checkpoint())
+    position = end = None
+    while (chunk := producer.poll(2)) is not None:
+        position = chunk.records[-1].position if chunk.records else position
+        end = chunk.end if chunk.end is not None else end
+    return Checkpoint({"records": PartitionCheckpoint(position, 1, end=end)})
+
+
+ROWS = [{"id": 1, "tags": {"a", "b"}}, {"id": 2, "n": float("nan")}, {"id": 3, "none": None}]
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+@pytest.mark.parametrize("place", [0, 2])
+def test_other_values_are_refused_where_all_was_done(form: Any, place: int) -> None:
+    others = [*ROWS, {"id": 4}]
+    others[place] = {"id": 7}
+    with pytest.raises(SourceError, match=f"position {place} is not the one") as caught:
+        values_of(Records(form(others)), ended(form(ROWS)))
+    assert "compare=False" in caught.value.remedy
+    assert values_of(Records(form(others), compare=False), ended(form(ROWS))) == [
+        Record(3, others[3])
+    ]
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+def test_the_same_values_are_recognised_and_more_may_follow(form: Any) -> None:
+    again = [dict(reversed(row.items())) for row in ROWS]
+    assert values_of(Records(form(again)), ended(form(ROWS))) == []
+    assert values_of(Records(form([*again, 4])), ended(form(ROWS))) == [Record(3, 4)]
+    ends = ended(form([*ROWS, 4])).partitions["records"].end
+    longer = Records(form([*again, 4]))
+    longer.open(ended(form(ROWS)))
+    assert [c.end for c in iter(lambda: longer.poll(9), None)] == [None, ends]
+
+
+def test_an_end_says_nothing_of_a_job_that_was_set_back_or_of_values_without_a_digest() -> None:
+    saved = ended([1, 2, 3]).partitions["records"]
+    back = Checkpoint({"records": PartitionCheckpoint(0, 1, end=saved.end)})
+    assert values_of(Records([5, 6, 7]), back) == [Record(1, 6), Record(2, 7)]
+    assert values_of(Records([object(), 3]), ended([object()])) == [Record(1, 3)]
+    assert ended([]).partitions["records"].end is None
+
+
 def test_progress_counts_what_an_earlier_run_did() -> None:
     producer = Records([1, 2, 3, 4])
     assert isinstance(producer, MeasuredProducer)
@@ -114,8 +160,9 @@ def test_a_slow_generator_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("flowctl.runtime.iterables.time.monotonic", lambda: next(now))
     producer = Records(lambda: (n for n in range(3)))
     producer.open(done_to(0))
-    chunks = [producer.poll(10) for _ in range(4)]
-    assert [c and list(c.records) for c in chunks] == [[], [Record(1, 1)], [Record(2, 2)], None]
+    chunks = [producer.poll(10) for _ in range(5)]
+    given = [c and list(c.records) for c in chunks]
+    assert given == [[], [Record(1, 1)], [Record(2, 2)], [], None]
 
 
 def test_close_ends_a_generator_of_its_own() -> None:
