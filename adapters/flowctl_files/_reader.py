@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Iterator
@@ -9,11 +10,11 @@ from itertools import accumulate, chain, count
 from operator import add
 from typing import IO, NamedTuple
 
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.errors import SourceError
 from flowctl_files._compressed import decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import Found, found_as
+from flowctl_files._paths import found_as
 
 # Fits into a core's cache with what is made of it: twice as fast as 128 KiB and more (measured).
 _BLOCK_BYTES = 64 << 10
@@ -22,6 +23,8 @@ _SKIP_BYTES = 8 << 20
 # The last bytes that were read are looked at again after each block: are they still there?  Long
 # enough to hold the time stamp of a log's line; half a microsecond a block (measured).
 _TAIL_BYTES = 64
+# Of a digest of them: enough to tell two files apart, short enough to be saved of 200,000.
+_MARK_BYTES = 8
 
 
 class Tail(NamedTuple):
@@ -101,13 +104,19 @@ class FileReader:
         """The open file's size and identity."""
         return os.fstat(self._file.fileno())
 
-    def end(self) -> Found | None:
+    def end(self) -> Position | None:
         """What the file is recognised by, now that all of it is read; None: there is more by now.
 
-        Who adds to it later changes its size, and who writes other bytes its time.
+        Who adds to it later changes its size, and who writes other bytes its time.  A plain file
+        that has changed is known by a digest of its last bytes: who adds to it leaves them there.
         """
         status = self.stat()
-        return found_as(status) if status.st_size == self._file.tell() else None
+        size, changed_ns = found_as(status)
+        if size != self._file.tell():
+            return None
+        if self._decompressed is not None:
+            return size, changed_ns
+        return size, changed_ns, _mark_before(self._file.fileno(), size)
 
     def is_replaced(self) -> bool:
         """Whether another file stands under the name by now; the one that is read goes on."""
@@ -264,6 +273,32 @@ class FileReader:
             f"{self.name}, line {self.place.line + bad.index} (byte {offset}): {bad.why}.",
             remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
         )
+
+
+def check_end(name: str, end: Position | None) -> None:
+    """Raise :class:`SourceError` if other bytes than those that were read end at ``end``.
+
+    ``name`` is a file that is there and that this user may read.
+    """
+    if not isinstance(end, tuple) or len(end) != 3 or not isinstance(end[0], int):
+        return  # compressed, or saved by a version that knew no digest
+    with open(name, "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size < end[0]:
+            return  # it shrank: whether the last line that is done is still there decides
+        is_same = _mark_before(file.fileno(), end[0]) == end[2]
+    if not is_same:
+        raise SourceError(
+            f"{name}: other bytes than those that were read stand before byte {end[0]}: this is not"
+            " the file that was read before. Was it rotated or written anew?",
+            remedy=_another_file(name),
+        )
+
+
+def _mark_before(descriptor: int, end: int) -> str:
+    """A digest of the last bytes before ``end``."""
+    length = min(end, _TAIL_BYTES)
+    tail = os.pread(descriptor, length, end - length)
+    return hashlib.blake2b(tail, digest_size=_MARK_BYTES).hexdigest()
 
 
 def unreadable(name: str, error: OSError) -> SourceError:
