@@ -66,6 +66,11 @@ class FlowctlError(Exception):
         self.remedy: str = without_secrets(remedy)
         super().__init__(f"{self.problem} {self.remedy}".strip())
 
+    def add_remedy(self, remedy: str) -> None:
+        """Say more than whoever raised the error could know."""
+        self.remedy = f"{self.remedy} {without_secrets(remedy)}".strip()
+        self.args = (f"{self.problem} {self.remedy}".strip(),)
+
 
 class JobError(FlowctlError):
     """The job's author must act: settings, source data or ``process``."""

@@ -114,6 +114,7 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
+        self._say_what_is_kept(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
@@ -126,6 +127,15 @@ class Run:
         # The last user of an embedded server stops it; a new run reconnects.
         self._plan.store.close()
         return Ending(report, error)
+
+    def _say_what_is_kept(self, error: BaseException | None) -> None:
+        """Remedies promise that what is done is kept, which not every checkpoint does."""
+        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
+        if isinstance(error, FlowctlError) and not is_kept:
+            error.add_remedy(
+                "But the checkpoint of this run was in memory only: a new process starts over."
+                " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
+            )
 
     def _headline(self) -> str:
         bolts = self._plan.bolts

@@ -12,6 +12,7 @@ import pytest
 from flowctl import FlowControlSpout, LocalBolts, Records
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.instrumentation.summary import lines
 from flowctl.ports import MeasuredProducer
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
@@ -335,6 +336,24 @@ def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
     assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
+
+
+def fails_after_two() -> Iterator[int]:
+    yield from (1, 2)
+    raise OSError("disk")
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_what_is_kept_in_memory_only_is_not_called_saved(survives: bool) -> None:
+    store, view = MemoryCheckpointStore(), Witness()
+    store.survives = survives
+    with pytest.raises(SourceError) as caught:
+        spout(producer=fails_after_two, checkpoint=store).run(view=view)
+    report = view.report
+    assert report is not None and report.error == str(caught.value)
+    assert ("a new process starts over" in caught.value.remedy) is not survives
+    assert ("checkpoint 2 records saved" in lines(report)[-1]) is survives
+    assert ("in memory only: a new process starts over" in lines(report)[-1]) is not survives
 
 
 def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
