@@ -125,6 +125,10 @@ class RetryLater(FlowctlError):
     """
 
     def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+        if not isinstance(reason, str):
+            raise TypeError(
+                f"RetryLater takes the reason first: RetryLater('busy', after_s={reason!r})"
+            )
         if after_s is not None and not 0 <= after_s < float("inf"):
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s
