@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from flowctl.core.records import Checkpoint, Position, Record
+from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import kind_of
@@ -170,7 +170,12 @@ class TextLines:
             error = (13, "permission denied") if is_there else (2, "no such file")
             raise unreadable(name, OSError(*error))
 
-    def _check_end(self, name: str, end: Position | None) -> None:
+    def _check_end(self, name: str, end: object) -> None:
+        if kind_of(name):  # what it holds is seen when it is read
+            place = self._places.get(name)
+            if place is not None and isinstance(end, tuple) and len(end) == 3:
+                self._places[name] = place._replace(mark=str(end[2]))
+            return
         try:
             check_end(name, end)
         except OSError as error:
