@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.errors import FencedError, FlowctlError
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
@@ -140,7 +141,7 @@ class Run:
     def _headline(self) -> str:
         bolts = self._plan.bolts
         kind = type(bolts).__name__
-        return f"{bolts.count} bolts · {kind} · {self._settings.window.policy}"
+        return f"{counted(bolts.count, 'bolt')} · {kind} · {self._settings.window.policy}"
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:

@@ -333,6 +333,7 @@ def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
 def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
     job, view = spout(checkpoint=None), Witness()
     job.run(view=view)
+    assert view.messages[0].startswith("1 bolt · LocalBolts")
     assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
