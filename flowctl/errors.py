@@ -66,6 +66,11 @@ class FlowctlError(Exception):
         self.remedy: str = without_secrets(remedy)
         super().__init__(f"{self.problem} {self.remedy}".strip())
 
+    def add_remedy(self, remedy: str) -> None:
+        """Say more than whoever raised the error could know."""
+        self.remedy = f"{self.remedy} {without_secrets(remedy)}".strip()
+        self.args = (f"{self.problem} {self.remedy}".strip(),)
+
 
 class JobError(FlowctlError):
     """The job's author must act: settings, source data or ``process``."""
@@ -120,6 +125,10 @@ class RetryLater(FlowctlError):
     """
 
     def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+        if not isinstance(reason, str):
+            raise TypeError(
+                f"RetryLater takes the reason first: RetryLater('busy', after_s={reason!r})"
+            )
         if after_s is not None and not 0 <= after_s < float("inf"):
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s

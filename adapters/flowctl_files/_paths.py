@@ -25,6 +25,8 @@ def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
 # same later: nothing was written to it.  A plain tuple: of a class of its own the collector would
 # look at each of 200,000 again and again.
 Found: TypeAlias = tuple[int, int]
+# The same with a digest of what was read last.
+End: TypeAlias = tuple[int, int, str]
 
 
 def found_as(status: os.stat_result) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from flowctl.core.records import Record
 from flowctl.errors import SourceError
 from flowctl_files._compressed import decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import Found, found_as
+from flowctl_files._paths import End, found_as
 
 # Fits into a core's cache with what is made of it: twice as fast as 128 KiB and more (measured).
 _BLOCK_BYTES = 64 << 10
@@ -22,6 +23,8 @@ _SKIP_BYTES = 8 << 20
 # The last bytes that were read are looked at again after each block: are they still there?  Long
 # enough to hold the time stamp of a log's line; half a microsecond a block (measured).
 _TAIL_BYTES = 64
+# Of a digest of them: enough to tell two files apart, short enough to be saved of 200,000.
+_MARK_BYTES = 8
 
 
 class Tail(NamedTuple):
@@ -35,12 +38,14 @@ class Place(NamedTuple):
     """Where to read on: byte and 1-based number of a line, and whether that line is done.
 
     ``done_bytes`` is its length then, if it had no newline: has it grown, it is not done.
+    ``mark`` is its digest, where one was saved: of a compressed file that was read to its end.
     """
 
     offset: int = 0
     line: int = 1
     line_is_done: bool = False
     done_bytes: int | None = None
+    mark: str = ""
 
 
 class FileReader:
@@ -68,6 +73,7 @@ class FileReader:
         self._codec = codec
         self._max_line_bytes = max_line_bytes
         self._growing = growing
+        self._last_line = b""  # of a compressed file
         self._carry = bytearray()  # the beginning of a line whose end is not read yet
         # The byte before the line must be a newline: shows a file that is not the same any more.
         self._check_newline = place.offset > 0
@@ -101,13 +107,20 @@ class FileReader:
         """The open file's size and identity."""
         return os.fstat(self._file.fileno())
 
-    def end(self) -> Found | None:
+    def end(self) -> End | None:
         """What the file is recognised by, now that all of it is read; None: there is more by now.
 
-        Who adds to it later changes its size, and who writes other bytes its time.
+        Who adds to it later changes its size, and who writes other bytes its time.  A plain file
+        that has changed is known by a digest of its last bytes: who adds to it leaves them there.
+        Of a compressed file it is one of its last line: it may be compressed anew.
         """
         status = self.stat()
-        return found_as(status) if status.st_size == self._file.tell() else None
+        size, changed_ns = found_as(status)
+        if size != self._file.tell():
+            return None
+        if self._decompressed is not None:
+            return size, changed_ns, _digest(self._last_line)
+        return size, changed_ns, _mark_before(self._file.fileno(), size)
 
     def is_replaced(self) -> bool:
         """Whether another file stands under the name by now; the one that is read goes on."""
@@ -217,7 +230,7 @@ class FileReader:
             self._skip -= len(data)
 
     def _records(self, block: bytes) -> Iterator[Record]:
-        offset, line, first_is_done, done_bytes = self.place
+        offset, line, first_is_done, done_bytes, mark = self.place
         # A block no longer than the limit has no line beyond it: mostly nothing to check.
         bad = self._first_too_long(block) if len(block) > self._max_line_bytes else None
         if bad:
@@ -236,8 +249,12 @@ class FileReader:
         if size < 0:  # the last line has no newline, and may yet grow
             records = map(Record, [(offset, line, len(block))], lines.values)
             size = len(block)
+        if self._decompressed is not None:
+            self._last_line = block[block.rfind(b"\n", 0, -1) + 1 :].removesuffix(b"\n")
         if not first_is_done:
             return records
+        if mark and (done_bytes is None or size <= done_bytes) and mark != _digest(block[:size]):
+            raise another_file(self.name, offset + size)
         first = next(records, None)
         if first is not None and done_bytes is not None and size > done_bytes:
             return chain([Record((offset, line, size), first.value)], records)
@@ -264,6 +281,31 @@ class FileReader:
             f"{self.name}, line {self.place.line + bad.index} (byte {offset}): {bad.why}.",
             remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
         )
+
+
+def check_end(name: str, end: object) -> None:
+    """Raise :class:`SourceError` if other bytes than those that were read end at ``end``.
+
+    ``name`` is a file that is there and that this user may read.
+    """
+    if not isinstance(end, tuple) or len(end) != 3 or not isinstance(end[0], int):
+        return  # saved by a version that knew no digest
+    with open(name, "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size < end[0]:
+            return  # it shrank: whether the last line that is done is still there decides
+        is_same = _mark_before(file.fileno(), end[0]) == end[2]
+    if not is_same:
+        raise another_file(name, end[0])
+
+
+def _mark_before(descriptor: int, end: int) -> str:
+    """A digest of the last bytes before ``end``."""
+    length = min(end, _TAIL_BYTES)
+    return _digest(os.pread(descriptor, length, end - length))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_MARK_BYTES).hexdigest()
 
 
 def unreadable(name: str, error: OSError) -> SourceError:
@@ -299,6 +341,15 @@ def changed(name: str, place: Place) -> SourceError:
     return SourceError(
         f"{name}: no line begins at byte {place.offset} (line {place.line}) any more: this is not "
         "the file that was read before. Was it rotated or written anew?",
+        remedy=_another_file(name),
+    )
+
+
+def another_file(name: str, end: int) -> SourceError:
+    """The error for a file in which other bytes end where those end that were read before."""
+    return SourceError(
+        f"{name}: other bytes than those that were read stand before byte {end}: this is not the"
+        " file that was read before. Was it rotated or written anew?",
         remedy=_another_file(name),
     )
 

@@ -20,6 +20,7 @@ from flowctl_files._reader import (
     Place,
     Tail,
     changed,
+    check_end,
     shrank,
     unreadable,
 )
@@ -124,6 +125,8 @@ class TextLines:
         left = [name for name in found if name not in ended]
         for name in left:
             self._check(name, found[name][0])
+            if (before := checkpoint.partitions.get(name)) and not is_remote(name):
+                self._check_end(name, before.end)
         self._queue = iter(left)
         # What lies before the checkpoint is done; in a compressed file that is known only when it
         # is read.
@@ -166,6 +169,18 @@ class TextLines:
                 return  # it went between listing and now
             error = (13, "permission denied") if is_there else (2, "no such file")
             raise unreadable(name, OSError(*error))
+
+    def _check_end(self, name: str, end: object) -> None:
+        if kind_of(name):  # what it holds is seen when it is read
+            place = self._places.get(name)
+            if place is not None and isinstance(end, tuple) and len(end) == 3:
+                self._places[name] = place._replace(mark=str(end[2]))
+            return
+        try:
+            check_end(name, end)
+        except OSError as error:
+            if not self._follow:  # it went between listing and now
+                raise unreadable(name, error) from error
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next lines, all of one file; see :class:`flowctl.ports.FlowProducer`."""
@@ -276,7 +291,11 @@ class TextLines:
 def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
     """The files that were read to their ends and are as they were then."""
     saved = checkpoint.partitions
-    return {n: file for n, file in found.items() if n in saved and saved[n].end == file}
+    return {
+        name: file
+        for name, file in found.items()
+        if name in saved and isinstance(end := saved[name].end, tuple) and end[:2] == file
+    }
 
 
 def _place(name: str, position: object) -> Place:

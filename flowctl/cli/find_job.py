@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from pathlib import Path
@@ -29,12 +30,26 @@ class Found(NamedTuple):
     target: str
     attribute: str
 
-    def called(self) -> Found:
-        """What it returns, for a function without arguments."""
+    def called(self, field: str = "JOB") -> Found:
+        """What it returns, for a function without arguments; ``field`` is for errors."""
+        self._check_needs_no_arguments(field)
         try:
             return self._replace(value=self.value())
         except Exception as error:
             raise _job_raised(error, self.target, self.module.__file__ or "") from error
+
+    def _check_needs_no_arguments(self, field: str) -> None:
+        try:
+            inspect.signature(self.value).bind()
+        except ValueError:  # some builtins tell nothing of their arguments
+            return
+        except TypeError as error:
+            raise ConfigError(
+                field,
+                f"{self.target}:{self.attribute} can't be called without arguments: {error}.",
+                remedy="Name what was meant, or a function without arguments that returns it."
+                f" {_what_there_is(self.module, self.target)}",
+            ) from None
 
 
 def load_spout(spec: str) -> RunnableJob:

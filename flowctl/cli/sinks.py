@@ -61,7 +61,7 @@ def load_sinks(specs: Sequence[str]) -> list[NamedSink]:
 def _sink(spec: str) -> Any:
     found = load_object(spec, field="--sink", attribute=DEFAULT_ATTRIBUTE)
     if not _forgets(found.value) and callable(found.value) and not isinstance(found.value, type):
-        found = found.called()
+        found = found.called("--sink")
     if isinstance(found.value, type) or not _forgets(found.value):
         names = sorted(name for name, value in vars(found.module).items() if _is_sink(value))
         there = ", ".join(f"{found.target}:{name}" for name in names)

@@ -56,3 +56,8 @@ def show(position: Position | None) -> str:
     if isinstance(position, tuple):
         return ":".join(str(part) for part in position)
     return str(position)
+
+
+def show_records(first: Position | None, last: Position | None) -> str:
+    """Return a tuple's records as people read them: ``record 7``, ``records 7 to 9``."""
+    return f"record {show(first)}" if first == last else f"records {show(first)} to {show(last)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -47,6 +47,12 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     position: Position
     value: Any
+
+    if not TYPE_CHECKING:  # type checkers say it themselves
+
+        def __getitem__(self, key):
+            """Say what was meant: the first thing that many a ``process`` does wrong."""
+            raise TypeError(f"a Record is not its value: write record.value[{key!r}]")
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -164,6 +164,8 @@ def _failure(event: ev.FlowEvent) -> str:
 
 
 def _where(event: ev.TupleFailed | ev.TupleGaveUp | ev.TupleDeadLettered | ev.TupleDropped) -> str:
+    if event.first == event.last:
+        return f"{event.partition} {show(event.first)}"
     return f"{event.partition} {show(event.first)} to {show(event.last)}"
 
 

@@ -148,7 +148,7 @@ def is_routine(event: ev.FlowEvent) -> bool:
 def _counted(name: str, number: int) -> str:
     noun = _ROUTINE.get(name)
     if noun is None:
-        return f"{count(number)} {name}"
+        return f"{count(number)} × {name.replace('_', ' ')}"
     return counted(number, noun[0]) + noun[1]
 
 

@@ -136,6 +136,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bolts: tuple[BoltView, ...]
     bolts_lost: int  # connections that ended before the run did
     checkpoint_saves: int
+    checkpoint_survives: bool = True  # False: what was saved ended with the process
     peers_dropped: int = 0  # connections that broke the protocol; among those lost
     tuples_dropped: int = 0  # where nothing is sent again: failed, expired or lost
     records_dropped: int = 0

@@ -154,5 +154,7 @@ def _waits(report: Report) -> list[str]:
 
 def _checkpoint(report: Report) -> str:
     done = counted(report.records_saved, "record")
+    if not report.checkpoint_survives:
+        return f"checkpoint {done}, in memory only: a new process starts over"
     saves = counted(report.checkpoint_saves, "save")
     return f"checkpoint {done} saved, all runs together · {saves}"

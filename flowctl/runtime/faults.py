@@ -9,7 +9,7 @@ import msgspec
 
 from flowctl.core.buffer import size_of_record
 from flowctl.core.events import TargetWentDown, TupleGaveUp
-from flowctl.core.positions import show
+from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, ProcessError, SourceError, TargetDownError
 from flowctl.instrumentation.text import printable
@@ -45,7 +45,7 @@ def unsendable_error(partition: str, records: Sequence[Record], why: object) -> 
     """Return the error that names the record, or the tuple if it is too large as a whole."""
     index = unsendable_at(records)
     if index is None:
-        where = f"records {show(records[0].position)} to {show(records[-1].position)}"
+        where = show_records(records[0].position, records[-1].position)
         return SourceError(
             f"{partition}, {where}: {getattr(why, 'problem', why)}",
             remedy=getattr(why, "remedy", ""),
@@ -72,14 +72,14 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
 def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError:
     """Return the error that ends the run; ``frame`` is the last fail, if it was one."""
     bolts = ", ".join(gave_up.bolts)
-    where = f"{gave_up.partition}, records {show(gave_up.first)} to {show(gave_up.last)}: process"
+    where = f"{gave_up.partition}, {show_records(gave_up.first, gave_up.last)}: process"
     if gave_up.first == "":  # a topology's on_end, which is called with no record
         where = gave_up.partition
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
         f"{where} failed {gave_up.attempts} times, on {bolts}:"
         # One line: what follows the first line of a problem is its traceback.
-        f" {printable(gave_up.reason)}.{traceback}",
+        f" {printable(gave_up.reason).rstrip('.')}.{traceback}",
         remedy=(
             "Mend process or the record and run again: the checkpoint stands before this record,"
             " and nothing that was done is redone. To set such records aside and go on without"

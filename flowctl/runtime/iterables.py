@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from typing import Any, Final
 
-from flowctl.core.records import Checkpoint, Record
+import msgspec
+
+from flowctl.core.records import Checkpoint, Position, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 
@@ -20,6 +23,14 @@ _NEW_ITERATOR: Final = "Give a list, or a function that returns a new iterator: 
 _OTHER_SOURCE: Final = (
     "Another source used this job's name: choose another name or clear the checkpoint."
 )
+_OTHER_VALUES: Final = (
+    "A job goes on after the values that are done and would leave these out. For other values give"
+    " the job another name, or clear its checkpoint (flowctl checkpoint clear JOB, with --sink"
+    " FILE.py:SINK where an SqlSink writes them). If a value holds what differs in each run, such"
+    " as the time: Records(values, compare=False)."
+)
+# Enough to tell two values apart, short enough to be saved with each checkpoint.
+_MARK_BYTES: Final = 8
 
 
 class Records:
@@ -33,11 +44,19 @@ class Records:
     same order; more may follow at the end.  A generator is read again up to there.  An iterator
     that can be read once serves one run; a second one is refused.
 
+    Once all values are done, a digest of the first and of the last one is saved.  A later run in
+    which others stand in their places is refused with :class:`SourceError`: it would leave out
+    new values as done.  ``compare=False`` does without, for values that differ in each run.
+
     Where ``values`` has a length, ``progress`` tells how much of it was read.
     """
 
     def __init__(
-        self, values: Iterable[Any] | Callable[[], Iterable[Any]], *, partition: str = "records"
+        self,
+        values: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        partition: str = "records",
+        compare: bool = True,
     ) -> None:
         _check(values)
         if not partition:
@@ -48,6 +67,9 @@ class Records:
         self._read_from: Iterator[Any] | None = None  # what was read from last, now or before
         self._error: Exception | None = None  # of ``values``, after the records before it
         self._next = self._start = 0  # positions: of the next value, of the first that is not done
+        self._compare = compare
+        self._known: Position | None = None  # the end that an earlier run saved
+        self._first_mark = self._last_mark = ""
         if isinstance(values, Sized):
             self.progress = self._progress
 
@@ -60,10 +82,14 @@ class Records:
         self.close()
         self._error = None
         self._start = self._first_undone(checkpoint)
+        self._known = self._known_end(checkpoint)
+        self._first_mark = self._last_mark = ""
         self._next = 0
         values = self._values
         if isinstance(values, list | tuple | range):  # no need to walk over what is done
             self._next = self._start
+            for place in {0, self._start - 1} if self._start else ():
+                self._recognise(place, values[place])
             self._rest = (values[place] for place in range(self._next, len(values)))
             return
         self._rest = iter(values if isinstance(values, Iterable) else values())
@@ -72,6 +98,28 @@ class Records:
                 f"the producer's {type(self._rest).__name__} can be read once, and an earlier run"
                 " read from it.",
                 remedy=_NEW_ITERATOR,
+            )
+
+    def _known_end(self, checkpoint: Checkpoint) -> Position | None:
+        saved = checkpoint.partitions.get(self._partition)
+        end = saved.end if saved is not None and self._compare else None
+        # After a rewind the end is not where the job goes on.
+        is_ours = isinstance(end, tuple) and len(end) == 3 and end[0] == self._start
+        return end if is_ours else None
+
+    def _recognise(self, place: int, value: Any) -> None:
+        """Note the first and the last value that are done; raise if they were others before."""
+        mark = _mark_of(value)
+        is_first, is_last = place == 0, place == self._start - 1
+        self._first_mark = mark if is_first else self._first_mark
+        self._last_mark = mark
+        if isinstance(self._known, tuple) and (
+            (is_first and mark != self._known[1]) or (is_last and mark != self._known[2])
+        ):
+            raise SourceError(
+                f"{self._partition}: the value at position {place} is not the one that was done"
+                " there by an earlier run.",
+                remedy=_OTHER_VALUES,
             )
 
     def _first_undone(self, checkpoint: Checkpoint) -> int:
@@ -106,18 +154,35 @@ class Records:
             except StopIteration:
                 if self._next < self._start:
                     raise self._too_few(self._next, self._start) from None
-                return SourceChunk(self._partition, records) if records else None
+                return self._chunk(records) if records else self._at_end()
             except Exception as error:  # for the next call too: it would look like the end
                 self._error = error
                 break
             if self._next >= self._start:
                 records.append(Record(self._next, value))
+            elif self._next in (0, self._start - 1):
+                self._recognise(self._next, value)
             self._next += 1
             if time.monotonic() > until_s:
                 break
         if self._error is not None and not records:
             raise self._error
+        return self._chunk(records)
+
+    def _chunk(self, records: list[Record]) -> SourceChunk:
+        if records and self._compare:  # now: a process in this interpreter may change the values
+            if records[0].position == 0:
+                self._first_mark = _mark_of(records[0].value)
+            self._last_mark = _mark_of(records[-1].value)
         return SourceChunk(self._partition, records)
+
+    def _at_end(self) -> SourceChunk | None:
+        """Say once by what these values are recognised, unless that is saved already."""
+        end = (self._next, self._first_mark, self._last_mark)
+        if not self._compare or not self._next or end == self._known:
+            return None
+        self._known = end
+        return SourceChunk(self._partition, (), end=end)
 
     def close(self) -> None:
         """Let go of the iterator; a generator's ``finally`` runs."""
@@ -131,6 +196,15 @@ class Records:
         assert isinstance(self._values, Sized)
         done = max(self._next, self._start)
         return SourceProgress(done, max(len(self._values), done), "records")
+
+
+def _mark_of(value: Any) -> str:
+    """A digest that is the same in each process; "" for a value that can't be written down."""
+    try:
+        data = msgspec.msgpack.encode(value, order="deterministic")
+    except Exception:  # a value of any class: it is refused later, by name
+        return ""
+    return hashlib.blake2b(data, digest_size=_MARK_BYTES).hexdigest()
 
 
 def _check(values: Any) -> None:

@@ -222,6 +222,7 @@ class Meter:
             bolts_lost=counters.bolts_lost,
             peers_dropped=counters.peers_dropped,
             checkpoint_saves=saves,
+            checkpoint_survives=self._control.store_survives,
             tuples_dropped=counters.dropped,
             records_dropped=counters.records_dropped,
             tuples_dead_lettered=counters.dead_lettered,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.errors import FencedError, FlowctlError
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
@@ -114,6 +115,7 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
+        self._say_what_is_kept(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
@@ -127,10 +129,19 @@ class Run:
         self._plan.store.close()
         return Ending(report, error)
 
+    def _say_what_is_kept(self, error: BaseException | None) -> None:
+        """Remedies promise that what is done is kept, which not every checkpoint does."""
+        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
+        if isinstance(error, FlowctlError) and not is_kept:
+            error.add_remedy(
+                "But the checkpoint of this run was in memory only: a new process starts over."
+                " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
+            )
+
     def _headline(self) -> str:
         bolts = self._plan.bolts
         kind = type(bolts).__name__
-        return f"{bolts.count} bolts · {kind} · {self._settings.window.policy}"
+        return f"{counted(bolts.count, 'bolt')} · {kind} · {self._settings.window.policy}"
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:

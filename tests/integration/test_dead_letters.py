@@ -67,7 +67,7 @@ def test_after_the_last_attempt_it_goes_to_the_dead_letter_is_committed_and_the_
 
 @pytest.mark.req("S109")
 def test_without_one_the_run_fails_as_ever() -> None:
-    with pytest.raises(ProcessError, match=r"records [78] to [78]: process failed 3 times"):
+    with pytest.raises(ProcessError, match=r"record [78]: process failed 3 times"):
         spout().run(view="off")
 
 

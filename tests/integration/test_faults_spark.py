@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -255,8 +256,9 @@ def test_a_record_that_kills_its_worker(tmp_path: Path) -> None:
 
 def job_span(error: str) -> tuple[int, int]:
     """The lines of "in.log, records 123:4 to 567:8: …"."""
-    words = error.partition("records ")[2].split(" ", 3)
-    return int(words[0].split(":")[1]), int(words[2].split(":")[1])
+    found = re.search(r"records? \d+:(\d+)(?: to \d+:(\d+))?: ", error)
+    assert found is not None, error
+    return int(found[1]), int(found[2] or found[1])
 
 
 def test_a_process_that_can_not_be_shipped(tmp_path: Path) -> None:

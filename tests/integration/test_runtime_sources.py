@@ -140,7 +140,7 @@ def test_a_tuple_that_is_larger_than_a_frame() -> None:
     producer = Odd(1_000)
     producer.odd = "x" * 20_000
     store = MemoryCheckpointStore()
-    with pytest.raises(SourceError, match=r"p, records 700 to 700: A tuple takes 20\d+") as caught:
+    with pytest.raises(SourceError, match=r"p, record 700: A tuple takes 20\d+") as caught:
         run_producer(producer, store, **{"listen.frame_bytes_max": 10_000, "tuple.records_max": 1})
     assert "listen.frame_bytes_max" in str(caught.value)
     assert caught.value.report.records_acked == store.load("job").records

@@ -112,6 +112,17 @@ def test_a_factory_that_raises(job: Path, capsys: pytest.CaptureFixture[str]) ->
     assert 'raise KeyError("missing")' in err and "cli/find_job.py" not in err
 
 
+def test_a_function_that_takes_arguments_is_named(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.write_text(job.read_text() + "\ndef process(batch):\n    pass\n")
+    with pytest.raises(ConfigError, match="process can't be called without arguments") as caught:
+        jobs.load_spout(f"{job}:process")
+    assert caught.value.field == "JOB"
+    assert ":make" in caught.value.remedy
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_a_syntax_error(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = job.with_name("bad.py")
     bad.write_text("def f(:\n")

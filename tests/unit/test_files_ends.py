@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.errors import SourceError
 from flowctl_files import TextLines, text_lines
 from flowctl_files._reader import FileReader
 
@@ -86,6 +87,46 @@ def test_what_was_written_anew_is_looked_at(opened: Opened) -> None:
     values, done = read(done)
     assert (values, opened.names) == ([], ["a.log"])
     assert read(done) == ([], done)
+
+
+@pytest.mark.parametrize(
+    "text", ["300\n301\n302\n", "300\n301\n302\n303\n", "100\n101\n109\n103\n"]
+)
+def test_another_file_with_lines_at_the_same_places_is_refused(opened: Opened, text: str) -> None:
+    Path("a.log").write_text("100\n101\n102\n")
+    os.utime("a.log", ns=(1, 1))  # else both may be written in one tick of the clock
+    _, done = read()
+    Path("a.log").write_text(text)
+    with pytest.raises(SourceError, match=r"a.log: other bytes .* before byte 12") as caught:
+        read(done)
+    assert "--partition a.log --start" in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["300\n301\n302\n", "300\n301\n302\n303\n"])
+def test_another_compressed_file_with_lines_at_the_same_places(opened: Opened, text: str) -> None:
+    Path("a.log.gz").write_bytes(gzip.compress(b"100\n101\n102\n"))
+    os.utime("a.log.gz", ns=(1, 1))
+    _, done = read()
+    Path("a.log.gz").write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(SourceError, match=r"a.log.gz: other bytes .* before byte 11"):
+        read(done)
+
+
+@pytest.mark.parametrize("last", ["two\n", "two"])
+def test_a_compressed_file_may_be_compressed_anew_and_grow(opened: Opened, last: str) -> None:
+    Path("a.log.gz").write_bytes(gzip.compress(f"one\n{last}".encode(), mtime=1))
+    _, done = read()
+    for text in ("one\ntwo\n", "one\ntwo\nthree\n", "one\ntwo\nthree\nfour\n"):
+        Path("a.log.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=2))
+        values, done = read(done)
+        assert values == text.split()[2:][-1:]
+        assert read(done) == ([], done)
+
+
+def test_an_end_of_an_earlier_version_says_nothing_of_the_last_bytes(opened: Opened) -> None:
+    Path("a.log").write_text("300\n301\n")
+    old = PartitionCheckpoint((0, 1), end=(4, 1))
+    assert read(Checkpoint({"a.log": old}))[0] == ["301"]
 
 
 def test_what_grows_while_it_is_read_has_no_end(

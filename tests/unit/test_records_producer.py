@@ -12,6 +12,7 @@ import pytest
 from flowctl import FlowControlSpout, LocalBolts, Records
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.instrumentation.summary import lines
 from flowctl.ports import MeasuredProducer
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
@@ -82,6 +83,52 @@ def test_a_shorter_list_and_the_position_of_another_source_are_refused() -> None
         Records([1, 2]).open(done_to((7, 1)))
 
 
+def ended(values: Any, **how: Any) -> Checkpoint:
+    """The checkpoint after a run that did all of ``values``."""
+    producer = Records(values, **how)
+    producer.open(Checkpoint())
+    position = end = None
+    while (chunk := producer.poll(2)) is not None:
+        position = chunk.records[-1].position if chunk.records else position
+        end = chunk.end if chunk.end is not None else end
+    return Checkpoint({"records": PartitionCheckpoint(position, 1, end=end)})
+
+
+ROWS = [{"id": 1, "tags": {"a", "b"}}, {"id": 2, "n": float("nan")}, {"id": 3, "none": None}]
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+@pytest.mark.parametrize("place", [0, 2])
+def test_other_values_are_refused_where_all_was_done(form: Any, place: int) -> None:
+    others = [*ROWS, {"id": 4}]
+    others[place] = {"id": 7}
+    with pytest.raises(SourceError, match=f"position {place} is not the one") as caught:
+        values_of(Records(form(others)), ended(form(ROWS)))
+    assert "compare=False" in caught.value.remedy
+    assert values_of(Records(form(others), compare=False), ended(form(ROWS))) == [
+        Record(3, others[3])
+    ]
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+def test_the_same_values_are_recognised_and_more_may_follow(form: Any) -> None:
+    again = [dict(reversed(row.items())) for row in ROWS]
+    assert values_of(Records(form(again)), ended(form(ROWS))) == []
+    assert values_of(Records(form([*again, 4])), ended(form(ROWS))) == [Record(3, 4)]
+    ends = ended(form([*ROWS, 4])).partitions["records"].end
+    longer = Records(form([*again, 4]))
+    longer.open(ended(form(ROWS)))
+    assert [c.end for c in iter(lambda: longer.poll(9), None)] == [None, ends]
+
+
+def test_an_end_says_nothing_of_a_job_that_was_set_back_or_of_values_without_a_digest() -> None:
+    saved = ended([1, 2, 3]).partitions["records"]
+    back = Checkpoint({"records": PartitionCheckpoint(0, 1, end=saved.end)})
+    assert values_of(Records([5, 6, 7]), back) == [Record(1, 6), Record(2, 7)]
+    assert values_of(Records([object(), 3]), ended([object()])) == [Record(1, 3)]
+    assert ended([]).partitions["records"].end is None
+
+
 def test_progress_counts_what_an_earlier_run_did() -> None:
     producer = Records([1, 2, 3, 4])
     assert isinstance(producer, MeasuredProducer)
@@ -114,8 +161,9 @@ def test_a_slow_generator_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("flowctl.runtime.iterables.time.monotonic", lambda: next(now))
     producer = Records(lambda: (n for n in range(3)))
     producer.open(done_to(0))
-    chunks = [producer.poll(10) for _ in range(4)]
-    assert [c and list(c.records) for c in chunks] == [[], [Record(1, 1)], [Record(2, 2)], None]
+    chunks = [producer.poll(10) for _ in range(5)]
+    given = [c and list(c.records) for c in chunks]
+    assert given == [[], [Record(1, 1)], [Record(2, 2)], [], None]
 
 
 def test_close_ends_a_generator_of_its_own() -> None:
@@ -285,9 +333,28 @@ def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
 def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
     job, view = spout(checkpoint=None), Witness()
     job.run(view=view)
+    assert view.messages[0].startswith("1 bolt · LocalBolts")
     assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
+
+
+def fails_after_two() -> Iterator[int]:
+    yield from (1, 2)
+    raise OSError("disk")
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_what_is_kept_in_memory_only_is_not_called_saved(survives: bool) -> None:
+    store, view = MemoryCheckpointStore(), Witness()
+    store.survives = survives
+    with pytest.raises(SourceError) as caught:
+        spout(producer=fails_after_two, checkpoint=store).run(view=view)
+    report = view.report
+    assert report is not None and report.error == str(caught.value)
+    assert ("a new process starts over" in caught.value.remedy) is not survives
+    assert ("checkpoint 2 records saved" in lines(report)[-1]) is survives
+    assert ("in memory only: a new process starts over" in lines(report)[-1]) is not survives
 
 
 def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

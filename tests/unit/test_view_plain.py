@@ -78,7 +78,7 @@ def test_events_are_rate_limited_but_a_lost_bolt_is_always_shown(out: io.StringI
     view.update(SNAPSHOT)
     text = out.getvalue()
     assert text.count("expired:") == EVENTS_PER_LINE
-    assert f"and more: {50 - EVENTS_PER_LINE} tuple_expired" in text
+    assert f"and more: {50 - EVENTS_PER_LINE} × tuple expired" in text
     assert "b1  lost: worker died; 2 tuples to other bolts" in text
     assert "b1  back" in text
 
