@@ -108,7 +108,7 @@ class InboundHandler:
             control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
             control.fail_soon(
                 FencedError(
-                    f"the sink refused this driver's write: {frame.error}.",
+                    f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
                     remedy="A newer driver of this job is running; let it go on.",
                     newest_epoch=frame.newest_epoch,
                 )
