@@ -14,7 +14,12 @@ from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter
 from tests.runtime_parts import ListProducer
 
-FAST = {"tuple.records_max": 1, "retry.attempts_max": 2, "retry.backoff_first_s": 0.01}
+FAST = {
+    "tuple.records_max": 1,
+    "retry.attempts_max": 2,
+    "retry.backoff_first_s": 0.01,
+    "hedge.enabled": False,  # what is counted is what the dead letters do
+}
 
 
 class Target:

@@ -134,9 +134,10 @@ class Job:
         until(lambda: len(self.rows()) >= wanted or driver.poll() is not None, "rows")
 
     def _kill_bolt(self) -> bool:
-        pid = int((self._place / f"b{self._chance.randint(1, BOLTS)}.pid").read_text())
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        one = self._place / f"b{self._chance.randint(1, BOLTS)}.pid"
+        # A bolt that has had no tuple yet has not written its file.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(one.read_text()), signal.SIGKILL)
             return True
         return False
 

@@ -95,7 +95,9 @@ def test_if_process_raises_nothing_is_settled(form: Any):
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", form(process))
         s.until(lambda: s.joined("b1"))
-        s.send("b1", tuple_of(1, "a"), tuple_of(1, "a", attempt=2))
+        s.send("b1", tuple_of(1, "a"))
+        s.until(lambda: s.fails("b1"))
+        s.send("b1", tuple_of(1, "a", attempt=2))
         s.until(lambda: s.acks("b1"))
         s.end("b1")
         bolt.wait()
