@@ -1,8 +1,8 @@
 """flowctl: adaptive flow control for ETL on Spark.
 
-What a job needs is here by name: ``from flowctl import FlowControlSpout``.  Names are loaded
-when they are first used (PEP 562), so that a worker which needs ``Batch`` alone does not pay
-for the runtime.
+What a job needs can be imported from here: ``from flowctl import FlowControlSpout``.  Names are
+loaded when they are first used (PEP 562), so a worker that needs only ``Batch`` does not load the
+runtime.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use and keep it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # What is public and not listed is an error class.
+    # Public names that are not listed are error classes.
     value = getattr(importlib.import_module(_HOME_OF.get(name, "flowctl.errors")), name)
     globals()[name] = value
     return value

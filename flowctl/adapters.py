@@ -1,4 +1,4 @@
-"""Adapters are found by name when they are needed: flowctl itself imports none of them."""
+"""Adapters are found by name when they are needed: flowctl itself does not import any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowctl.errors import MissingExtraError
 
 
 def load_adapter(module: str, extra: str) -> ModuleType:
-    """Import an adapter; ``extra`` is the name of the optional install that brings it.
+    """Import an adapter; ``extra`` is the name of the optional install that provides it.
 
     Raises :class:`MissingExtraError` with the install command when it, or something it needs, is
     missing.

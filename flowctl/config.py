@@ -1,6 +1,6 @@
-"""Settings of a run: the core's and the runtime's, one typed tree.
+"""Settings of a run: those of the core and of the runtime, as one typed tree.
 
-``Settings().with_overrides({"window.policy": "fixed"})`` is what ``--set`` does.
+``Settings().with_overrides({"window.policy": "fixed"})`` does what ``--set`` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from flowctl.core.settings import CoreSettings, Count, LongSeconds, Seconds, _Se
 from flowctl.errors import ConfigError
 
 CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
-# Waits between two looks; a minute is far above any use, and no thread's wait overflows.
+# Upper limit of every wait between two checks: a minute is far above any use, and no thread's wait
+# overflows.
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
 Microseconds = Annotated[int, msgspec.Meta(ge=0, le=60_000_000)]
 WaitStrategyName = Literal["blocking", "progressive", "park"]
@@ -23,7 +24,7 @@ WaitStrategyName = Literal["blocking", "progressive", "park"]
 class CheckpointSettings(_Section, frozen=True, kw_only=True):
     """When the checkpoint is saved."""
 
-    # What a kill repeats is at most what was acked in this time; a save costs about 1 ms.
+    # A kill repeats at most what was acked in this time; a save costs about 1 ms.
     interval_s: Seconds = 0.5
 
 
@@ -33,40 +34,42 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     # None: loopback for local bolts and local Spark masters, else the driver's host.
     host: str | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    # The name that bolts connect to, where it differs from ``host`` (NAT, Spark Connect).
+    # The name that bolts connect to, if it differs from ``host`` (NAT, Spark Connect).
     advertise: str | None = None
     # "auto": TLS exactly when the host is not loopback.
     tls: Literal["auto", "on", "off"] = "auto"
-    # A stop for defects and strangers; a record must fit.
+    # Protects against defects and strangers; every record must fit.
     frame_bytes_max: Count = 256 << 20
 
 
 class StartSettings(_Section, frozen=True, kw_only=True):
     """How long to wait for bolts."""
 
-    # A cold Spark executor with 64 Arrow workers took 42 s (measured); twice that and some.
+    # A cold Spark executor with 64 Arrow workers took 42 s (measured); a bit more than twice that.
     bolts_timeout_s: LongSeconds = 120.0
 
 
 class WaitSettings(_Section, frozen=True, kw_only=True):
-    """How a loop waits that has nothing to do; what a level really does: ``waiting/strategies.py``.
+    """How a loop waits when it has nothing to do; for what each level does, see
+    ``waiting/strategies.py``.
 
     ``spout``: the sender has nothing to send; ``bolt``: a bolt has nothing to take;
     ``backpressure``: all windows are full, or a bolt's connection takes no more.  ``blocking``
     waits until it is woken; ``progressive`` uses level1_count turns without waiting, level2_count
-    turns of the shortest wait there is, then sleeps of level3_sleep_ms; ``park`` waits park_us.
+    turns of the shortest wait there is, then sleeps level3_sleep_ms at a time; ``park`` waits
+    park_us.
     """
 
-    # All loops are woken when there is work; what looking by the clock costs: ADR 11.
+    # All loops are woken when there is work; for the cost of polling see ADR 11.
     spout_strategy: WaitStrategyName = "blocking"
-    # The numbers of the documents.  A spout that emitted nothing sleeps at once: its source
-    # was just asked.
+    # The numbers of the requirements.  A spout that emitted nothing sleeps at once: its source was
+    # just asked.
     spout_level1_count: CountOrZero = 0
     spout_level2_count: CountOrZero = 0
     spout_level3_sleep_ms: Milliseconds = 1
-    # Some 80 us come on top in Python, so less would only look finer.  0: spin.
+    # Python adds some 80 us, so a smaller value would gain nothing.  0: spin.
     spout_park_us: Microseconds = 100
-    # A bolt's next tuple is often under way: look again at once, then some 80 ms long every 80 us.
+    # A bolt's next tuple is often under way: check again at once, then every 80 us for some 80 ms.
     bolt_strategy: WaitStrategyName = "blocking"
     bolt_level1_count: CountOrZero = 1
     bolt_level2_count: CountOrZero = 1000
@@ -80,11 +83,11 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
 
 
 class MetricsSettings(_Section, frozen=True, kw_only=True):
-    """What the tasks of a topology tell of themselves."""
+    """What the tasks of a topology report about themselves."""
 
     # Storm's topology.builtin.metrics.bucket.size.secs.  None: nothing is counted.
     interval_s: LongSeconds | None = 60.0
-    # Storm's topology.stats.sample.rate, 0.05: two readings of the clock cost 0.1 us, and a mean
+    # Storm's topology.stats.sample.rate, 0.05: reading the clock twice costs 0.1 us, and a mean
     # needs no more.  0: nothing is timed.
     sample_one_in: CountOrZero = 20
 
@@ -92,7 +95,7 @@ class MetricsSettings(_Section, frozen=True, kw_only=True):
 class LossSettings(_Section, frozen=True, kw_only=True):
     """How many records a run may leave out: rejected, or given up and dead-lettered."""
 
-    # "100": so many; "0.1%": such a share of the records done. None: any number, and the run ends
+    # "100": that many; "0.1%": that share of the records done.  None: any number, and the run ends
     # with an exit code of its own.
     fail_over: Annotated[str, msgspec.Meta(pattern=r"^\d+$|^\d+(\.\d+)? ?%$")] | None = None
 
@@ -108,7 +111,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     loss: LossSettings = LossSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
-        """Return a copy with dotted names replaced; values may be text, as from ``--set``.
+        """Return a copy with dotted names replaced; values may be text, as with ``--set``.
 
         Raises :class:`ConfigError` that names the field, what is wrong and what is allowed.
         """
@@ -120,7 +123,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     def checked(self) -> Settings:
         """Return these settings; raise :class:`ConfigError` for a value out of its range.
 
-        For settings that were put together by constructors, which check nothing.
+        For settings built with constructors, which do not check anything.
         """
         return _converted(msgspec.to_builtins(self))
 
@@ -141,7 +144,7 @@ def _converted(tree: dict[str, Any]) -> Settings:
 
 
 def allowed(name: str) -> str:
-    """Return what the setting ``name`` takes, for people: ``above 0 and at most 3600``."""
+    """Return which values the setting ``name`` takes, for people: ``above 0 and at most 3600``."""
     found = msgspec.inspect.type_info(Settings)
     for part in name.split("."):
         assert isinstance(found, msgspec.inspect.StructType)
@@ -179,7 +182,7 @@ def _place(tree: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _meant(name: str, names: list[str]) -> str:
-    """The settings that ``name`` is likely to mean; all where it is like none."""
+    """The settings that ``name`` probably means; all if it resembles none."""
     import difflib
 
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.7)

@@ -8,9 +8,9 @@ the operator acts       :class:`InfrastructureError` and below: Redis, Spark, ne
 flowctl's makers act    :class:`InternalError`: a broken invariant; please report it
 ======================  ==========================================================
 
-Late, doubled and unknown acks are not errors but counted outcomes
-(:class:`flowctl.core.records.AckOutcome`).  Every error has a ``remedy``: one sentence
-that says what to do next.  No message ever holds a password (see :func:`without_secrets`).
+Late, doubled and unknown acks are counted outcomes, not errors
+(:class:`flowctl.core.records.AckOutcome`).  Every error has a ``remedy``: one sentence that says
+what to do next.  No message ever holds a password (see :func:`without_secrets`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_FINISHED_WITH_LOSSES = 3  # records were rejected or dead-lettered, and nothing allowed that
+# records were rejected or dead-lettered, and no setting allowed that many
+EXIT_FINISHED_WITH_LOSSES = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-# User and password of a URL.  Those of a server or a database are hidden up to the last @: a raw
-# @ or / in a password must not leave a part of it.  Elsewhere an @ may be of a path (s3://b/a@b).
-# How to write one, as in "redis://[user:password@]host" or "redis://:PASSWORD@host", stays.
+# User and password of a URL.  For servers and databases everything up to the last @ is hidden: a
+# raw @ or / in a password must not leave a part of it visible.  Elsewhere an @ may belong to a path
+# (s3://b/a@b).  Templates such as "redis://[user:password@]host" or "redis://:PASSWORD@host" stay.
 _USAGE = r"(?!\[user:password@\]|:PASSWORD@)"
 _SERVERS = r"(?:rediss?|valkeys?|postgres(?:ql)?|mysql|mariadb|mongodb|amqps?)(?:\+\w+)?"
 _USERINFO = re.compile(rf"(?<=://){_USAGE}[^/@\s]*@")
@@ -51,11 +52,11 @@ def has_secrets(text: str) -> bool:
 
 
 class FlowctlError(Exception):
-    """Root of every error that flowctl raises on purpose.
+    """Root of every error that flowctl raises deliberately.
 
-    ``str(error)`` is the problem followed by the remedy.  ``exit_code`` is what the
-    command line ends with.  ``report`` is how far the run came that this error ended; None where
-    it ended no run.
+    ``str(error)`` is the problem followed by the remedy.  ``exit_code`` is the exit code of the
+    command line.  ``report`` describes how far the run got that this error ended; None if it did
+    not end a run.
     """
 
     exit_code = EXIT_FAILED
@@ -87,9 +88,9 @@ class ConfigError(JobError):
 
 
 class MissingExtraError(ConfigError, ImportError):
-    """A package is missing that an optional install brings; also Python's own ``ImportError``.
+    """A package of an optional extra is missing; also Python's own ``ImportError``.
 
-    ``extra`` is the name of that install; ``or_else`` is what else would do.
+    ``extra`` is the name of the extra; ``or_else`` names an alternative.
     """
 
     def __init__(self, field: str, package: str, extra: str, *, or_else: str = "") -> None:
@@ -99,29 +100,29 @@ class MissingExtraError(ConfigError, ImportError):
 
 
 class UnrunnableError(ConfigError):
-    """``process`` hands back work instead of doing it, or can't be used at all.
+    """``process`` returns unfinished work instead of doing it, or can't be used at all.
 
-    Trying again can't help and an ack would be false, so the run ends at once.
+    A retry can't help and an ack would be wrong, so the run ends at once.
     """
 
 
 class UnknownNameError(ConfigError, ValueError):
-    """A name is none of those known; also a ``ValueError``, as from Python's own enums."""
+    """A name is not among the known ones; also a ``ValueError``, as from Python's own enums."""
 
 
 class SourceError(JobError):
-    """The source can't be read as asked: no such file, bad bytes, a record too large."""
+    """The source can't be read as requested: no such file, bad bytes, a record too large."""
 
 
 class ProcessError(JobError):
-    """``process`` failed on the same tuple until the attempts ran out."""
+    """``process`` failed on the same tuple until its attempts ran out."""
 
 
 class RetryLater(FlowctlError):
     """Raised by ``process``: the target can't take this now; nothing is wrong with the records.
 
-    The tuple goes again without an attempt being counted, after ``after_s`` seconds if that is
-    given (what a ``Retry-After`` said), and less is sent to the target meanwhile.
+    The tuple is sent again and this does not count as an attempt, after ``after_s`` seconds if
+    given (such as a ``Retry-After`` header says); meanwhile less is sent to the target.
     """
 
     def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
@@ -143,25 +144,26 @@ def _retry_later(reason: str, after_s: float | None) -> RetryLater:
 
 
 class TooManyLostError(JobError):
-    """More records were rejected or dead-lettered than ``--fail-over`` allows."""
+    """More records were rejected or dead-lettered than ``loss.fail_over`` allows."""
 
 
 class InfrastructureError(FlowctlError):
-    """The operator must act: something around the job is missing, wrong or away."""
+    """The operator must act: something around the job is missing, wrong or unavailable."""
 
 
 class CheckpointUnavailableError(InfrastructureError):
-    """The checkpoint store can't be reached or refuses us.  Trying later may help."""
+    """The checkpoint store can't be reached or refuses access.  Trying later may help."""
 
 
 class CheckpointCorruptError(InfrastructureError):
-    """A stored checkpoint can't be read: not ours, damaged, or of an unknown version."""
+    """A stored checkpoint can't be read: not written by flowctl, damaged, or of an unknown
+    version."""
 
 
 class FencedError(InfrastructureError):
     """A newer driver of the same job owns the checkpoint; this one must stop.
 
-    ``newest_epoch`` is that driver's, where whoever refused us told it.
+    ``newest_epoch`` is the epoch of that driver, if the store reported it.
     """
 
     def __init__(self, problem: str, *, remedy: str = "", newest_epoch: int | None = None) -> None:
@@ -179,11 +181,11 @@ def _fenced(
 
 
 class BoltsUnavailableError(InfrastructureError):
-    """No bolt came up, or none is left and none comes back."""
+    """No bolt started, or none is left and none comes back."""
 
 
 class TargetDownError(InfrastructureError):
-    """What ``process`` writes to took nothing for ``retry.give_up_after_s``."""
+    """The target of ``process`` accepted nothing for ``retry.give_up_after_s``."""
 
 
 class AuthenticationError(InfrastructureError):
@@ -195,4 +197,4 @@ class WireError(InfrastructureError):
 
 
 class InternalError(FlowctlError):
-    """An invariant of flowctl's own is broken: a defect to report."""
+    """An internal invariant of flowctl is broken: a defect to report."""

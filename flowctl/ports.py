@@ -1,4 +1,4 @@
-"""What flowctl needs from the outside, as protocols: a source, a store, and bolts.
+"""What flowctl needs from outside, as protocols: a source, a store, and bolts.
 
 Adapters implement these; ``flowctl.testing`` has a conformance suite for each.
 """
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch
 
 # What users write: called on a worker with one tuple; returning is an ack, raising a fail.  With
-# `async def` up to `slots` tuples run at once as tasks of the bolt's event loop.
+# `async def`, up to `slots` tuples run at once as tasks of the bolt's event loop.
 Process: TypeAlias = "Callable[[Batch], Any] | Callable[[Batch], Awaitable[Any]]"
 
 
 @runtime_checkable
 class PerConnection(Protocol):
-    """A process with a state of its own for each bolt, and for each time that it connects."""
+    """A process that has its own state for each bolt, and for each connection of a bolt."""
 
     def for_connection(self, bolt: str) -> Process:
-        """Return what processes the tuples that ``bolt`` gets over a new connection."""
+        """Return what processes the tuples that ``bolt`` receives over a new connection."""
 
 
 class SourceChunk(msgspec.Struct, frozen=True, gc=False):
-    """Records of one partition, in order.  Empty: nothing right now, ask again later.
+    """Records of one partition, in order.  Empty: nothing at the moment, ask again later.
 
-    ``end``: these are the partition's last records, as far as the source knows; by this value it
-    recognises after a restart that nothing was added.  It is saved with the partition once all its
+    ``end``: these are the partition's last records, as far as the source knows; after a restart it
+    recognises by this value that nothing was added.  It is saved with the partition once all its
     records are acked (``PartitionCheckpoint.end``), and is one of the values that a position may
-    have.  ``is_busy``: empty, and yet there is more: ask again at once.
+    have.  ``is_busy``: the chunk is empty although there is more: ask again at once.
     """
 
     partition: str
@@ -57,10 +57,10 @@ class SourceProgress(msgspec.Struct, frozen=True, gc=False):
 
 @runtime_checkable
 class FlowProducer(Protocol):
-    """Produces the stream; written by the business; knows no windows, acks or bolts.
+    """Produces the stream; written by the user; knows nothing of windows, acks or bolts.
 
     All calls come from one thread.  Errors of the source are raised as
-    :class:`flowctl.errors.SourceError`; what was polled before is still processed and saved.
+    :class:`flowctl.errors.SourceError`; whatever was polled before is still processed and saved.
     """
 
     def partitions(self) -> Sequence[str]:
@@ -74,30 +74,30 @@ class FlowProducer(Protocol):
         """
 
     def poll(self, max_records: int) -> SourceChunk | None:
-        """Return up to ``max_records`` next records, or None at the end of the input.
+        """Return up to ``max_records`` records, or None at the end of the input.
 
         Must return within some 100 ms (with an empty chunk if there is nothing yet), so that
         an interruption is honoured.
         """
 
     def close(self) -> None:
-        """Release what ``open`` took; called once, also after errors."""
+        """Release what ``open`` acquired; called once, also after errors."""
 
 
 @runtime_checkable
 class MeasuredProducer(Protocol):
-    """A producer that knows how much there is to read: gives a progress bar and an ETA."""
+    """A producer that knows how much there is to read; enables a progress bar and an ETA."""
 
     def progress(self) -> SourceProgress:
-        """How much is read by now; cheap, called from any thread."""
+        """How much has been read by now; cheap, called from any thread."""
 
 
 @runtime_checkable
 class PrefixingProducer(Protocol):
-    """A producer whose names of partitions begin with something that says how they are treated."""
+    """A producer whose partition names begin with something that says how they are treated."""
 
     def prefix_of(self, partition: str) -> str | None:
-        """Return what a name begins with to be treated as ``partition``; None: it is not known."""
+        """Return the prefix by which ``partition`` is treated; None: it is not known."""
 
 
 class SourceHost(Protocol):
@@ -113,57 +113,60 @@ class SourceHost(Protocol):
         """Records of ``partition`` that were read and are not below its cumulative ack."""
 
     def give(self, partition: str, state: PartitionCheckpoint) -> None:
-        """``partition`` is read here from now on, from just after ``state.position``.
+        """``partition`` is read here from now on, starting just after ``state.position``.
 
-        Records in its acked ranges are skipped.  To be called before its first record is polled.
+        Records in its acked ranges are skipped.  Call this before its first record is polled.
         """
 
     def take_away(self, partitions: Sequence[str]) -> Checkpoint:
-        """``partitions`` are read elsewhere from now on: finish what is nearly done, save, forget.
+        """``partitions`` are read elsewhere from now on: finish what is nearly done, save, drop the
+        rest.
 
-        Returns what is saved.  With the store away that is less than what was done: the next
-        reader does the rest again.
+        Returns what is saved.  If the store is unavailable that is less than what was done: the
+        next reader does the rest again.
         """
 
 
 @runtime_checkable
 class SharingProducer(Protocol):
-    """A producer that shares its partitions with other drivers, so that they come and go."""
+    """A producer that shares its partitions with other drivers, so partitions come and go."""
 
     def attach(self, host: SourceHost) -> None:
         """Called before ``open``; ``host`` may be called from ``open``, ``poll`` and ``keep``."""
 
     def keep(self) -> bool:
-        """Called now and then while records that were polled find no room: serve the others.
+        """Called now and then while polled records wait for room: keep the other connections alive.
 
-        False if partitions were taken away: what is left of the last chunk is not ours any more.
+        Returns False if partitions were taken away: the rest of the last chunk no longer belongs to
+        us.
         """
 
 
 class DeadLetter(Protocol):
-    """Keeps what can't be processed, so that the job can go on without it."""
+    """Keeps records that can't be processed, so that the job can go on without them."""
 
     def dead_letter(
         self, job: str, partition: str, records: Sequence[Record], *, attempts: int, reason: str
     ) -> None:
-        """Keep ``records``; when this returns they must be safe: they count as processed then.
+        """Keep ``records``; they must be safe when this returns, because then they count as
+        processed.
 
-        Called from one thread, which may be waited for.  What it raises ends the run, and the
-        records are not counted; after a kill the same records may come again.
+        Called from one thread; it may block.  An exception ends the run, and the records are not
+        counted; after a kill the same records may come again.
         """
 
     def close(self) -> None:
-        """Release what was opened; called once, when the run ends."""
+        """Release all resources; called once, when the run ends."""
 
 
 @runtime_checkable
 class RedrivableDeadLetter(Protocol):
-    """A dead letter that can give back what it keeps, to be processed again.
+    """A dead letter store that can return what it keeps, to be processed again.
 
-    What :meth:`to_redrive` gave is processed under partitions named by
-    :func:`flowctl.core.letters.redrive_partition`; what of it fails again comes to
-    :meth:`dead_letter` under that name and position, and must become a letter of the record that it
-    was first.  After a kill the same letters are asked for again until :meth:`on_redriven`.
+    Letters from :meth:`to_redrive` are processed under partitions named by
+    :func:`flowctl.core.letters.redrive_partition`.  One that fails again comes to
+    :meth:`dead_letter` under that name and position, and must become a letter of the original
+    record.  After a kill the same letters are requested again until :meth:`on_redriven`.
     """
 
     def dead_letter(
@@ -177,16 +180,18 @@ class RedrivableDeadLetter(Protocol):
         bolts: Sequence[str] = (),
         epoch: int | None = None,
     ) -> None:
-        """As :meth:`DeadLetter.dead_letter`; on which bolts it failed, in which run."""
+        """As :meth:`DeadLetter.dead_letter`; also gets the bolts on which it failed, and the
+        run."""
 
     def to_redrive(self, job: str) -> Sequence[Letter]:
-        """Return the letters of ``job`` that wait in a redrive; called once, as a run begins."""
+        """Return the letters of ``job`` that are marked for redrive; called once, as a run
+        begins."""
 
     def on_redriven(self, job: str, letters: Sequence[Letter]) -> None:
-        """These count as processed, and that is saved: forget those that did not fail again."""
+        """These count as processed, which is saved: remove those that did not fail again."""
 
     def hint(self, job: str) -> str:
-        """Return how a person looks at the letters of ``job``, such as a command line."""
+        """Return how a person can inspect the letters of ``job``, such as a command line."""
 
     def close(self) -> None:
         """As :meth:`DeadLetter.close`; :meth:`on_redriven` may still be called."""
@@ -194,70 +199,73 @@ class RedrivableDeadLetter(Protocol):
 
 @runtime_checkable
 class BatchDeadLetter(Protocol):
-    """A dead letter that keeps several tuples in one step, such as one append with one fsync."""
+    """A dead letter store that keeps several tuples in one step, such as one append with one
+    fsync."""
 
     def dead_letter_many(
         self, job: str, dead: Sequence[LeftOut], *, epoch: int | None = None
     ) -> None:
-        """As :meth:`DeadLetter.dead_letter` for each of ``dead``, in order; all are safe then.
+        """As :meth:`DeadLetter.dead_letter` for each of ``dead``, in order; all are safe when it
+        returns.
 
-        What it raises ends the run, and none of them is counted.
+        An exception ends the run, and none of them is counted.
         """
 
 
 @runtime_checkable
 class CountingDeadLetter(Protocol):
-    """A dead letter that can tell how many letters are open: a later run does not forget them."""
+    """A dead letter store that knows how many letters are open, so later runs can report them."""
 
     def open_letters(self, job: str) -> int:
-        """Return how many letters of ``job`` are neither dropped nor processed again.
+        """Return how many letters of ``job`` are neither dropped nor reprocessed.
 
         Called once, as a run ends, after :meth:`DeadLetter.close`.
         """
 
 
 class SpoutListener(Protocol):
-    """Is told what becomes of tuples.  From one thread; must not block; must not raise."""
+    """Is notified of what happens to tuples.  From one thread; must not block; must not raise."""
 
     def on_open(self, job: str, restored: Checkpoint) -> None:
-        """A run begins."""
+        """A run has begun."""
 
     def on_emit(self, emission: Emission) -> None:
-        """A tuple is sent for the first time."""
+        """A tuple was sent for the first time."""
 
     def on_ack(self, emission: Emission) -> None:
-        """It is done; also told where that changes nothing any more: its partition went."""
+        """A tuple is done; also called where that has no effect any more, as its partition is
+        gone."""
 
     def on_retry(self, emission: Emission, reason: str) -> None:
-        """It failed and goes again after its back-off."""
+        """A tuple failed and is retried after its back-off."""
 
     def on_max_retry_reached(self, emission: Emission, reason: str) -> None:
-        """Its attempts ran out."""
+        """A tuple's attempts ran out."""
 
 
 class CheckpointStore(Protocol):
     """Keeps one checkpoint per job, with fencing.  Thread-safe.
 
-    Every method raises :class:`flowctl.errors.CheckpointUnavailableError` when the store can't
-    be reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be
-    read; a store that is away for a moment is not retried here but by the caller.
+    Every method raises :class:`flowctl.errors.CheckpointUnavailableError` when the store can't be
+    reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be read;
+    the caller, not the store, retries when it is briefly unavailable.
 
     An optional attribute ``survives`` is False where what is saved ends with the process (memory,
-    fakeredis): views then claim nothing of what a kill would cost.
+    fakeredis): views then do not say what a kill would cost.
     """
 
     def acquire(self, job: str) -> int:
-        """Take ownership of ``job``: a new epoch, larger than every one before; fences others.
+        """Take ownership of ``job``: a new epoch, larger than all before; fences older drivers.
 
-        A store that can lose its data starts from the time of day (unix seconds), so that epochs
-        go on rising for the sinks that remember them.
+        A store that can lose its data starts from the time of day (unix seconds), so epochs keep
+        rising for the sinks that remember them.
         """
 
     def load(self, job: str) -> Checkpoint:
-        """Return what is saved; an empty checkpoint when there is nothing."""
+        """Return what is saved; an empty checkpoint if there is nothing."""
 
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
-        """Save, atomically, if ``epoch`` is the newest and no partition's position goes back.
+        """Save atomically if ``epoch`` is the newest and no partition's position goes back.
 
         Raises :class:`flowctl.errors.FencedError` for an older epoch and
         :class:`flowctl.errors.InternalError` when a position would go back.  Partitions that
@@ -265,27 +273,28 @@ class CheckpointStore(Protocol):
         """
 
     def jobs(self) -> Sequence[str]:
-        """Names of the jobs with something stored."""
+        """Names of the jobs for which something is stored."""
 
     def rewind(self, job: str, partition: str, position: Position | None) -> None:
         """Set one partition back to ``position`` (None: its beginning); fences running drivers.
 
-        The acked ranges above are dropped.  Raises ``ConfigError`` for an unknown job or
+        The acked ranges above it are dropped.  Raises ``ConfigError`` for an unknown job or
         partition, or a position that lies ahead of the saved one.
         """
 
     def clear(self, job: str) -> bool:
-        """Forget the job, though its epoch goes on rising; fences; False if nothing was stored."""
+        """Delete the job's checkpoint; its epoch keeps rising; fences; False if nothing was
+        stored."""
 
     def close(self) -> None:
         """Release connections."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
-    """What a bolt needs to reach its spout; handed over by Spark, so by a trusted path.
+    """What a bolt needs to reach its spout; passed on by Spark, over a trusted path.
 
-    ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt
-    accepts (None: no TLS).  ``wait`` is how it waits.  ``str`` and ``repr`` leave the key out.
+    ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt accepts
+    (None: no TLS).  ``wait`` says how the bolt waits.  ``str`` and ``repr`` omit the key.
     """
 
     host: str
@@ -303,11 +312,11 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class BoltNotice(msgspec.Struct, frozen=True, gc=False):
-    """What whoever runs the bolts has to say about one (``bolt`` "" means all of them).
+    """What the runner of the bolts reports about one of them (``bolt`` "" means all of them).
 
-    ``restarting``: it went and comes back.  ``waiting``: no slot for it yet; not an error.
-    ``warning``: the run goes on, but something else may suffer.
-    ``fatal``: it will not come back; ``detail`` says why, ``remedy`` what to do.
+    ``restarting``: it ended and comes back.  ``waiting``: there is no slot for it yet, which is not
+    an error.  ``warning``: the run goes on, but something else may suffer.  ``fatal``: it will not
+    come back; ``detail`` says why, ``remedy`` what to do.
     """
 
     bolt: str
@@ -317,7 +326,7 @@ class BoltNotice(msgspec.Struct, frozen=True, gc=False):
 
 
 def all_fatal(notify: Callable[[BoltNotice], None]) -> Callable[[FlowctlError], None]:
-    """Return what ends the run when a thread that looks after bolts has died."""
+    """Return the notice that ends the run when a thread that supervises bolts has died."""
     return lambda error: notify(BoltNotice("", "fatal", error.problem, error.remedy))
 
 
@@ -327,22 +336,23 @@ class Bolts(Protocol):
     count: int
 
     def listen_host(self) -> str:
-        """The driver's address that the bolts can reach: ``127.0.0.1`` where they are local."""
+        """The driver's address that the bolts can reach: ``127.0.0.1`` if they are local."""
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
-        """Start the bolts ``b1`` … ``b<count>``; return at once; restart what dies, with back-off.
+        """Start the bolts ``b1`` … ``b<count>`` and return at once; restart what dies, with
+        back-off.
 
         ``notify`` may be called from any thread until :meth:`stop` returns.  Raises
         :class:`flowctl.errors.ConfigError` for a ``process`` that can't be shipped.
         """
 
     def stop(self, *, timeout_s: float) -> None:
-        """End all bolts: those that heard END leave by themselves, the rest are cancelled."""
+        """End all bolts: those that received END leave by themselves, the others are cancelled."""
 
 
 @runtime_checkable
 class NamedBolts(Protocol):
-    """Bolts that are not called ``b1`` … ``b<count>``; nobody of another name is let in."""
+    """Bolts with names other than ``b1`` … ``b<count>``; a bolt with any other name is refused."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -358,12 +368,12 @@ def names_of(bolts: Bolts) -> Sequence[str]:
 
 @runtime_checkable
 class EndingBolts(Protocol):
-    """Bolts of which one can be ended by force, in whatever state it is: processes, not threads."""
+    """Bolts that can be killed individually in whatever state they are: processes, not threads."""
 
     def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
-        """End ``bolt``, which is frozen or cut off, and start it again as after any death.
+        """Kill ``bolt``, which is frozen or cut off, and restart it as after any death.
 
-        ``host`` and ``pid`` are what it said of itself when it came ("" and 0: nothing).  When
-        this returns, or soon after, its process is gone, and with it all that it has locked.
-        Called in a thread of its own; a bolt that is not there is ignored.
+        ``host`` and ``pid`` are what the bolt reported when it connected ("" and 0: nothing).  When
+        this returns, or soon after, its process is gone, and so are its locks. Called in a thread
+        of its own; an unknown bolt is ignored.
         """

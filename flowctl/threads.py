@@ -1,4 +1,4 @@
-"""Threads of ours that can't die in silence: a run without one of them would go on and be wrong."""
+"""Threads that can't die silently: a run without one of them would continue and be wrong."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OnDeath: TypeAlias = Callable[[FlowctlError], None]
 
 
 def death_of(thread: str, error: BaseException) -> FlowctlError:
-    """Return what ends the run when ``thread`` died of ``error``.
+    """Return the error that ends the run when ``thread`` died of ``error``.
 
-    An error of flowctl's own says itself who must act; any other is a defect, and says where.
+    flowctl's own errors say who must act; any other is a defect, and says where it happened.
     """
     if isinstance(error, FlowctlError):
         return error
@@ -29,7 +29,7 @@ def death_of(thread: str, error: BaseException) -> FlowctlError:
     where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     death = InternalError(
         f"the thread {thread} died of {type(error).__name__}: {error}{where}.",
-        remedy="Please report this; what was acked is saved, and a new run goes on from there.",
+        remedy="Please report this; what was acked is saved, and a new run resumes from there.",
     )
     death.__cause__ = error
     return death
@@ -41,14 +41,14 @@ def guarded(work: Callable[..., None], *, name: str, on_death: OnDeath) -> Calla
     def run(*arguments: Any) -> None:
         try:
             work(*arguments)
-        except BaseException as error:  # also SystemExit: it would end the thread without a word
+        except BaseException as error:  # also SystemExit: it would end the thread silently
             on_death(death_of(name, error))
 
     return run
 
 
 class GuardedThread(threading.Thread):
-    """A daemon thread; what :meth:`work` raises is handed to ``on_death``, and never lost."""
+    """A daemon thread; an exception of :meth:`work` is passed to ``on_death``, and never lost."""
 
     def __init__(self, name: str, *, on_death: OnDeath) -> None:
         super().__init__(name=name, daemon=True)

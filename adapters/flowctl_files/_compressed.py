@@ -10,15 +10,16 @@ from typing import IO, Any, Final, Protocol
 from flowctl.errors import MissingExtraError
 
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
-# Of Zstandard data, so much is decompressed at a time: some 100 KB of a log's text.
+# How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
 _ZSTD_BYTES: Final = 8 << 10
 
 
 class Decompressed(Protocol):
-    """What is read of a compressed file."""
+    """What is read from a compressed file."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return 1 to ``size`` bytes, none at the end; an error where the data are damaged."""
+        """Return 1 to ``size`` bytes, none at the end; raise an error where the data are
+        damaged."""
 
     def close(self) -> None: ...
 
@@ -30,9 +31,9 @@ def kind_of(name: str) -> str:
 
 
 def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
-    """Return what reads the open ``file``, None for one that is not compressed.
+    """Return a reader of the open ``file``, None for one that is not compressed.
 
-    :class:`MissingExtraError` for Zstandard without its package.
+    Raises :class:`MissingExtraError` for Zstandard without its package.
     """
     match kind_of(name):
         case "gzip":
@@ -45,10 +46,10 @@ def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether ``error`` says that the compressed data are damaged or cut short."""
+    """Whether ``error`` says that the compressed data are damaged or truncated."""
     if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
         return True
-    # bz2 has no class of its own for it, but no system call gives an error without a number.
+    # bz2 has no class of its own for it, but errors of system calls always have a number.
     is_bz2 = isinstance(error, OSError) and error.errno is None
     return is_bz2 or type(error).__name__ == "ZstdError"
 
@@ -56,7 +57,7 @@ def is_damage(error: Exception) -> bool:
 class _Zstd:
     """Frames of Zstandard data, one after the other.
 
-    The package's own reader takes a file that is cut short for a whole one.
+    The package's own reader takes a truncated file for a complete one.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -66,7 +67,7 @@ class _Zstd:
             raise MissingExtraError("paths", "zstandard, which reads .zst files,", "zstd") from None
         self._file = file
         self._frames = zstandard.ZstdDecompressor()
-        self._frame: Any = None  # the one that is read; None between two
+        self._frame: Any = None  # the one that is being read; None between two
         self._input = b""
         self._output = b""
 
@@ -87,4 +88,4 @@ class _Zstd:
         return given
 
     def close(self) -> None:
-        """Nothing of its own is open."""
+        """Nothing to close."""

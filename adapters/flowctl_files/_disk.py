@@ -1,4 +1,4 @@
-"""What a file that several processes write asks of the disk: locks, whole writes, lasting names.
+"""What a file that several processes write needs from the disk: locks, whole writes, durable names.
 
 All functions raise ``OSError``.
 """
@@ -9,16 +9,17 @@ import errno
 import os
 import time
 
-# A writer holds the lock for one append or one rewrite; only one that is frozen holds it longer,
-# and a run must not hang with it.
+# A writer holds the lock for one append or one rewrite; only a frozen one holds it longer, and a
+# run must not hang with it.
 _LOCK_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.02
-# File systems without locks, such as some NFS mounts: one writer at a time is up to the operator.
+# File systems without locks, such as some NFS mounts: the operator must ensure that there is one
+# writer at a time.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write ``data`` to its end; it is on the disk only after an ``fsync``."""
+    """Write all of ``data``; it is on the disk only after an ``fsync``."""
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -43,7 +44,7 @@ def lock(descriptor: int, path: str, *, shared: bool = False) -> None:
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Whether ``path`` leads to the open file: it may have been replaced meanwhile."""
+    """Whether ``path`` still leads to the open file: it may have been replaced meanwhile."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -52,7 +53,7 @@ def is_at(descriptor: int, path: str) -> bool:
 
 
 def sync_directory(path: str) -> None:
-    """A new name in a directory is on the disk only once the directory is."""
+    """A new name in a directory is on the disk only once the directory is synced."""
     descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Records as bytes that give back exactly what went in, and as JSON for people."""
+"""Records as bytes that decode to exactly what went in, and as JSON for people."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 
 from flowctl.core.records import Record
 
-# The one pair to replace when values of more types travel exactly: what the wire carries, a letter
-# must carry too.  (flowctl.wire.values: encode_value, decode_value; they read what these wrote.)
+# The pair to replace when more types of values travel exactly: what the wire carries, a letter must
+# carry too.  (flowctl.wire.values: encode_value, decode_value; they read what these wrote.)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 

@@ -1,10 +1,10 @@
-"""A file of dead letters: lines of JSON that are appended, read as one letter a record.
+"""A file of dead letters: JSON lines that are appended, read as one letter per record.
 
 Three kinds of lines.  A *letter* says that a record was left out.  A *redrive* says which letters
 are to be processed again, and at which positions.  *Gone* names letters that were dropped, or
-processed at last.  What holds is what all lines together say, in their order, so every step is one
-append: killed before it, nothing has happened; killed within it, the line is cut short, is counted
-and says nothing.
+finally processed.  The state is what all lines say together, in order, so every step is one append:
+if killed before it, nothing has happened; if killed during it, the line is truncated, counted as
+damaged and ignored.
 
 Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at the same time.
 """
@@ -30,7 +30,7 @@ _MODE = 0o644
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A line as it stands in the file.  Which fields are there says what kind it is.
+    """One line of the file.  Its fields tell which kind it is.
 
     A letter has ``partition``; ``position`` and ``value`` are for people, ``exact`` is the record.
     ``came_from``: it failed again in this redrive, at this position.  A redrive has ``letters``,
@@ -58,7 +58,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Held:
-    """What all lines together say of one record."""
+    """What all lines together say about one record."""
 
     __slots__ = ("line", "redrive")
 
@@ -67,7 +67,7 @@ class Held:
         self.redrive: tuple[int, int] | None = None
 
     def letter(self) -> Letter:
-        """Return it as others see it."""
+        """Return it in the form that others use."""
         line = self.line
         record = _record_of(line)
         assert line.partition is not None
@@ -95,7 +95,8 @@ Letters: TypeAlias = dict[tuple[str, str], Held]
 
 
 class Contents:
-    """All that a file says.  ``damaged`` counts lines that can't be read, ``lines`` all others."""
+    """Everything a file says.  ``damaged`` counts lines that can't be read, ``lines`` all
+    others."""
 
     def __init__(self) -> None:
         self.held: Letters = {}
@@ -108,7 +109,7 @@ class Contents:
         return [held.letter() for (owner, _), held in self.held.items() if owner == job]
 
     def take(self, line: Line) -> None:
-        """One more line says something."""
+        """Take one more line into account."""
         self.lines += 1
         if line.gone is not None:
             self._take_gone(line, line.gone)
@@ -158,7 +159,7 @@ class Contents:
 
 
 class LetterFile:
-    """One file, which may hold the letters of several jobs.  Thread-safe, and between processes.
+    """One file, which may hold the letters of several jobs.  Safe between threads and processes.
 
     All methods raise ``OSError``.
     """
@@ -167,7 +168,7 @@ class LetterFile:
         self.path: str = os.fspath(path)
 
     def read(self) -> Contents:
-        """Return what the file says; nothing if there is none."""
+        """Return what the file says; nothing if there is no file."""
         contents = Contents()
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -183,15 +184,15 @@ class LetterFile:
         return contents
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Add lines; when this returns they are on the disk."""
+        """Add lines; they are on the disk when this returns."""
         with self._locked() as descriptor:
             self._write(descriptor, lines)
 
     def redrive(self, job: str, wanted: Container[str] | None = None) -> tuple[int, int]:
         """Mark letters to be processed again; return how many, and the number of their redrive.
 
-        ``wanted``: ids; None: all.  Letters that wait in a redrive already are left there, and
-        those whose value is not known exactly are left out.
+        ``wanted``: ids; None: all.  Letters already marked for redrive are left as they are;
+        letters whose value is not known exactly are skipped.
         """
         with self._locked() as descriptor:
             contents = self.read_through(descriptor)
@@ -221,7 +222,7 @@ class LetterFile:
             return len(gone)
 
     def redriven(self, job: str, letters: Sequence[Letter]) -> None:
-        """These were processed in their redrive; those that failed again there stay."""
+        """These were processed in their redrive; those that failed again stay."""
         by_redrive: dict[int, list[str]] = {}
         for letter in letters:
             if letter.redrive is not None:
@@ -232,14 +233,14 @@ class LetterFile:
         self.append(lines)
 
     def tidy(self) -> None:
-        """Write the file anew if most of its lines say nothing any more."""
+        """Rewrite the file if most of its lines are obsolete."""
         with self._locked() as descriptor:
             contents = self.read_through(descriptor)
             if contents.lines + contents.damaged > 2 * len(contents.held):
                 self._rewrite(contents)
 
     def read_through(self, descriptor: int) -> Contents:
-        """As :meth:`read`, for who has the file open and locked."""
+        """As :meth:`read`, for a caller that has the file open and locked."""
         contents = Contents()
         os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -249,7 +250,7 @@ class LetterFile:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open and lock the file that the path leads to, also if it is replaced meanwhile."""
+        """Open and lock the file that the path leads to, even if it is replaced meanwhile."""
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         while True:
             descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, _MODE)
@@ -263,7 +264,7 @@ class LetterFile:
 
     def _write(self, descriptor: int, lines: Sequence[Line]) -> None:
         size = os.fstat(descriptor).st_size
-        # A last line that was cut short stays a line of its own.
+        # A truncated last line stays a separate line.
         is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
         os.fsync(descriptor)
@@ -271,7 +272,7 @@ class LetterFile:
             sync_directory(self.path)
 
     def _rewrite(self, contents: Contents) -> None:
-        """Replace the file in one step; without letters there is none."""
+        """Replace the file in one step; without letters remove it."""
         if not contents.held:
             os.unlink(self.path)
             sync_directory(self.path)
@@ -298,7 +299,7 @@ def line_of(
     epoch: int | None,
     redriven: Letter | None,
 ) -> Line:
-    """Return the letter of ``record``; ``redriven`` is the one that it was before, if it was."""
+    """Return the letter of ``record``; ``redriven`` is the letter that it was before, if any."""
     if redriven is not None:
         partition, record = redriven.partition, Record(redriven.position, redriven.value)
     return Line(
@@ -319,18 +320,18 @@ def line_of(
 
 
 def _exact(record: Record) -> str:
-    """The record as text, or "" for one that can be shown but not given back."""
+    """The record as text, or "" for one that can be shown but not restored."""
     try:
         return base64.b64encode(encode_record(record)).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return ""  # a topology's source may give what only its translate understands
+        return ""  # a topology's source may return what only its translate understands
 
 
 def _record_of(line: Line) -> Record:
     if line.exact:
         return decode_record(base64.b64decode(line.exact))
     position = tuple(line.position) if isinstance(line.position, list) else line.position
-    return Record(position, line.value)  # as version 0.1 wrote it
+    return Record(position, line.value)  # as written by version 0.1
 
 
 _decode = msgspec.json.Decoder(Line).decode

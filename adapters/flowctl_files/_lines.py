@@ -1,7 +1,7 @@
 """From a block of bytes to lines: split, measured, decoded.  Pure: no I/O.
 
-Lines end at ``\\n``; one ``\\r`` before it goes too.  Nothing else ends a line (not ``\\r``
-alone, not the Unicode separators that ``str.splitlines`` takes).
+Lines end at ``\\n``; one ``\\r`` before it is removed too.  Nothing else ends a line (not ``\\r``
+alone, not the Unicode separators that ``str.splitlines`` accepts).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ERRORS = ("strict", "replace", "backslashreplace", "ignore")
 
 
 class BadLine(Exception):
-    """Line ``index`` of a block is bad at byte ``at`` of the line; ``why`` says how."""
+    """Line ``index`` of a block is invalid at byte ``at`` of the line; ``why`` says how."""
 
     def __init__(self, index: int, at: int, why: str) -> None:
         super().__init__(why)
@@ -30,7 +30,7 @@ class BadLine(Exception):
 
 
 class Lines(NamedTuple):
-    """Lines of a block up to the first bad one.
+    """Lines of a block up to the first invalid one.
 
     ``sizes`` are in bytes, without the ``\\n`` but with the ``\\r``; it may be longer than
     ``values``.
@@ -69,7 +69,7 @@ class LineCodec:
         except UnicodeDecodeError:
             return self._line_by_line(body, ended)
         raw = text.split("\n")
-        # ASCII text has as many characters as bytes: no second split to measure.
+        # ASCII text has as many characters as bytes, so no second split is needed to measure it.
         sizes = map(len, raw if text.isascii() and len(text) == len(body) else body.split(b"\n"))
         if "\r" not in text:
             return Lines(raw, sizes)

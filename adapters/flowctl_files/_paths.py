@@ -14,16 +14,16 @@ from flowctl.errors import SourceError
 def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
     """Return the files that ``patterns`` name, sorted, each file once.
 
-    A relative pattern gives relative names.  A file that is reached by two names (two patterns,
-    a symbolic link) counts under the first of them in sort order.  ``may_be_missing``: a
-    pattern without a file is no error, since one may come later.
+    A relative pattern gives relative names.  A file that is reached by two names (two patterns, a
+    symbolic link) counts under the first of them in sort order.  ``may_be_missing``: a pattern that
+    matches no file is not an error, since one may come later.
     """
     return list(find(patterns, may_be_missing=may_be_missing))
 
 
-# A file as it was found: its size [bytes] and when it was last written to [unix ns].  Both are the
-# same later: nothing was written to it.  A plain tuple: of a class of its own the collector would
-# look at each of 200,000 again and again.
+# A file as it was found: its size [bytes] and modification time [unix ns].  If both are unchanged
+# later, nothing was written to it.  A plain tuple: with a class of its own the garbage collector
+# would visit each of 200,000 objects again and again.
 Found: TypeAlias = tuple[int, int]
 # The same with a digest of what was read last.
 End: TypeAlias = tuple[int, int, str]
@@ -35,13 +35,13 @@ def found_as(status: os.stat_result) -> Found:
 
 
 def find(patterns: Sequence[str], *, may_be_missing: bool) -> dict[str, Found]:
-    """As :func:`expand`, with what is known of each file by then.  One system call a file."""
+    """As :func:`expand`, with what is known about each file by then.  One system call per file."""
     found: dict[str, Found] = {}
     links: set[str] = set()
     for pattern in patterns:
         found.update(_expand_one(pattern, links, may_be_missing=may_be_missing))
     once: dict[str, str] = {}
-    folders: dict[str, str] = {}  # what the names of folders stand for
+    folders: dict[str, str] = {}  # what the names of folders resolve to
     for name in sorted(found):
         path = os.path.realpath(name) if name in links else _real_path(name, folders)
         once.setdefault(path, name)
@@ -70,7 +70,7 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
         if stat.S_ISLNK(status.st_mode):
             links.add(name)
             status = os.stat(name)
-    except OSError:  # it went meanwhile
+    except OSError:  # it was removed meanwhile
         return
     # A pattern such as logs/** also matches directories: only files are meant.
     if stat.S_ISREG(status.st_mode):
@@ -78,7 +78,7 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
 
 
 def _real_path(name: str, folders: dict[str, str]) -> str:
-    """As ``os.path.realpath`` of what is no link itself, asking once a folder."""
+    """As ``os.path.realpath`` for a path that is not itself a link, asking once per folder."""
     last = name[name.rfind("/") + 1 :]
     folder = name[: len(name) - len(last)]
     if folder not in folders:
@@ -104,7 +104,8 @@ def _require_regular(path: str) -> None:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise SourceError(
-            f"{path!r} can't be read: {error.strerror}.", remedy="Check the link and its rights."
+            f"{path!r} can't be read: {error.strerror}.",
+            remedy="Check the link and its permissions.",
         ) from error
     if stat.S_ISDIR(mode):
         raise SourceError(
@@ -112,7 +113,7 @@ def _require_regular(path: str) -> None:
         )
     if not stat.S_ISREG(mode):
         raise SourceError(
-            f"{path!r} is no regular file, so it can't be resumed.",
+            f"{path!r} is not a regular file, so it can't be resumed.",
             remedy="Write it to a file first.",
         )
 

@@ -16,12 +16,13 @@ from flowctl_files._compressed import decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
 from flowctl_files._paths import End, found_as
 
-# Fits into a core's cache with what is made of it: twice as fast as 128 KiB and more (measured).
+# Fits into a core's cache together with the lines made of it: twice as fast as 128 KiB and more
+# (measured).
 _BLOCK_BYTES = 64 << 10
 # Decompressing this much takes some 20 ms: poll stays within its 100 ms.
 _SKIP_BYTES = 8 << 20
-# The last bytes that were read are looked at again after each block: are they still there?  Long
-# enough to hold the time stamp of a log's line; half a microsecond a block (measured).
+# The last bytes read are checked again after each block: are they still there? Long enough to hold
+# the time stamp of a log line; half a microsecond per block (measured).
 _TAIL_BYTES = 64
 # Of a digest of them: enough to tell two files apart, short enough to be saved of 200,000.
 _MARK_BYTES = 8
@@ -35,10 +36,10 @@ class Tail(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where to read on: byte and 1-based number of a line, and whether that line is done.
+    """Where to continue: byte and 1-based number of a line, and whether that line is done.
 
-    ``done_bytes`` is its length then, if it had no newline: has it grown, it is not done.
-    ``mark`` is its digest, where one was saved: of a compressed file that was read to its end.
+    ``done_bytes`` is its length in that case, if it had no newline: if it has grown, it is not
+    done.  ``mark`` is its digest, if one was saved: of a compressed file that was read to its end.
     """
 
     offset: int = 0
@@ -51,9 +52,9 @@ class Place(NamedTuple):
 class FileReader:
     """Reads lines of one file.  Not thread-safe; the owner calls :meth:`close`.
 
-    ``place`` is where the next block begins.  ``growing``: a last line without newline is
-    left for later.  ``error`` is set once a bad line was met: what :meth:`next_block` returned
-    before is good, there is nothing after it.
+    ``place`` is where the next block begins.  ``growing``: a last line without newline is left for
+    later.  ``error`` is set when a bad line is found: what :meth:`next_block` returned before is
+    good, and nothing follows.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class FileReader:
         growing: bool,
         tail: Tail | None = None,
     ) -> None:
-        """``tail``: what a reader before this one knew of the same file."""
+        """``tail``: what an earlier reader knew about the same file."""
         self.name = name
         self.place = place
         self.error: SourceError | None = None
@@ -75,7 +76,7 @@ class FileReader:
         self._growing = growing
         self._last_line = b""  # of a compressed file
         self._carry = bytearray()  # the beginning of a line whose end is not read yet
-        # The byte before the line must be a newline: shows a file that is not the same any more.
+        # The byte before the line must be a newline: this detects a file that has been replaced.
         self._check_newline = place.offset > 0
         self._skip = max(place.offset - 1, 0)
         self.tail = tail or Tail()
@@ -108,11 +109,11 @@ class FileReader:
         return os.fstat(self._file.fileno())
 
     def end(self) -> End | None:
-        """What the file is recognised by, now that all of it is read; None: there is more by now.
+        """What identifies the file, now that all of it is read; None if more has been appended.
 
-        Who adds to it later changes its size, and who writes other bytes its time.  A plain file
-        that has changed is known by a digest of its last bytes: who adds to it leaves them there.
-        Of a compressed file it is one of its last line: it may be compressed anew.
+        Appending to it later changes its size, overwriting it changes its time.  A plain file that
+        has changed is identified by a digest of its last bytes, which appending leaves in place; a
+        compressed file by a digest of its last line, because it may be compressed again.
         """
         status = self.stat()
         size, changed_ns = found_as(status)
@@ -123,7 +124,7 @@ class FileReader:
         return size, changed_ns, _mark_before(self._file.fileno(), size)
 
     def is_replaced(self) -> bool:
-        """Whether another file stands under the name by now; the one that is read goes on."""
+        """Whether another file has taken the name; the open one is still read to its end."""
         try:
             now = os.stat(self.name)
         except OSError:  # removed: nothing is left to be read
@@ -139,7 +140,7 @@ class FileReader:
     def next_block(self) -> Iterator[Record] | None:
         """Return the next records (perhaps none: call again), or None at the end of the file.
 
-        The iterator is lazy and made to be consumed once.  Raises :class:`SourceError`.
+        The iterator is lazy and must be consumed once.  Raises :class:`SourceError`.
         """
         if self._skip:
             self._skip_some()
@@ -176,7 +177,7 @@ class FileReader:
     def _read_raw(self, size: int) -> bytes:
         try:
             if self._decompressed is not None:
-                # Not read(): when it meets damage it drops the good bytes before.
+                # Not read(): when it finds damage it drops the good bytes before it.
                 data = self._decompressed.read1(size)
                 if not data and self.size() < self._file.tell():
                     raise self._truncated(self._file.tell())
@@ -197,17 +198,18 @@ class FileReader:
     def _damaged(self, error: Exception) -> SourceError:
         kind = kind_of(self.name)
         return SourceError(
-            f"{self.name}: the {kind} data are damaged or cut short after line "
+            f"{self.name}: the {kind} data are damaged or truncated after line "
             f"{self.place.line - 1} ({error}).",
             remedy=f"Get the file again ({kind} -t checks it) and start again: "
             "what was read is kept.",
         )
 
     def _check_tail(self) -> None:
-        """Is what was read before still there?  After each read, so that what it gave is right.
+        """Check that what was read before is still there.  After each read, so that what it
+        returned is right.
 
-        A file that is truncated ends earlier than it was read, and looks like one that is done; one
-        that is written anew meanwhile goes on with other lines.
+        A file that is truncated ends before the place that was read, and would look finished; one
+        that is rewritten meanwhile would go on with other lines.
         """
         end, tail = self.tail
         if tail and os.pread(self._file.fileno(), len(tail), end - len(tail)) != tail:
@@ -231,7 +233,8 @@ class FileReader:
 
     def _records(self, block: bytes) -> Iterator[Record]:
         offset, line, first_is_done, done_bytes, mark = self.place
-        # A block no longer than the limit has no line beyond it: mostly nothing to check.
+        # A block no longer than the limit has no line beyond it, so usually there is nothing to
+        # check.
         bad = self._first_too_long(block) if len(block) > self._max_line_bytes else None
         if bad:
             self.error = self._too_long(line + bad.index, offset + bad.at)
@@ -271,7 +274,7 @@ class FileReader:
     def _too_long(self, line: int, offset: int) -> SourceError:
         return SourceError(
             f"{self.name}, line {line} (byte {offset}): longer than {self._max_line_bytes} bytes.",
-            remedy="Raise max_line_bytes, or mend the file.",
+            remedy="Raise max_line_bytes, or fix the file.",
         )
 
     def _undecodable(self, block: bytes, bad: BadLine) -> SourceError:
@@ -320,19 +323,20 @@ def shrank(name: str, place: Place) -> SourceError:
     """The error for a file that ends before the checkpoint's position."""
     return SourceError(
         f"{name}: the file shrank; byte {place.offset} (line {place.line}) was read before and is "
-        "gone. Was it rotated or written anew?",
+        "gone. Was it rotated or rewritten?",
         remedy=_another_file(name),
     )
 
 
 def truncated(name: str, place: Place, end: int, size: int) -> SourceError:
     """The error for a file that was cut while it was read, up to byte ``end``."""
-    now = f"it has {size} bytes now" if size < end else "other bytes stand there now"
+    now = f"it has {size} bytes now" if size < end else "its bytes there have changed"
     return SourceError(
         f"{name}: the file was truncated while it was read: byte {end} was reached (line "
         f"{place.line} is next), and {now}. Was it rotated by truncation (copytruncate)?",
-        remedy="What was read before is kept. What was cut off and is not read may be in the copy "
-        "that the rotation made: read that as a job of its own. Rotate by renaming instead.",
+        remedy="What was read before is kept. What was cut off before it was read may be in the"
+        " copy "
+        "that the rotation made: read that as a separate job. Rotate by renaming instead.",
     )
 
 
@@ -340,7 +344,7 @@ def changed(name: str, place: Place) -> SourceError:
     """The error for a file that is not the one that was read before."""
     return SourceError(
         f"{name}: no line begins at byte {place.offset} (line {place.line}) any more: this is not "
-        "the file that was read before. Was it rotated or written anew?",
+        "the file that was read before. Was it rotated or rewritten?",
         remedy=_another_file(name),
     )
 
@@ -355,10 +359,10 @@ def another_file(name: str, end: int) -> SourceError:
 
 
 def _another_file(name: str) -> str:
-    """What to do where the file is not the one that was read: its rows are elsewhere by now."""
+    """What to do if the file is not the one that was read: its lines are elsewhere by now."""
     return (
         "Bring the old file back. If a new one took its name, read that from its beginning:"
         f" flowctl checkpoint rewind JOB --partition {shlex.quote(name)} --start"
         " --sink FILE.py:SINK (without --sink an SqlSink takes its lines for those of the old file"
-        " and leaves them out; leave it away where there is no such sink)."
+        " and skips them; leave it out if there is no such sink)."
     )

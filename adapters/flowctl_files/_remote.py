@@ -10,7 +10,7 @@ from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl_files._reader import FileReader, unreadable
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# A request costs some 50 ms: with so much ahead, reading goes at the speed of the line.
+# A request costs some 50 ms: reading this far ahead keeps the connection busy.
 _BLOCK_BYTES: Final = 4 << 20
 
 
@@ -26,7 +26,8 @@ class Remote:
         self._options = options
 
     def expand(self, pattern: str) -> list[str]:
-        """Return the URLs of the files that ``pattern`` names; :class:`SourceError` for none."""
+        """Return the URLs of the files that ``pattern`` names; raise :class:`SourceError` if there
+        are none."""
         files, path = self._files(pattern)
         try:
             if _has_magic(pattern):
@@ -40,7 +41,7 @@ class Remote:
         return [files.unstrip_protocol(each) for each in found]
 
     def size(self, name: str) -> int:
-        """Return the file's size in bytes; 0 where the server doesn't tell."""
+        """Return the file's size in bytes; 0 if the server doesn't say."""
         files, path = self._files(name)
         try:
             return int(files.size(path) or 0)
@@ -68,7 +69,7 @@ class Remote:
 class RemoteReader(FileReader):
     """A :class:`FileReader` of a file behind a URL.
 
-    Whether it changes while it is read is not seen: stores of objects replace a file as a whole.
+    Changes during reading are not noticed: object stores replace a file as a whole.
     """
 
     def __init__(self, remote: Remote, *given: Any, **options: Any) -> None:
@@ -79,10 +80,10 @@ class RemoteReader(FileReader):
         return self._remote.open(self.name)
 
     def size(self) -> int:
-        return self._file.tell()  # as much as there is was read: it ends where it ends
+        return self._file.tell()  # everything was read: this is the end
 
     def end(self) -> None:
-        """Unknown: a later run looks at the file again."""
+        """Unknown: a later run checks the file again."""
 
     def is_replaced(self) -> bool:
         return False
@@ -92,12 +93,12 @@ class RemoteReader(FileReader):
 
 
 def check_url(path: str) -> None:
-    """Refuse a password in a URL: it would stand in checkpoints and on screens."""
+    """Refuse a password in a URL: it would show in checkpoints and on screens."""
     if re.match(r"[^/]+://[^/@]*:[^/@]*@", path):
         raise ConfigError(
             "paths",
             "a URL holds a password.",
-            remedy="Give it in storage_options={…}, or as the store's own variables.",
+            remedy="Give it in storage_options={…}, or in the environment variables of the store.",
         )
 
 
@@ -109,5 +110,9 @@ def _has_magic(pattern: str) -> bool:
 def _refused(url: str, error: Exception) -> ConfigError | SourceError:
     text = str(error).partition("\n")[0]
     if isinstance(error, OSError):
-        return SourceError(f"{url}: can't be read: {text}.", remedy="Check the URL and the rights.")
-    return ConfigError("paths", f"{url}: {text}.", remedy="Install what reads such URLs.")
+        return SourceError(
+            f"{url}: can't be read: {text}.", remedy="Check the URL and the permissions."
+        )
+    return ConfigError(
+        "paths", f"{url}: {text}.", remedy="Install the package that reads such URLs."
+    )

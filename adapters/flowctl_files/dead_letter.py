@@ -1,4 +1,4 @@
-"""Files for what can't be processed."""
+"""Files for records that can't be processed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME_MAX: Final = 200  # file systems allow 255 bytes; room for suffixes
 
 
 class _InFiles:
-    """A :class:`flowctl.ports.RedrivableDeadLetter`; which file is up to the subclass."""
+    """A :class:`flowctl.ports.RedrivableDeadLetter`; the subclass chooses the file."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, int, int], Letter] = {}  # by job, redrive, position in it
@@ -52,7 +52,7 @@ class _InFiles:
     ) -> None:
         """See :class:`flowctl.ports.BatchDeadLetter`; raises ``OSError``."""
         if type(self).dead_letter is not _InFiles.dead_letter:
-            for one in dead:  # a subclass of the user's wants to see each of them
+            for one in dead:  # a user's subclass may want to see each of them
                 self.dead_letter(
                     job, one.partition, one.records, attempts=one.attempts, reason=one.reason,
                     bolts=one.bolts, epoch=epoch,
@@ -120,7 +120,7 @@ class _InFiles:
 
 
 class FileDeadLetter(_InFiles):
-    """A file for each job in ``directory``: what ``flowctl dlq`` finds by the job's name.
+    """One file per job in ``directory``, which ``flowctl dlq`` finds by the job's name.
 
     Default: the directory that ``FLOWCTL_DEAD_LETTERS`` names, or ``.flowctl/dead-letters``.  Each
     record is a line of JSON that is on the disk (fsync) before the record counts as done, with its
@@ -167,12 +167,12 @@ class JsonLinesDeadLetter(_InFiles):
 
 
 def default_directory() -> Path:
-    """Return where letters are kept if nothing else is said."""
+    """Return where letters are kept by default."""
     return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
 def file_name(job: str) -> str:
-    """Return a name for the file of ``job`` that every file system takes; another for each job."""
+    """Return a file name for ``job`` that every file system accepts, and that no other job has."""
     name = quote(job, safe=" @+,=")
     if len(name) > _NAME_MAX:
         name = f"{name[: _NAME_MAX - 20]}-{blake2b(job.encode(), digest_size=8).hexdigest()}"

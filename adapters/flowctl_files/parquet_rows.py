@@ -12,7 +12,7 @@ from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._paths import expand
 
-# Turning so many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
+# Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
 _BATCH_ROWS: Final = 2_000
 _ANOTHER: Final = "Bring the old file back, or give the job another name."
 
@@ -28,7 +28,7 @@ class ParquetRows:
     position is the row's number in the file, from 0.  A resumed run skips row groups that are done
     without reading them.  Files must not change between runs: a row's number is all that is known.
 
-    Raises :class:`SourceError` that names the file.  Calls come from one thread, but for
+    Raises :class:`SourceError` that names the file.  Calls come from one thread, except
     :meth:`progress`.
     """
 
@@ -64,7 +64,7 @@ class ParquetRows:
         return expand(self._patterns, may_be_missing=False)
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """Get ready to read on; fails early where a file is missing or pyarrow is."""
+        """Prepare to read on; fails early if a file or pyarrow is missing."""
         self.close()
         self._reset()
         _pyarrow()
@@ -84,7 +84,7 @@ class ParquetRows:
                 return None
             records = list(islice(self._rows, min(max_records, _BATCH_ROWS)))
         except SourceError as error:
-            self._error = error  # for the next call too: nothing behind it may be read
+            self._error = error  # for the next call too: nothing after it may be read
             raise
         if not records and max_records > 0:
             self._leave()
@@ -117,7 +117,7 @@ class ParquetRows:
         rows = file.metadata.num_rows
         if first > rows:
             raise SourceError(
-                f"{name}: it has {rows} rows, but {first} were read before: it is another file.",
+                f"{name}: it has {rows} rows, but {first} were read before, so it is another file.",
                 remedy=_ANOTHER,
             )
         groups, begin = _groups_from(file.metadata, first)
@@ -174,7 +174,7 @@ def _row(name: str, position: object) -> int:
     if isinstance(position, int):
         return position
     raise SourceError(
-        f"{name}: the checkpoint's position {position!r} is not a row's number.",
+        f"{name}: the checkpoint's position {position!r} is not a row number.",
         remedy="Another source used this job's name: choose another name or clear the checkpoint.",
     )
 
@@ -183,5 +183,5 @@ def _unreadable(name: str, error: Exception) -> SourceError:
     text = str(error).partition("\n")[0]
     return SourceError(
         f"{name}: can't be read as Parquet: {text}.",
-        remedy="Check that it is a whole Parquet file that this user may read.",
+        remedy="Check that it is a complete Parquet file that this user may read.",
     )

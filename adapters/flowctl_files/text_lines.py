@@ -26,9 +26,10 @@ from flowctl_files._reader import (
 )
 from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 
-# Longer lines are mostly a file that is no text; and a line must fit into memory on a worker.
+# A longer line usually means that the file is not text; and a line must fit into memory on a
+# worker.
 _MAX_LINE_BYTES = 8 << 20
-# How often growing files are looked at: later than people notice, often enough to cost nothing.
+# How often growing files are checked: faster than people notice, rarely enough to cost nothing.
 _LOOK_AGAIN_S = 0.1
 # An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are empty.
 _FILES_PER_POLL = 500
@@ -43,29 +44,29 @@ class TextLines:
     read one after the other, sorted by name.
 
     A record's position is ``(byte, line)``: where the line begins, in uncompressed bytes, and its
-    1-based number.  A last line without newline has its length as a third part: should it have
-    grown when the job is run again, the whole line is read again, as a record of its own.
+    1-based number.  A last line without newline has its length as a third part: if it has grown
+    when the job is run again, the whole line is read again, as a separate record.
 
     A record's value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
     ``encoding=None``.  ``errors`` is as in :func:`open`, without the handlers whose text can't be
     sent to a bolt.  ``max_line_bytes`` bounds the memory that a line takes; a longer line is an
     error.
 
-    A file that was read to its end is not opened again as long as its size and its time of change
-    are what they were then; otherwise it is read on from the last line that is done.
+    A file that was read to its end is not opened again as long as its size and modification time
+    are unchanged; otherwise it is read on from the last line that is done.
 
     A file that is truncated while it is read is an error.  One that is replaced (rotated by
     renaming) is read to its end, and a warning says that the new one is not.
 
     A path with a scheme (``s3://bucket/*.log``, ``https://…``) is read through fsspec
-    (``flowctl-spark[remote]`` and what fsspec asks for, such as s3fs); ``storage_options`` are
+    (``flowctl-spark[remote]`` and what fsspec requires, such as s3fs); ``storage_options`` are
     fsspec's.  Such a file must not change between and during runs.
 
-    ``follow=True`` reads files that grow: it waits for a line's newline, takes files that come
+    ``follow=True`` reads files that grow: it waits for a line's newline, picks up files that appear
     later, and never ends by itself.  A followed file must not be rotated by truncation.
 
     Raises :class:`SourceError` that names file, line and byte; the records before it have been
-    handed out by then.  Calls come from one thread, but for :meth:`progress`.
+    returned by then.  Calls come from one thread, except :meth:`progress`.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class TextLines:
         return list(self._find())
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """Get ready to read on; fails early where a file is missing or may not be read."""
+        """Prepare to read on; fails early if a file is missing or can't be read."""
         self.close()
         self._reset()
         found = self._look(time.monotonic())
@@ -128,7 +129,7 @@ class TextLines:
             if (before := checkpoint.partitions.get(name)) and not is_remote(name):
                 self._check_end(name, before.end)
         self._queue = iter(left)
-        # What lies before the checkpoint is done; in a compressed file that is known only when it
+        # What lies before the checkpoint is done; for a compressed file that is known only when it
         # is read.
         self._read_bytes = {n: p.offset for n, p in self._places.items() if not kind_of(n)}
         self._done_bytes = sum([end[0] for end in ended.values()])
@@ -147,7 +148,7 @@ class TextLines:
         if len(local) == len(self._patterns):
             return found
         for url in filter(is_remote, self._patterns):
-            # Not every server tells the time of change; no saved end holds this one.
+            # Not every server reports the modification time; no saved end has this value.
             found |= {name: (self._remote.size(name), 0) for name in self._remote.expand(url)}
         return dict(sorted(found.items()))
 
@@ -166,7 +167,7 @@ class TextLines:
         if not os.access(name, os.R_OK):
             is_there = os.path.lexists(name)
             if self._follow and not is_there:
-                return  # it went between listing and now
+                return  # it was removed between listing and now
             error = (13, "permission denied") if is_there else (2, "no such file")
             raise unreadable(name, OSError(*error))
 
@@ -196,7 +197,7 @@ class TextLines:
                     return SourceChunk("", ()) if self._follow else None
                 ended = self._next_block()
             except SourceError as error:
-                self._error = error  # for the next call too: nothing behind it may be read
+                self._error = error  # for the next call too: nothing after it may be read
                 raise
             if ended is not None:
                 return ended
@@ -217,7 +218,7 @@ class TextLines:
                     tail=self._tails.get(name),
                 )
                 return True
-        # Only after a whole round, so that files that grow all the time don't starve the rest.
+        # Only after a whole round, so that files that grow all the time don't starve the others.
         now_s = time.monotonic()
         if self._follow and now_s >= self._look_at_s:
             found = self._look(now_s)
@@ -239,7 +240,7 @@ class TextLines:
         return now.st_size != before.st_size
 
     def _next_block(self) -> SourceChunk | None:
-        """Read on; at the end of a file return a chunk that says so, without records."""
+        """Read on; at the end of a file return an empty chunk that says so."""
         reader = self._reader
         assert reader is not None
         if self._follow:  # before reading: what is appended meanwhile is seen as growth
@@ -255,7 +256,7 @@ class TextLines:
             if reader.tail.data:
                 self._tails[reader.name] = reader.tail
         elif reader.is_replaced():
-            import structlog  # a worker that writes dead letters needs none
+            import structlog  # a worker that writes dead letters does not need it
 
             structlog.get_logger("flowctl.files").warning(
                 "file_replaced_while_read",
@@ -289,7 +290,7 @@ class TextLines:
 
 
 def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
-    """The files that were read to their ends and are as they were then."""
+    """The files that were read to their ends and have not changed since."""
     saved = checkpoint.partitions
     return {
         name: file

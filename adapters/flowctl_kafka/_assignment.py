@@ -1,4 +1,4 @@
-"""The partitions that are read here, and from where."""
+"""The partitions that are read here, and from which offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """A partition that is read here: the next offset, and where ``until_end`` ends."""
+    """A partition that is read here: the next offset, and where ``until_end`` stops."""
 
     __slots__ = ("end", "name", "next")
 
@@ -36,7 +36,7 @@ class Reading:
 
 
 class Assignment:
-    """Finds where to begin, and tells the client.  Not thread-safe.
+    """Finds out where to begin, and tells the client.  Not thread-safe.
 
     ``own`` is what the job itself has done, by partition, as far as it is saved.  ``commits`` is
     None without a group.
@@ -82,7 +82,7 @@ class Assignment:
         self.assign()
 
     def _jump(self, name: str, at: int, low: int) -> int:
-        """Where to read on if what should come next is no longer kept (S97, S100)."""
+        """Where to read on if the records that should come next are no longer kept."""
         forward = seek_forward(at, low)
         if forward is None:
             return at
@@ -103,13 +103,13 @@ class Assignment:
         return paused
 
     def resume(self, paused: Iterable[TopicPartition]) -> None:
-        """Undo a pause, of what is still read here."""
+        """Undo a pause of partitions that are still read here."""
         still = [partition for partition in paused if name_of(partition) in self.reading]
         if still:
             self._consumer.resume(still)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Others read them."""
+        """Other drivers read them now."""
         for name in names:
             self.reading.pop(name, None)
 
@@ -139,6 +139,6 @@ class Assignment:
 def _cut(name: str, at: int, high: int) -> SourceError:
     return SourceError(
         f"{name}: the checkpoint stands at offset {at - 1}, the topic ends at {high - 1}: it was"
-        " made anew or cut.",
+        " recreated or truncated.",
         remedy="Clear the checkpoint, or choose another name for the job.",
     )

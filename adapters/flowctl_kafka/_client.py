@@ -19,7 +19,8 @@ _OURS = (
     "enable.auto.commit",
     "enable.auto.offset.store",
     "on_commit",
-    "partition.assignment.strategy",  # all is taken away and given anew: nothing else is handled
+    # all partitions are revoked and assigned again, the only protocol handled
+    "partition.assignment.strategy",
 )
 
 
@@ -33,7 +34,7 @@ def make_consumer(
 ) -> Consumer:
     """Return a consumer that commits nothing by itself.  Raises :class:`ConfigError`.
 
-    ``on_commit`` gets the answers to commits that were not waited for.
+    ``on_commit`` gets the results of asynchronous commits.
     """
     try:
         from confluent_kafka import Consumer, KafkaException
@@ -45,13 +46,14 @@ def make_consumer(
                 f"config[{name!r}]", "is set by flowctl.", remedy="Leave it out; see KafkaTopics."
             )
     settings: dict[str, Any] = {
-        # A position that exists no more (retention) is jumped: read on from the first that does.
+        # A position that no longer exists (retention) is skipped: reading resumes at the first that
+        # does.
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
         "topic.metadata.refresh.interval.ms": max(10, int(refresh_s * 1_000)),
         **config,
         "bootstrap.servers": servers,
-        "group.id": group or "flowctl",  # must be there; without a group nothing is committed to it
+        "group.id": group or "flowctl",  # required; without a group nothing is committed to it
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "on_commit": on_commit,
@@ -59,7 +61,7 @@ def make_consumer(
     try:
         return Consumer(settings, logger=logging.getLogger("flowctl.kafka"))
     except KafkaException as error:  # its text names the field, never a value that is secret
-        raise ConfigError("config", str(error.args[0].str()), remedy="Mend it.") from None
+        raise ConfigError("config", str(error.args[0].str()), remedy="Fix it.") from None
 
 
 def list_partitions(consumer: Consumer, topics: Sequence[str], servers: str) -> list[str]:
@@ -98,7 +100,7 @@ def unreachable(servers: str, error: KafkaError) -> SourceError:
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether the client gets over it by itself (S98)."""
+    """Whether the client recovers from it by itself."""
     from confluent_kafka import KafkaError as Codes
 
     return bool(error.retriable()) or error.code() in (

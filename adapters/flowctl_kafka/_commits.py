@@ -1,4 +1,4 @@
-"""The courtesy to the consumer group: how far this driver has come, for others to see (S103)."""
+"""Commits to the consumer group: how far this driver has come, for others to see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class GroupCommits:
-    """Commits what the checkpoint store holds, no more.  Not thread-safe."""
+    """Commits only what the checkpoint store holds.  Not thread-safe."""
 
     def __init__(self, consumer: Consumer, *, job: str, servers: str) -> None:
         self._consumer = consumer
@@ -28,7 +28,7 @@ class GroupCommits:
         self._logger = structlog.get_logger("flowctl.kafka")
 
     def load(self, names: Iterable[str]) -> dict[str, GroupCommit]:
-        """Return what the group has committed of the partitions, as far as it has."""
+        """Return what the group has committed for the partitions, as far as it has."""
         from confluent_kafka import KafkaException, TopicPartition
 
         wanted = [TopicPartition(*split_name(name)) for name in names]
@@ -48,9 +48,9 @@ class GroupCommits:
         }
 
     def save(self, states: Mapping[str, PartitionCheckpoint], *, wait: bool) -> bool:
-        """Commit ``states`` as far as they are news; nothing new: no call (S99).
+        """Commit ``states`` as far as they have changed; without changes make no call.
 
-        False if it did not work: a courtesy that can wait, as the checkpoint store is the truth.
+        False if it failed: a commit can wait, as the checkpoint store is authoritative.
         """
         news = {
             name: state
@@ -66,12 +66,12 @@ class GroupCommits:
         return True
 
     def save_read(self, next_offsets: Mapping[str, int]) -> bool:
-        """Commit what was read and not sent yet (S88); waits for the answer."""
+        """Commit what was read but not sent yet; waits for the result."""
         states = {name: PartitionCheckpoint(n - 1) for name, n in next_offsets.items()}
         return self.save(states, wait=True)
 
     def forget(self, names: Iterable[str]) -> None:
-        """They are others' now: what was committed of them is not known any more."""
+        """They belong to others now: what was committed for them is no longer known."""
         for name in names:
             self._known.pop(name, None)
 
@@ -99,9 +99,9 @@ class GroupCommits:
         return not errors
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """The client's answer to a commit; what failed is committed again at its next time.
+        """The client's result of a commit; what failed is committed again at the next one.
 
-        A group refuses commits for a moment while it is shared out anew.
+        A group refuses commits for a moment while it rebalances.
         """
         for partition in partitions:
             failed = error or partition.error

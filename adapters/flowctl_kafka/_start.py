@@ -1,4 +1,4 @@
-"""Where to begin a partition: the checkpoint, the group's commit, or a first poll (S114)."""
+"""Where to begin a partition: the checkpoint, the group's commit, or a first poll."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NOTE_BYTES_MAX = 4_000
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands beside a group's offset: whose commit it is (S103), and what is acked above it.
+    """The note stored with a group's offset: whose commit it is, and what is acked above it.
 
-    Ranges that find no room are left out, so that those records run again.
+    Ranges that do not fit are left out, so those records run again.
     """
 
     flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; tells ours from others'
@@ -25,7 +25,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acked: tuple[AckedRange, ...] = ()
 
     def to_text(self) -> str:
-        """As JSON of at most as many bytes as Kafka keeps."""
+        """As JSON, of at most as many bytes as Kafka keeps."""
         note = self
         while len(text := msgspec.json.encode(note)) > _NOTE_BYTES_MAX and note.acked:
             note = msgspec.structs.replace(note, acked=note.acked[: len(note.acked) // 2])
@@ -33,7 +33,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupCommit(msgspec.Struct, frozen=True):
-    """``next_offset`` is the first that is not done; ``note`` is None if others committed it."""
+    """``next_offset`` is the first that is not done; ``note`` is None if another client committed
+    it."""
 
     next_offset: int
     note: Note | None = None
@@ -56,11 +57,11 @@ def where_to_start(
     job: str,
     first_poll: FirstPoll,
 ) -> PartitionCheckpoint | None:
-    """Return from where to read on, or None: as :func:`first_position` says.
+    """Return where to read on, or None: then as :func:`first_position` says.
 
-    The store is the truth for what this job did, also after a rewind; the group's commit tells what
-    another driver of the group did since.  What others than flowctl committed counts only for a
-    partition that the job does not know, with the strategies ``uncommitted_…``.
+    The store is authoritative for what this job did, also after a rewind; the group's commit shows
+    what another driver of the group has done since.  Commits of clients other than flowctl count
+    only for a partition that the job does not know, with the strategies ``uncommitted_…``.
     """
     if group is not None and group.note is not None and group.note.job != job:
         done = group.next_offset - 1
@@ -77,9 +78,9 @@ def where_to_start(
 
 
 def first_position(first_poll: FirstPoll, *, low: int, high: int) -> PartitionCheckpoint:
-    """Where a partition begins that nobody has read: its first offset or behind its last."""
+    """Where a partition begins that nobody has read: its first offset, or after its last."""
     first = high if first_poll.endswith("latest") else low
-    # None while nothing lies before it: a job that has read nothing says so.
+    # None while nothing lies before it: then the job has read nothing.
     return PartitionCheckpoint(first - 1 if first > low else None)
 
 
@@ -89,9 +90,9 @@ def next_offset(state: PartitionCheckpoint, *, low: int) -> int:
 
 
 def seek_forward(position: int, low: int) -> int | None:
-    """Where a reader at ``position`` has to go on if what comes before ``low`` is not to be read.
+    """Where a reader at ``position`` has to go on if what comes before ``low`` must not be read.
 
-    Both are the next offset to be read (S100).  None: it is where it should be.
+    Both are the next offset to be read.  None: the reader is where it should be.
     """
     return low if position < low else None
 
@@ -102,5 +103,5 @@ def _position(state: PartitionCheckpoint) -> int:
 
 def _int(position: object) -> int:
     if not isinstance(position, int):
-        raise TypeError(f"{position!r} is no offset")
+        raise TypeError(f"{position!r} is not an offset")
     return position

@@ -1,4 +1,4 @@
-"""Timers that are polled: they have no thread and no clock of their own (S90)."""
+"""Timers that are polled: they have no thread and no clock of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST_DELAY_S = 0.5
 class Timer:
     """Expires ``delay_s + period_s`` after its start, then a period after each reset.  Seconds.
 
-    Expiries don't add up: however late it is polled, it expires once.  Not thread-safe.
+    Expirations don't accumulate: however late it is polled, it expires once.  Not thread-safe.
     """
 
     __slots__ = ("_from_s", "_period_s")
@@ -36,7 +36,7 @@ class Timer:
         return self._from_s + self._period_s
 
     def expired_reset_on_true(self, now_s: float) -> bool:
-        """Say whether it has expired, and restart the period only if so."""
+        """Return whether it has expired; restart the period only if so."""
         if now_s < self.due_s:
             return False
         self._from_s = now_s

@@ -29,7 +29,7 @@ from flowctl_kafka.translate import Translate, translated, value_of
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-# How long a poll waits for messages: half of what a producer may take.
+# How long a poll waits for messages: half of the time that a producer may take.
 _POLL_S = 0.05
 
 
@@ -37,25 +37,25 @@ class KafkaTopics:
     """Reads topics: a :class:`flowctl.ports.FlowProducer`; a record's position is its offset.
 
     ``servers`` is Kafka's ``bootstrap.servers``.  A partition is named ``topic-number``.  A
-    record's value is what ``translate`` makes of a message, by default its bytes; ``NOTHING``
+    record's value is what ``translate`` returns for a message, by default its bytes; ``NOTHING``
     counts as done at once.
 
-    Without ``group`` all partitions are read here, new ones from ``refresh_s`` [s] after they come.
-    With ``group`` they are shared with the other drivers of that consumer group, each a job with a
-    name and a checkpoint of its own; where one takes over from another it begins at the group's
-    commit.  That commit follows the checkpoint every ``commit_s`` [s], at a rebalance and at the
-    end, with the job's name and the acked ranges beside it; with AT_MOST_ONCE it comes before any
-    emit.  The checkpoint store is the truth for what the job itself did.
+    Without ``group`` all partitions are read here, new ones at most ``refresh_s`` [s] after they
+    appear. With ``group`` they are shared with the other drivers of that consumer group, each of
+    them a job with its own name and checkpoint; a driver that takes over from another begins at the
+    group's commit.  That commit follows the checkpoint every ``commit_s`` [s], at a rebalance and
+    at the end, and carries the job's name and the acked ranges; with AT_MOST_ONCE it precedes any
+    emit.  The checkpoint store is authoritative for what the job itself did.
 
     ``first_poll`` says where a partition begins that nobody has read, as in Storm: ``earliest``,
-    ``latest``, or ``uncommitted_…``: at the offset that others than flowctl committed in this
-    group, if there is one.  ``until_end``: the input ends at the offsets that were the last at the
-    start; otherwise it never does.  ``uncommitted_max``: a partition with so many records read
-    above its cumulative ack is paused until it has fewer (None: only ``buffer.uncommitted_max``).
-    ``config`` goes to the client (security, fetch sizes).
+    ``latest``, or ``uncommitted_…``: at the offset that a client other than flowctl committed in
+    this group, if there is one.  ``until_end``: the input ends at the offsets that were the last
+    ones at the start; otherwise it never ends.  ``uncommitted_max``: a partition with this many
+    records read above its cumulative ack is paused until it has fewer (None: only
+    ``buffer.uncommitted_max``). ``config`` goes to the client (security, fetch sizes).
 
-    Raises :class:`SourceError` where offsets do not fit the topic, and for errors that do not pass.
-    Calls come from one thread.
+    Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors. Calls
+    come from one thread.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class KafkaTopics:
         self._host = host
 
     def partitions(self) -> Sequence[str]:
-        """All partitions of the topics, also those that other drivers of the group read."""
+        """All partitions of the topics, including those that other drivers of the group read."""
         if self._consumer is not None:
             return list_partitions(self._consumer, self._topics, self._servers)
         consumer = self._make_consumer()
@@ -128,7 +128,7 @@ class KafkaTopics:
         self._commits.on_commit(error, partitions)
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """Get ready to read on; fails early where Kafka can't be reached."""
+        """Prepare to read on; fails early if Kafka can't be reached."""
         self.close()
         self._reset()
         consumer = self._consumer = self._make_consumer()
@@ -173,7 +173,7 @@ class KafkaTopics:
         self._guarded(lambda: self._leave([name_of(p) for p in partitions], are_ours=False))
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """The client's callbacks must not raise: keep the error for the poll."""
+        """The client's callbacks must not raise: keep the error for the next poll."""
         self._rebalances += 1
         try:
             step()
@@ -185,7 +185,7 @@ class KafkaTopics:
         if self._is_closing:
             return  # the run has saved, and close() has committed
         self._parts.drop(names)
-        self._is_assigned = False  # until the group has said what is left
+        self._is_assigned = False  # until the group has said what remains
         self._waiting = deque(c for c in self._waiting if c.partition not in names)
         if self._host is None:
             return
@@ -193,7 +193,7 @@ class KafkaTopics:
         states = {name: saved[name] for name in names if name in saved}
         self._parts.own.update(states)
         if are_ours and self._host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
-            self._commits.save(states, wait=True)  # S113
+            self._commits.save(states, wait=True)
         self._commits.forget(names)
 
     # -- reading --------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class KafkaTopics:
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next records, of one partition; see :class:`flowctl.ports.FlowProducer`.
 
-        The order of S91: subscription, commit if due, poll if nothing waits (S93).
+        In this order: subscription, commit if due, poll if nothing is waiting.
         """
         if self._consumer is None:
             raise SourceError("poll before open.", remedy="Call open first.")
@@ -230,12 +230,12 @@ class KafkaTopics:
         readings = self._parts.reading.values()
         if any(reading.next < reading.end for reading in readings):
             return False
-        # Who shares must go on polling until all is done: others may take partitions over.
+        # A driver that shares must keep polling until all is done: others may take partitions over.
         is_shared = self._group is not None and self._host is not None
         return not is_shared or not any(map(self._uncommitted, self._parts.reading))
 
     def _refresh(self) -> None:
-        """Read partitions that are new."""
+        """Read partitions that have appeared."""
         assert self._consumer is not None
         try:
             names = list_partitions(self._consumer, self._topics, self._servers)
@@ -250,7 +250,7 @@ class KafkaTopics:
         if self._group is None or self._host is None:
             return
         if self._host.guarantee is ProcessingGuarantee.AT_MOST_ONCE:
-            return  # no commit timer exists (S88)
+            return  # there is no commit timer
         saved = self._host.saved().partitions
         self._commits.save({n: saved[n] for n in self._parts.reading if n in saved}, wait=wait)
 
@@ -271,7 +271,7 @@ class KafkaTopics:
         finally:
             self._parts.resume(paused)
         if rebalances != self._rebalances:
-            # What was fetched may be of partitions as they were before: read it again.
+            # Fetched messages may belong to partitions as they were before: read them again.
             if messages and self._parts.reading and self._error is None:
                 self._parts.assign()
             return
@@ -285,24 +285,24 @@ class KafkaTopics:
             by_partition.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
         for name, group in by_partition.items():
             self._take(name, group)
-        for message in failures:  # after the rest: an end lies behind what was before it
+        for message in failures:  # last, as an end comes after what was before it
             if (failure := message.error()) is not None:
                 self._take_error(failure, message)
         self._commit_read(list(by_partition))
 
     def keep(self) -> bool:
-        """See :class:`flowctl.ports.SharingProducer`: who does not poll is put out of the group."""
+        """See :class:`flowctl.ports.SharingProducer`: else the group removes this member."""
         from confluent_kafka import KafkaException
 
         if self._group is None or self._consumer is None:
             return True
         rebalances = self._rebalances
-        if not self._is_kept:  # until the next fetch: nothing may come
+        if not self._is_kept:  # until the next fetch: nothing may arrive
             self._is_kept = True
             self._parts.pause(lambda _: True)
         try:
             if self._consumer.consume(1, 0.0) and rebalances != self._rebalances:
-                self._parts.assign()  # it came after a rebalance: read it again
+                self._parts.assign()  # it arrived after a rebalance: read it again
         except KafkaException as error:
             self._take_error(error.args[0])
         return rebalances == self._rebalances
@@ -315,7 +315,7 @@ class KafkaTopics:
         for message in messages:
             offset = message.offset()
             assert offset is not None
-            # Below: what is done (S100).  Above a gap: what lies between exists no more (S97).
+            # Below: this is done already.  Above a gap: what lies between no longer exists.
             if offset >= reading.next and not (self._until_end and offset >= reading.end):
                 value = self._value(name, message)
                 if self._error is not None:
@@ -332,13 +332,13 @@ class KafkaTopics:
             self._error = SourceError(
                 f"{name}, offset {message.offset()}: translate raised"
                 f" {type(error).__name__}: {error}.",
-                remedy="Mend translate, or let it return NOTHING for such messages.",
+                remedy="Fix translate, or let it return NOTHING for such messages.",
             )
             self._error.__cause__ = error
             return None
 
     def _commit_read(self, names: list[str]) -> None:
-        """AT_MOST_ONCE: the group must know before anything is sent (S88)."""
+        """AT_MOST_ONCE: the group must know before anything is sent."""
         host = self._host
         if self._group is None or host is None or not names:
             return
@@ -350,7 +350,7 @@ class KafkaTopics:
         if self._commits.save_read(ends):
             return
         firsts = {c.partition: c.records[0].position for c in reversed(self._waiting)}
-        for name, first in firsts.items():  # not committed, so not ours to send: read it again
+        for name, first in firsts.items():  # not committed, so it must not be sent: read it again
             assert isinstance(first, int)
             self._parts.reading[name].next = first
         self._waiting.clear()
@@ -359,7 +359,7 @@ class KafkaTopics:
     # -- pauses and errors ----------------------------------------------------------------
 
     def _pause(self) -> list[TopicPartition]:
-        """Pause the partitions that may not be polled (S94, S95)."""
+        """Pause the partitions that may not be polled."""
         if (most := self._uncommitted_max) is None:
             return []
         return self._parts.pause(lambda name: self._uncommitted(name) >= most)
@@ -374,7 +374,7 @@ class KafkaTopics:
             if message is not None:
                 reading = self._parts.reading.get(f"{message.topic()}-{message.partition()}")
                 at = message.offset()
-                if reading is not None and at is not None:  # what lay before it exists no more
+                if reading is not None and at is not None:  # what lay before it no longer exists
                     reading.next = max(reading.next, at)
         elif is_passing(error) and not error.fatal():
             self._note_trouble(error.str())
@@ -382,13 +382,13 @@ class KafkaTopics:
             self._error = self._error or unreachable(self._servers, error)
 
     def _note_trouble(self, reason: str) -> None:
-        """One line an episode (S44, S98)."""
+        """Log one line per episode."""
         if not self._is_troubled:
             self._is_troubled = True
             self._logger.warning("kafka_trouble", reason=reason)
 
     def close(self) -> None:
-        """Commit what is saved to the group (S113), and leave it; harmless when repeated."""
+        """Commit to the group what is saved, and leave it; may be repeated."""
         if self._consumer is None:
             return
         consumer = self._consumer

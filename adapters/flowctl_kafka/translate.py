@@ -1,4 +1,4 @@
-"""From a Kafka message to a record's value (S107, S114)."""
+"""From a Kafka message to a record's value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flowctl.core.records import NOTHING
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-# What it returns is sent: a value that arrives as it is (flowctl.wire.values), or NOTHING for a
-# message that needs no processing, whose offset is then done at once.
+# The result is sent to bolts: a value that arrives as it is (flowctl.wire.values), or NOTHING for a
+# message that needs no processing, whose offset then counts as done at once.
 Translate: TypeAlias = Callable[["Message"], Any]
 
 
@@ -25,7 +25,7 @@ class Routed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def value_of(message: Message) -> Any:
-    """The message's value as bytes; None for one without (a compacted topic's tombstone)."""
+    """The message's value as bytes; None if it has none (a tombstone of a compacted topic)."""
     return message.value()
 
 

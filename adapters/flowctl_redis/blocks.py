@@ -10,16 +10,16 @@ import msgspec
 from flowctl.core.records import AckedRange, PartitionCheckpoint, Position
 from flowctl_redis.names import to_bytes, to_text
 
-# One field of some 9 kB instead of a thousand of 120 bytes: quickly made again, and large enough
-# for the names, which differ in a few letters, to take few bytes.
+# One field of some 9 kB instead of a thousand of 120 bytes: quick to rewrite, and large enough that
+# similar names compress well.
 BLOCK_PARTITIONS = 1_000
-_LEVEL = 6  # zlib's default: 0.9 ms a block; 1 saves a third of that and makes it 5 % larger
+_LEVEL = 6  # zlib's default: 0.9 ms a block; level 1 saves a third of that and makes it 5 % larger
 
 
 class _Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """By column: like beside like compresses best."""
+    """By column: similar values next to each other compress best."""
 
-    names: list[bytes]  # no str: names that are not UTF-8 come with surrogates
+    names: list[bytes]  # not str: names that are not UTF-8 come with surrogates
     positions: list[Position | None]
     records: list[int]
     acked: list[tuple[int, tuple[AckedRange, ...]]]  # with their index: few have any

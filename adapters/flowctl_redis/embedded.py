@@ -1,4 +1,4 @@
-"""A Redis-compatible server of our own, shared by the processes that use one data directory.
+"""An embedded Redis-compatible server, shared by the processes that use one data directory.
 
 Files in the data directory::
 
@@ -10,17 +10,17 @@ Files in the data directory::
     server.sock      where it listens, mode 0700 (in the temporary directory if the path is long)
 
 **Durability.** ``appendfsync always``: a save is on disk before it is confirmed, so nothing
-confirmed is lost by kill -9 of the server, nor by a power cut as far as the disk keeps its word.
+confirmed is lost by kill -9 of the server, nor by a power cut if the disk keeps its promises.
 ``everysec`` would save one fsync (1–10 ms) per save and lose up to a second at a power cut; at two
 saves a second that is a bad trade.
 
-**Who starts, who stops.** The first process to come starts the server, in a session of its own so
-that Ctrl-C in the terminal doesn't reach it before the last save is made.  It inherits the
-locked ``server.lock``: a free lock means that no server runs, whatever happened to those that
-started it.  Each user keeps one connection open; the last one to leave stops the server, also
-one that it did not start.  So an orphan of a driver killed by SIGKILL is used by the next driver,
-and stopped by it.  If none comes within some seconds, :mod:`flowctl_redis.orphans` stops it, a
-process that is started with the server.
+**Who starts, who stops.** The first process starts the server, in a session of its own so that
+Ctrl-C in the terminal doesn't reach it before the last save is made.  It inherits the locked
+``server.lock``: a free lock means that no server runs, whatever happened to the processes that
+started it.  Each user keeps one connection open; the last one to leave stops the server, even if it
+did not start it.  So an orphan of a driver killed by SIGKILL is used by the next driver, and
+stopped by it.  If there is none within some seconds, :mod:`flowctl_redis.orphans`, a process that
+is started with the server, stops it.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ _PING_TIMEOUT_S = 2.0
 _POLL_S = 0.01
 # SIGTERM is refused while a first AOF rewrite runs, and a shutdown syncs to disk: some seconds.
 _STOP_TIMEOUT_S = 5.0
-# Connections closed a moment ago may still be listed: look again before believing in other users.
+# Connections closed a moment ago may still be listed: check again before concluding that there are
+# other users.
 _OTHERS_CHECKS = 5
 _LOG_TAIL_BYTES = 600
 
 
 class EmbeddedServer:
-    """Finds or starts the server of ``data_dir``, and stops it when nobody needs it.
+    """Finds or starts the server of ``data_dir``, and stops it when nobody needs it any more.
 
     Thread-safe.  ``start_timeout_s`` covers the start and the loading of the data [s]: 10 s are
-    some GB.  Unless stopped before, it is stopped when the interpreter exits.
+    enough for some GB.  Unless stopped before, the server is stopped when the interpreter exits.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], *, start_timeout_s: float = 10.0) -> None:
@@ -94,9 +95,9 @@ class EmbeddedServer:
     def start(self) -> str:
         """Return the URL of the running server, started if there is none.  Idempotent.
 
-        Raises :class:`CheckpointUnavailableError` when no program is found, the directory
-        can't be used, or the server doesn't come up, and :class:`flowctl.errors.MissingExtraError`
-        without redis-py, before a server is started that nobody could stop.
+        Raises :class:`CheckpointUnavailableError` if no program is found, the directory can't be
+        used, or the server doesn't come up, and :class:`flowctl.errors.MissingExtraError` without
+        redis-py, before starting a server that nobody could stop.
         """
         expected()
         with self._lock:
@@ -114,7 +115,7 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Leave the server; stop it if nobody else uses it.  Idempotent; never raises."""
         if os.getpid() != self._owner_pid:
-            return  # a forked child: the server is its parent's
+            return  # a forked child: the server belongs to its parent
         with self._lock:
             lease, self._lease = self._lease, None
             atexit.unregister(self.stop)
@@ -125,7 +126,7 @@ class EmbeddedServer:
                     if not _has_others(lease):
                         self._shut_down(lease)
             except (OSError, TimeoutError):
-                pass  # the directory is gone, or someone hangs on the lock: nothing of ours to end
+                pass  # the directory is gone, or the lock stays taken: nothing of ours to end
             finally:
                 lease.close()
 
@@ -178,7 +179,7 @@ class EmbeddedServer:
         return problem
 
     def _watch_for_orphan(self) -> None:
-        """Start what stops the server if all its users are killed."""
+        """Start the process that stops the server if all its users are killed."""
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", orphans.__file__, self._socket, self.data_dir / "users.lock"],
             stdin=subprocess.DEVNULL,
@@ -205,7 +206,7 @@ class EmbeddedServer:
     def _take_lease(self) -> bool:
         """Connect and keep the connection; False while the server isn't ready."""
         if not self._socket.exists():
-            return False  # spare redis-py's import time until there is something to talk to
+            return False  # save redis-py's import time until there is a server to talk to
         from redis.exceptions import RedisError
 
         try:
@@ -228,12 +229,12 @@ class EmbeddedServer:
             return None
 
     def _shut_down(self, lease: Any) -> None:
-        """End the server.  One that we did not start is asked, not killed: its pid may be
-        another namespace's."""
+        """Stop the server.  One that we did not start is asked, not killed: its pid may be from
+        another namespace."""
         from redis.exceptions import RedisError
 
-        # NOSAVE is about snapshots; the AOF is synced all the same.  If it refuses, or is gone
-        # already, the lock tells.
+        # NOSAVE is about snapshots; the AOF is synced all the same.  If the server refuses, or is
+        # gone already, the lock shows it.
         with contextlib.suppress(RedisError, OSError):
             lease.shutdown(nosave=True)
         gone = wait_for_lock(self.data_dir / "server.lock", _STOP_TIMEOUT_S)
@@ -279,7 +280,7 @@ def _has_others(lease: Any) -> bool:
                 return False
             time.sleep(_POLL_S)
     except (RedisError, OSError):
-        return True  # gone, or too slow to say: nothing that we may end
+        return True  # gone, or too slow to answer: nothing that we may end
     return True
 
 
@@ -287,7 +288,7 @@ def _socket_path(data_dir: Path) -> Path:
     path = data_dir / "server.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
         return path
-    # realpath: two spellings of one directory must meet at one socket.
+    # realpath: two spellings of one directory must lead to the same socket.
     digest = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"flowctl-{os.getuid()}-{digest}", "server.sock")
 
@@ -311,7 +312,7 @@ def _config(data_dir: Path, socket_path: Path) -> str:
         "appendfsync": "always",
         "save": "",
         "maxmemory-policy": "noeviction",
-        "timeout": "0",  # users are told by their open connections
+        "timeout": "0",  # users are counted by their open connections
     }
     # JSON's quoting is what the server's own parser takes: \" and \\ inside double quotes.
     lines = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]

@@ -1,6 +1,6 @@
-"""What redis-py raises, in flowctl's words: who must act, and how.
+"""Translates redis-py's exceptions into flowctl's errors: who must act, and how.
 
-Nothing of the original is chained: its text or its frames may hold the URL.
+The original is never chained: its text or its frames may hold the URL.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from flowctl.errors import (
 from flowctl_redis.names import to_text
 
 # (word, problem, remedy).  A word is the code of the server's reply, or a part of its text:
-# redis-py turns some codes into classes and cuts them off (see _CODES), and servers put others
-# before, behind or inside what they say of a script.  The first hit wins.
-_NO_RIGHTS = "doesn't give this user the rights that a checkpoint needs"
+# redis-py turns some codes into classes and strips them (see _CODES), and servers put other text
+# before, around or after an error of a script.  The first match wins.
+_NO_RIGHTS = "doesn't give this user the permissions that a checkpoint needs"
 _GRANT = (
-    "Give the user these rights: ACL SETUSER name ~flowctl:*"
+    "Give the user these permissions: ACL SETUSER name ~flowctl:*"
     " +@read +@write +@scripting +@connection +time."
 )
 _REPLIES = (
@@ -33,11 +33,11 @@ _REPLIES = (
     (
         "without any password configured",
         "has no password, but the URL gives one",
-        "Take it out of the Redis URL, or set one on the server.",
+        "Remove it from the Redis URL, or set one on the server.",
     ),
     (
         "Authentication required",
-        "wants a password",
+        "requires a password",
         "Put it into the Redis URL: redis://:PASSWORD@host:port.",
     ),
     (
@@ -45,7 +45,7 @@ _REPLIES = (
         _NO_RIGHTS,
         _GRANT,
     ),
-    # What a script may not do; the server puts no code before it.
+    # What a script is not allowed to do; the server puts no code before it.
     ("ACL failure in script", _NO_RIGHTS, _GRANT),
     (
         "Too many open files",
@@ -61,7 +61,7 @@ _REPLIES = (
     ),
     (
         "MISCONF",
-        "takes no writes because it can't save to its disk",
+        "accepts no writes because it can't save to its disk",
         "See the server's log; free disk space.",
     ),
     ("OOM", "is out of memory", "Raise its maxmemory, or use a server of its own."),
@@ -70,7 +70,7 @@ _REPLIES = (
         "is a node of a cluster",
         "Use a server without cluster mode; a checkpoint is one small hash per job.",
     ),
-    ("NOREPLICAS", "lacks the replicas it needs to take writes", "Bring its replicas up."),
+    ("NOREPLICAS", "lacks the replicas it needs to accept writes", "Bring its replicas up."),
     ("BUSY", "is busy with another script", "Try again; see SCRIPT KILL."),
     ("max number of clients", "has no connection left", "Raise its maxclients."),
 )
@@ -87,7 +87,8 @@ _CODES = {
 
 
 def expected() -> tuple[type[Exception], ...]:
-    """What redis-py raises when something is wrong outside; imports it, or says how to get it."""
+    """Return redis-py's exception classes for external failures; imports it, or says how to get
+    it."""
     try:
         from redis.exceptions import RedisError
     except ModuleNotFoundError as error:
@@ -100,9 +101,9 @@ def expected() -> tuple[type[Exception], ...]:
 def translate(
     error: Exception, *, address: str, key: bytes | None, timeout_s: float, ours: bool
 ) -> InfrastructureError:
-    """Return the error to raise, from outside the ``except`` block, for one of redis-py's.
+    """Return the error to raise for one of redis-py's; raise it outside the ``except`` block.
 
-    ``ours``: the server is our own, so nobody else needs to start it.
+    ``ours``: the server is embedded, so nobody else needs to start it.
     """
     from redis import exceptions
 
@@ -110,8 +111,8 @@ def translate(
     code = next((_CODES[c.__name__] for c in type(error).__mro__ if c.__name__ in _CODES), "")
     if "WRONGTYPE" in text and key is not None:
         return CheckpointCorruptError(
-            f"{to_text(key)} in Redis is no hash: something else uses this name.",
-            remedy="Give the store another prefix, or forget the key with"
+            f"{to_text(key)} in Redis is not a hash: something else uses this name.",
+            remedy="Give the store another prefix, or clear the key with"
             f" `flowctl checkpoint clear {to_text(key).partition('{')[2][:-1]}`.",
         )
     for word, problem, remedy in _REPLIES:
@@ -127,7 +128,7 @@ def translate(
     if isinstance(error, exceptions.TimeoutError):
         return _unavailable(
             f"Redis at {address} did not answer within {timeout_s:g} s.",
-            "See whether it is up and reachable from here.",
+            "Check that it is up and reachable from here.",
         )
     if isinstance(error, (exceptions.ConnectionError, OSError)):
         return _unavailable(

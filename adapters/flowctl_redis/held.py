@@ -1,8 +1,9 @@
-"""What Redis holds of a job, as its one writer knows it, and how a save changes that.
+"""What Redis holds of a job, as known to its only writer, and how a save changes that.
 
-Partitions that moved lately are *loose*: each has a field.  When there are many, those that have
-not moved for longest are put together into a *block*, whose number is above all before.  What
-moves again is loose again; its old entry stays in the block and counts no more.
+Partitions that moved recently are *loose*: each has a field.  When there are many, those that have
+not moved for longest are put together into a *block*, whose number is higher than all before.  A
+partition that moves again becomes loose again; its old entry stays in the block and no longer
+counts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from flowctl.core.positions import encode
 from flowctl.core.records import PartitionCheckpoint
 from flowctl_redis.blocks import BLOCK_PARTITIONS
 
-# Below this all stay loose: a key of 0.3 MB is no burden, and older versions can read it.
+# Below this all stay loose: a key of 0.3 MB does no harm, and older versions can read it.
 LOOSE_MAX = 2 * BLOCK_PARTITIONS
-# Fields that one save takes out, at 1 µs each of the server's time: a key in which each of 200,000
-# partitions has a field is packed in 20 saves, none of which keeps others waiting.
+# How many fields one save removes, at 1 µs each of the server's time: a key in which each of
+# 200,000 partitions has a field is packed in 20 saves, none of which makes others wait.
 _UNLOOSED_MAX = 10 * BLOCK_PARTITIONS
-# Blocks that one save writes again because most of what they hold counts no more.
+# How many blocks one save rewrites because most of their entries no longer count.
 _CLEANED_MAX = 4
 
 Partitions = dict[str, PartitionCheckpoint]
@@ -32,14 +33,15 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
     changed: Partitions
     loose: Partitions  # written as a field each; all of them changed
-    unloosed: list[str]  # their fields go: they are in one of ``blocks`` now
+    unloosed: list[str]  # their fields are removed: they are in one of ``blocks`` now
     blocks: dict[int, Partitions]
-    dropped: list[int]  # blocks that go
+    dropped: list[int]  # blocks to remove
     goes_back: str | None
 
 
 class Held:
-    """Not thread-safe.  ``partitions`` is all that counts, ``revision`` when it was so."""
+    """Not thread-safe.  ``partitions`` is all that counts, ``revision`` the revision it belongs
+    to."""
 
     __slots__ = ("_blocks", "_loose", "_next_block", "_where", "epoch", "partitions", "revision")
 
@@ -49,7 +51,8 @@ class Held:
         self.partitions: Partitions = {}
         self._loose: dict[str, None] = {}  # the one that has not moved for longest comes first
         self._where: dict[str, int] = {}  # the others: in which block
-        self._blocks: dict[int, Iterable[str]] = {}  # names, also of entries that count no more
+        # names, including those of entries that no longer count
+        self._blocks: dict[int, Iterable[str]] = {}
         self._next_block = next_block
 
     @classmethod
@@ -61,7 +64,7 @@ class Held:
         loose: Partitions,
         blocks: Mapping[int, Partitions],
     ) -> Held:
-        """Return what these fields amount to."""
+        """Return the state that these fields describe."""
         held = cls(epoch, revision, next_block)
         for number in sorted(blocks):
             held._put_block(number, blocks[number])
@@ -69,7 +72,7 @@ class Held:
         return held
 
     def plan(self, wanted: Mapping[str, PartitionCheckpoint]) -> Plan:
-        """Return what to change so that ``wanted`` counts; nothing is changed here."""
+        """Return what to change so that ``wanted`` holds; nothing is changed here."""
         known = self.partitions
         changed = {
             name: state
@@ -96,15 +99,16 @@ class Held:
         return state.position is None or encode(state.position) < encode(old.position)
 
     def _crowded(self) -> list[int]:
-        """The oldest blocks, if most of what the blocks hold counts no more."""
+        """The oldest blocks, if most of what the blocks hold no longer counts."""
         entries = sum(map(len, self._blocks.values()))  # type: ignore[arg-type]
         if entries <= 2 * len(self._where) + LOOSE_MAX:
             return []
         return list(islice(self._blocks, _CLEANED_MAX))
 
     def _to_pack(self, changed: Partitions, dropped: list[int]) -> Partitions:
-        """What goes into new blocks: what counts in ``dropped``, then what moved longest ago."""
-        # What changes is loose at first, behind the others.
+        """What goes into new blocks: entries of ``dropped`` that count, then those that moved
+        longest ago."""
+        # A changed partition is loose at first, behind the others.
         staying = (name for name in self._loose if name not in changed)
         loose_count = len(self._loose) + sum(1 for name in changed if name not in self._loose)
         names = [
@@ -119,7 +123,7 @@ class Held:
         for name in islice(staying, min(left, _UNLOOSED_MAX)):
             packed[name] = self.partitions[name]
             left -= 1
-        for name in islice(changed, max(left, 0)):  # written once in any case, and shorter so
+        for name in islice(changed, max(left, 0)):  # written once in any case, and shorter this way
             packed[name] = changed[name]
         return packed
 
@@ -135,7 +139,7 @@ class Held:
         return self._next_block + len(plan.blocks)
 
     def apply(self, plan: Plan, revision: bytes) -> None:
-        """``plan`` is carried out, and left ``revision`` in Redis."""
+        """``plan`` was carried out, and left ``revision`` in Redis."""
         self.revision = revision
         self._next_block = self.next_block_after(plan)
         for number in plan.dropped:

@@ -1,4 +1,4 @@
-"""Locks between processes, on files.  The kernel frees them when their holder dies."""
+"""File locks between processes.  The kernel releases them when their holder dies."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def to_bytes(text: str) -> bytes:
-    """Names as bytes; file names that are no UTF-8 come from the OS with surrogates and keep."""
+    """Names as bytes; file names that are not UTF-8 come from the OS with surrogates and are
+    preserved."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -1,10 +1,10 @@
-"""Stops a server of our own when nobody has used it for some seconds.
+"""Stops an embedded server that nobody has used for some seconds.
 
     python -I orphans.py SOCKET USERS_LOCK
 
 Users stop the server when they leave.  One that is killed can't, and there may be no next one; so
-whoever starts a server starts this beside it, in a session of its own.  It loads nothing but the
-standard library, as it stays for as long as the server does.
+whoever starts a server also starts this process, in a session of its own.  It loads only the
+standard library, as it stays as long as the server does.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import select
 import socket
 import sys
 
-NAME = "flowctl-orphans"  # of its connection, which is no user's
+NAME = "flowctl-orphans"  # of its own connection, which is not a user's
 # Long enough for a killed driver to be started again without a new server.
 GRACE_S = 5
 _LOOK_EVERY_S = 1.0
@@ -30,7 +30,7 @@ def main(path: str, users_lock: str) -> None:
         looks = 0
         while looks < GRACE_S or not _stop(server, users_lock):
             if select.select([server], [], [], _LOOK_EVERY_S)[0]:
-                return  # it never speaks unasked: it has closed the connection
+                return  # it never sends unasked: it has closed the connection
             looks = 0 if _is_used(server) else looks + 1
 
 
@@ -40,7 +40,7 @@ def _is_used(server: socket.socket) -> bool:
 
 
 def _stop(server: socket.socket, users_lock: str) -> bool:
-    """Stop it unless somebody is about to use it; return whether it was told."""
+    """Stop it unless somebody is about to use it; return whether it was told to stop."""
     lock = os.open(users_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def _stop(server: socket.socket, users_lock: str) -> bool:
 
 
 def _ask(server: socket.socket, *words: str) -> str:
-    """Return the answer's text; "" for one that has none, as when the server ends."""
+    """Return the answer's text; "" if there is none, as when the server ends."""
     parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
     server.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
     answer = b""

@@ -1,4 +1,4 @@
-"""How a checkpoint lies in Redis.
+"""How a checkpoint is stored in Redis.
 
 One hash per job; one key, so that every script is atomic, also in a cluster::
 
@@ -12,21 +12,20 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
       blocks             "12"        the number of the next block; absent: there was none
       b:<number>         zlib        up to 1,000 partitions that have not moved for a while
 
-A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position
-None), a ``|``, and msgpack ``[position, records, [[first, last, records], …]]``, with ``end`` as a
-fourth part if there is one.  The hex is what Lua compares; it is bytewise ordered as the positions
-are.  The same checkpoint gives the same bytes (S120), as long as there are no blocks.
+A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
+``|``, and msgpack ``[position, records, [[first, last, records], …]]``, with ``end`` as a fourth
+part if there is one.  The hex is what Lua compares; it is bytewise ordered as the positions are.
+The same checkpoint gives the same bytes, as long as there are no blocks.
 
-What counts of a partition is its ``p:`` field, else its entry in the block of the highest number.
-A job with at most 2,000 partitions never has blocks, and stays readable for versions that know
-schema 1 only.  They ignore ``end`` and drop it when they save; schema 2 they refuse by its number.
+A partition's state is its ``p:`` field, else its entry in the block with the highest number. A job
+with at most 2,000 partitions never has blocks, and stays readable for versions that know only
+schema 1.  They ignore ``end`` and drop it when they save; schema 2 they refuse by its number.
 
-Other fields are ignored: older versions also wrote ``windows``, and do without.
+Other fields are ignored: older versions also wrote ``windows``, and can do without it.
 
-``revision`` makes partial saves safe: a store sends only what changed since the state that it
-knows of, and names that state's revision.  Another revision means that the server lost something,
-or that a save arrived whose answer was lost: the store then reads what is there, and sends what is
-different.
+``revision`` makes partial saves safe: a store sends only what changed since the state that it knows
+of, and names that state's revision.  Another revision means that the server lost something, or that
+a save arrived whose answer was lost: the store then reads what is there, and sends the difference.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SCHEMA_BLOCKS = b"2"
 _PARTITION = b"p:"
 _BLOCK = b"b:"
 _SEPARATOR = b"|"
-_WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")  # as common.lua takes it
+_WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")  # as common.lua expects it
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,7 +102,7 @@ def _not_storable(error: Exception) -> JobError:
 
 
 def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the fields that go, and field, value, field, value, … of those that are written."""
+    """Return the fields to remove, and field, value, field, value, … of those to write."""
     gone = [_block_field(number) for number in plan.dropped]
     gone += [partition_field(name) for name in plan.unloosed]
     written: list[bytes] = []
@@ -112,7 +111,7 @@ def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
     for number, block in plan.blocks.items():
         try:
             for name in block.keys() & plan.changed.keys():
-                _sort_key(block[name].position)  # what no field could hold, no block may
+                _sort_key(block[name].position)  # what a field can't hold, a block must not hold
             written += (_block_field(number), encode_block(block))
         except (OverflowError, TypeError) as error:
             raise _not_storable(error) from None
@@ -145,7 +144,7 @@ def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
 def decode_held(key: bytes, fields: Mapping[bytes, bytes], *, epoch: int) -> Held:
     """Return what a job's hash holds; raise :class:`CheckpointCorruptError`.
 
-    ``epoch`` is that of the driver which asks.
+    ``epoch`` is that of the driver that asks.
     """
     if not fields:
         return Held(epoch, b"0", 0)
@@ -180,19 +179,19 @@ def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:
     """Return a number field, 0 when absent."""
     raw = fields.get(field.encode(), b"0")
     if not _WHOLE.fullmatch(raw):
-        corrupt(key, f"field {field} is no number")
+        corrupt(key, f"field {field} is not a number")
     return int(raw)
 
 
 def check_schema(key: bytes, stored: bytes) -> None:
-    """Refuse what another version wrote, or what isn't ours."""
+    """Refuse what another version wrote, or what isn't flowctl's."""
     if stored in (SCHEMA, SCHEMA_BLOCKS):
         return
     if stored.isdigit():
         raise CheckpointCorruptError(
             f"{to_text(key)} has schema version {int(stored)}; this flowctl reads {int(SCHEMA)}"
             f" and {int(SCHEMA_BLOCKS)}.",
-            remedy="Install the flowctl that wrote it, or forget it with"
+            remedy="Install the flowctl that wrote it, or clear it with"
             f" `flowctl checkpoint clear {_name(key)}`.",
         )
     corrupt(key, "it has no schema version")
@@ -200,8 +199,8 @@ def check_schema(key: bytes, stored: bytes) -> None:
 
 def corrupt(key: bytes, problem: str) -> NoReturn:
     raise CheckpointCorruptError(
-        f"{to_text(key)} in Redis holds no readable checkpoint: {problem}.",
-        remedy="Restore it, or forget it and start from the beginning with"
+        f"{to_text(key)} in Redis is not a readable checkpoint: {problem}.",
+        remedy="Restore it, or clear it and start from the beginning with"
         f" `flowctl checkpoint clear {_name(key)}`.",
     )
 
@@ -211,5 +210,5 @@ def _name(key: bytes) -> str:
 
 
 def _sort_key(position: Position | None) -> bytes:
-    # None, "nothing yet", is the empty string: below every position.
+    # None ("nothing yet") is the empty string: below every position.
     return b"" if position is None else encode(position).hex().encode()

@@ -1,7 +1,7 @@
 """The Lua scripts: read from the package, sent with each call.
 
-EVAL and not EVALSHA: 2 kB a call are nothing beside the rest, the server compiles a text only once,
-and there is no NOSCRIPT to mend after a restart, a fail-over or a SCRIPT FLUSH.
+EVAL rather than EVALSHA: 2 kB a call are negligible, the server compiles a text only once, and
+there is no NOSCRIPT to handle after a restart, a failover or a SCRIPT FLUSH.
 """
 
 from __future__ import annotations

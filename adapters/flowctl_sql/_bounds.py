@@ -1,4 +1,4 @@
-"""How long others wait for a connection of ours, and we for them, whatever the server is.
+"""How long others wait for our connections, and we for them, on any server.
 
 Why these numbers: docs/adr/0004-covered-spans.md.
 """
@@ -10,27 +10,27 @@ import os
 import socket
 from typing import Any
 
-# Between two statements of ours there is nothing but Python: some milliseconds.  Long enough for a
-# machine that swaps, short enough that the others go on within 10 s of a freeze.
+# Between two statements of ours there is only Python: some milliseconds.  Long enough for a machine
+# that swaps, short enough that the others go on within 10 s of a freeze.
 IDLE_MAX_S = 5.0
 # Shorter, so that those who wait can name the lock's holder before the server ends it.
 LOCK_MAX_S = 4.0
-# For opening a connection, where the URL does not say: more means that the server is away.
+# For opening a connection, if the URL does not say: more means that the server is unavailable.
 CONNECT_MAX_S = 5
-# A peer that answers no probe for this long is gone: 2 s without a word, then one probe a second.
+# A peer that answers no probe for this long is gone: 2 s of silence, then one probe a second.
 GONE_S = 5.0
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 2, 1, 3
 
 
 def bound_socket(connection: Any) -> None:
-    """Have the kernel notice a server that is cut off, where the system can do it."""
+    """Make the kernel notice a server that is cut off, if the system supports it."""
     tcp, probes = socket.IPPROTO_TCP, (PROBE_AFTER_S, PROBE_EVERY_S, PROBES)
     with (
         contextlib.suppress(Exception),  # no fileno, no TCP, no such option
         socket.socket(fileno=os.dup(_fileno(connection))) as sock,
     ):
         if sock.getsockopt(tcp, socket.TCP_USER_TIMEOUT):
-            return  # the user's connect has its own idea
+            return  # the user's connect decides for itself
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in zip(("KEEPIDLE", "KEEPINTVL", "KEEPCNT"), probes, strict=True):
             sock.setsockopt(tcp, getattr(socket, f"TCP_{option}"), value)
@@ -40,4 +40,4 @@ def bound_socket(connection: Any) -> None:
 def _fileno(connection: Any) -> int:
     if hasattr(connection, "fileno"):
         return int(connection.fileno())
-    return int(connection._sock.fileno())  # PyMySQL has no other way to its socket
+    return int(connection._sock.fileno())  # PyMySQL gives no other access to its socket

@@ -1,4 +1,4 @@
-"""Where connections come from.  All can be pickled; a connection is opened on the worker."""
+"""Where connections come from.  All can be pickled; connections are opened on the worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Opened(NamedTuple):
 class Database(Protocol):
     """Opens connections and begins transactions that see what others committed.
 
-    ``label`` is what errors call it: without a password.
+    ``label`` names it in errors: without a password.
     """
 
     label: str
@@ -32,17 +32,17 @@ class Database(Protocol):
         """Open a DB-API connection that commits only when told to, with bounded waits."""
 
     def begin(self, connection: Any) -> None:
-        """Begin a transaction, where the driver does not do so by itself."""
+        """Begin a transaction, if the driver does not do so by itself."""
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         """Raise :class:`ConfigError` if writes to ``table`` can't be undone."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
-        """Whether ``error`` says "not now", so that the same records may do later."""
+        """Whether ``error`` says "not now", so that the same records may succeed later."""
 
 
 class Direct:
-    """Connections that a function opens, of a driver that we know.
+    """Connections that a user's function opens, with a driver that we know.
 
     ``timeout_s`` is how long to wait for a lock; None: the default of the database.
     """
@@ -67,7 +67,7 @@ class Direct:
         return Opened(connection, dialect)
 
     def begin(self, connection: Any) -> None:
-        """Nothing: a DB-API connection begins with its first statement."""
+        """Nothing: a DB-API connection begins a transaction with its first statement."""
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
         """Nothing: all tables of these databases have transactions."""
@@ -77,13 +77,13 @@ class Direct:
 
 
 class Psycopg:
-    """Opens connections to a ``postgresql://`` URL, which libpq reads by itself."""
+    """Opens connections to a ``postgresql://`` URL, which libpq parses itself."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def __call__(self) -> Any:
-        import psycopg  # here: a worker pays for every import
+        import psycopg  # imported here: a worker pays for every import
 
         try:
             said = psycopg.conninfo.conninfo_to_dict(self._url)

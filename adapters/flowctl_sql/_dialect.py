@@ -1,4 +1,4 @@
-"""How SQL is written for one connection: parameters, names, and what our own tables hold."""
+"""How SQL is written for one connection: parameters, names, and the contents of our own tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 
 from flowctl.errors import ConfigError, JobError
 
-# Letters of any language, digits, underscore, and the "$" and "-" and space that real schemas
-# have.  No quotes, so that quoting can't be broken out of; no "%", which some drivers interpret.
+# Letters of any language, digits, underscore, and the "$" and "-" and space that real schemas have.
+# No quotes, so nothing can break out of the quoting; no "%", which some drivers interpret.
 _NAME = re.compile(r"[^\W\d][\w$ -]{0,127}")
 
 _PLACEHOLDERS = {  # {} is the parameter's number
@@ -27,7 +27,7 @@ _PLACEHOLDERS = {  # {} is the parameter's number
 }
 _POSTGRES_DRIVERS = ("psycopg", "psycopg2", "pg8000")
 
-# The tables as SQLite and PostgreSQL get them: both compare text and bytes byte by byte.
+# Our tables for SQLite and PostgreSQL, which both compare text and bytes byte by byte.
 _CREATE = {
     "flowctl_epochs": "(job TEXT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (job))",
     "flowctl_partitions": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
@@ -38,12 +38,12 @@ _CREATE = {
 }
 OWN_TABLES = tuple(_CREATE)
 
-# Where text is compared otherwise (case-blind, without trailing spaces), a name is stored as its
-# readable beginning and a digest: 64 + 1 + 32 characters.
+# If text is compared otherwise (ignoring case or trailing spaces), a name is stored as its readable
+# beginning and a digest: 64 + 1 + 32 characters.
 _READABLE_CHARS = 64
 NAME_CHARS = _READABLE_CHARS + 33
-# In hex.  Three names and this are a primary key: (3 * 97 + 400) * 4 bytes of utf8mb4 are below
-# the 3,072 bytes of InnoDB, and at a byte a character below the 900 of SQL Server.
+# In hex.  Three names and this make a primary key: (3 * 97 + 400) * 4 bytes of utf8mb4 are below
+# the 3,072 bytes of InnoDB, and at one byte per character below the 900 of SQL Server.
 POSITION_CHARS = 400
 
 
@@ -54,7 +54,7 @@ def _in_double_quotes(name: str) -> str:
 class Dialect(msgspec.Struct, frozen=True):
     """SQL for SQLite and PostgreSQL; ``name`` is SQLAlchemy's name of the dialect.
 
-    ``has_transactions``: it is known that a rollback undoes everything, so nobody need try.
+    ``has_transactions``: a rollback is known to undo everything, so it need not be tested.
     """
 
     name: str = "sqlite"
@@ -68,7 +68,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return ", ".join([placeholder.format(number) for number in range(1, count + 1)])
 
     def fill(self, statement: str) -> str:
-        """Replace each ``?`` of one of our own statements by this driver's placeholder."""
+        """Replace each ``?`` in one of our own statements by this driver's placeholder."""
         placeholder = _PLACEHOLDERS[self.paramstyle]
         parts = statement.split("?")
         return "".join(
@@ -79,7 +79,7 @@ class Dialect(msgspec.Struct, frozen=True):
         )
 
     def quoted(self, name: str) -> str:
-        """Return ``name`` quoted; each part of ``schema.table`` by itself."""
+        """Return ``name`` quoted; each part of ``schema.table`` separately."""
         return ".".join([self.quote(part) for part in name.split(".")])
 
     def insert(self, table: str, columns: Sequence[str] | None, width: int) -> str:
@@ -94,15 +94,15 @@ class Dialect(msgspec.Struct, frozen=True):
         return f"CREATE TABLE IF NOT EXISTS {own_table} {columns}"
 
     def stored_name(self, name: str) -> str:
-        """Return what stands for ``name`` (of a job, sink or partition) in our tables."""
+        """Return the stored form of ``name`` (of a job, sink or partition)."""
         return name
 
     def stored_position(self, encoded: bytes) -> Any:
-        """Return what stands for an encoded position in our tables; sorts as it does."""
+        """Return the stored form of an encoded position; it sorts in the same order."""
         return encoded
 
     def encoded_position(self, stored: Any) -> bytes:
-        """Return the encoded position that ``stored`` stands for."""
+        """Return the encoded position of ``stored``."""
         return bytes(stored)
 
 
@@ -122,7 +122,7 @@ class PortableDialect(Dialect, frozen=True, kw_only=True):
 
     def stored_position(self, encoded: bytes) -> str:
         stored = encoded.hex()
-        if len(stored) > POSITION_CHARS:  # a database that is not strict would cut it
+        if len(stored) > POSITION_CHARS:  # a database that is not strict would truncate it
             raise JobError(
                 f"a position of {len(encoded)} bytes is too long for a key of {self.name}.",
                 remedy=f"Use positions of at most {POSITION_CHARS // 2} bytes.",
@@ -164,7 +164,7 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_paramstyle(paramstyle: str, driver: str) -> str:
-    """Return ``paramstyle`` if we can write it; raise :class:`ConfigError`."""
+    """Return ``paramstyle`` if it is supported; raise :class:`ConfigError`."""
     if paramstyle not in _PLACEHOLDERS:
         raise ConfigError(
             "url",

@@ -20,9 +20,9 @@ except ImportError:
 
 from flowctl_sql._tables import ddl
 
-# Which of our extras brings a driver.
+# Which of our extras provides a driver.
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
-# Those whose connect() has an argument of this name.
+# Drivers whose connect() has an argument of this name.
 _WITH_CONNECT_TIMEOUT = ("psycopg", "psycopg2", "pymysql", "mysqldb")
 _MYSQL = ("mysql", "mariadb")
 
@@ -32,7 +32,8 @@ class Engine:
 
     SQLAlchemy reads the URL, finds and sets up the driver, quotes names and writes the DDL of our
     own tables.  Rows and ledger go through the driver's own connection.  There is no pool: a sink
-    keeps one connection a thread.  ``connect`` opens connections in SQLAlchemy's place.
+    keeps one connection per thread.  ``connect``, if given, opens connections instead of
+    SQLAlchemy.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Engine:
         self._file: SqliteFile | None = None
         if self._url.get_backend_name() == "sqlite":
             self._url, self._file = _sqlite_file(self._url, timeout_s, synchronous)
-        self._engine()  # a missing driver is found here, before the run
+        self._engine()  # so that a missing driver is found here, before the run
 
     def connect(self) -> Opened:
         engine = self._engine()
@@ -113,7 +114,7 @@ def _parsed(url: str) -> URL:
     except ImportError as error:
         raise _missing(error, "") from None
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-        # A ValueError quotes what it took for a port, which may be of the password.
+        # A ValueError quotes what it took for a port, which may be part of the password.
         why = "its port is not a number" if isinstance(error, ValueError) else error
         raise ConfigError(
             "url",
@@ -124,8 +125,8 @@ def _parsed(url: str) -> URL:
     if dialect.is_async:
         raise ConfigError(
             "url",
-            f"{parsed.drivername} is an asynchronous driver, and a bolt writes in its own thread.",
-            remedy="Use a synchronous driver, as postgresql+psycopg or mysql+pymysql.",
+            f"{parsed.drivername} is an asynchronous driver, but a bolt writes in its own thread.",
+            remedy="Use a synchronous driver, such as postgresql+psycopg or mysql+pymysql.",
         )
     return parsed
 
@@ -154,11 +155,11 @@ def _sqlite_file(
 
 
 def _raw(engine: sqlalchemy.Engine) -> Any:
-    """Return a connection of the driver's own, which nobody but us knows."""
+    """Return a connection of the driver itself, which nobody else uses."""
     try:
         proxied = engine.raw_connection()
     except sqlalchemy.exc.DBAPIError as error:
-        raise (error.orig or error) from error  # refusals are told by the driver's own errors
+        raise (error.orig or error) from error  # refusals are recognised by the driver's own errors
     proxied.detach()
     return proxied.dbapi_connection
 

@@ -1,4 +1,4 @@
-"""Which records are in the table already: our own tables, beside the user's.
+"""Which records are already in the table: our own tables, next to the user's.
 
 ============================  ======================================================
 ``flowctl_epochs``            the newest driver seen, per job
@@ -23,8 +23,8 @@ from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError
 from flowctl_sql._dialect import Dialect
 
-# Per partition there are at most so many rows between two merges, beside those in flight; a
-# merge costs about as much as a write, so it adds 2 %.
+# A partition has at most this many rows between two merges, besides those in flight; a merge costs
+# about as much as a write, so it adds 2 %.
 _MERGE_EVERY_WRITES = 64
 
 _HERE = "job = ? AND sink = ? AND part = ?"
@@ -73,14 +73,14 @@ class Ledger:
         return [Range(encoded(first), encoded(last)) for first, last in found]
 
     def take(self, span: Span) -> int:
-        """Lock the partition until the transaction ends; return how many writes it has seen.
+        """Lock the partition until the transaction ends; return how many writes it has had.
 
-        Raises :class:`FencedError` when a newer driver has written.  May raise the driver's
-        integrity error when another connection adds the same first row at the same moment:
-        roll back and come again.
+        Raises :class:`FencedError` if a newer driver has written.  May raise the driver's integrity
+        error if another connection adds the same first row at the same moment: roll back and try
+        again.
         """
         here = self._here(span.job, span.partition)
-        # "writes + 1": some drivers count only rows that changed; and the change takes the lock.
+        # "writes + 1": some drivers count only rows that changed; and the update takes the lock.
         if not self._run(
             f"UPDATE flowctl_partitions SET writes = writes + 1 WHERE {_HERE}", *here
         ).rowcount:
@@ -138,13 +138,13 @@ class Ledger:
         """Remember ``span``; ``touching`` is what :meth:`covered` returned for it."""
         new = Range(encode(span.first), encode(span.last))
         if touching:
-            # They share positions with the span, so together they are one range without a gap.
+            # They share positions with the span, so together they form one range without a gap.
             new = Range(min(new.first, touching[0].first), max(new.last, touching[-1].last))
         if [new] != touching:
             self._replace(span, touching, new)
 
     def merge(self, span: Span) -> None:
-        """Merge the ranges up to ``span.acked_through``: nothing between them is still to come."""
+        """Merge the ranges up to ``span.acked_through``: nothing between them can still come."""
         if span.acked_through is None:
             return
         rows = self._run(
@@ -169,17 +169,17 @@ class Ledger:
         self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *self._ends(new))
 
     def forget(self, job: str) -> bool:
-        """Drop what is remembered of the records of ``job``; the epoch stays.
+        """Drop what is remembered about the records of ``job``; the epoch stays.
 
-        False: nothing was.
+        False: there was nothing.
         """
         statement = "DELETE FROM flowctl_spans WHERE job = ? AND sink = ?"
         return bool(self._run(statement, *self._here(job, "")[:2]).rowcount)
 
     def forget_above(self, job: str, partition: str, above: Position | None) -> bool:
-        """Drop what is remembered of one partition above a position; None: all of it.
+        """Drop what is remembered about one partition above a position; None: all of it.
 
-        False: nothing was.
+        False: there was nothing.
         """
         here = self._here(job, partition)
         drop = f"DELETE FROM flowctl_spans WHERE {_HERE}"
@@ -192,7 +192,7 @@ class Ledger:
         return bool(dropped or shortened)
 
     def newest_epoch(self, job: str) -> int | None:
-        """Return the newest epoch of ``job``, None if nobody has written."""
+        """Return the newest epoch of ``job``, None if no driver has written."""
         found = self._run(
             "SELECT epoch FROM flowctl_epochs WHERE job = ?", self._job(job)
         ).fetchone()
@@ -209,11 +209,11 @@ def due_for_merge(writes: int) -> bool:
 
 
 def not_covered(records: Sequence[Record], touching: Sequence[Range]) -> list[bool]:
-    """Say of each record whether it lies in none of the ranges, which are in order."""
+    """Return for each record whether it lies in none of the ranges, which are in order."""
     lasts = [covered.last for covered in touching]
 
     def is_new(key: bytes) -> bool:
-        at = bisect.bisect_left(lasts, key)  # the first range that ends at or behind the key
+        at = bisect.bisect_left(lasts, key)  # the first range that ends at or after the key
         return at == len(touching) or key < touching[at].first
 
     return [is_new(encode(record.position)) for record in records]

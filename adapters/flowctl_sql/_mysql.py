@@ -1,7 +1,7 @@
-"""What MySQL and MariaDB are told about our connections.
+"""How MySQL and MariaDB are told to treat our connections.
 
 As with PostgreSQL (``_postgres.py``): a worker that is frozen inside a transaction must not hold
-its locks for long, and nobody waits for a lock without a bound.
+its locks for long, and nobody waits for a lock without a limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SETTINGS = (
     # For a client that stops in the middle of a message; the default is 30 s.
     "SET SESSION net_read_timeout = {idle_s}",
 )
-# MySQL has nothing like it: a frozen process is ended by timeout.end_after_s.
+# MySQL has nothing like it: a frozen process is killed by timeout.end_after_s.
 _MARIADB_SETTINGS = ("SET SESSION idle_transaction_timeout = {idle_s}",)
 
 _ENGINE = (

@@ -1,4 +1,4 @@
-"""What PostgreSQL is told about our connections, and what it is asked about those of others.
+"""How PostgreSQL is told to treat our connections, and what it is asked about those of others.
 
 A worker that is frozen or cut off inside a transaction holds the lock of its partition's row, and
 the server would wait for it forever, or until its TCP keepalive ends (two hours).  So each of our
@@ -22,13 +22,13 @@ from flowctl_sql._bounds import (
 from flowctl_sql._dialect import Dialect
 
 # psycopg sends an executemany as a pipeline, and the server does not count a client as idle that
-# stops between two of its messages.  A client that freezes just there is ended with its process
+# stops between two of its messages.  A client that freezes exactly there is ended with its process
 # (timeout.end_after_s) or by this (PostgreSQL 17), far above what a tuple should take.
 _TRANSACTION_MAX_S = 300.0
 
 _NAME_BYTES_MAX = 63  # of an application_name (NAMEDATALEN - 1)
 
-# Only settings that the server knows and that are not tighter already; 0 means "no bound".
+# Only settings that the server knows and that are not tighter already; 0 means "no limit".
 _BOUND = (
     "SELECT set_config(s.name, w.value, false) FROM pg_settings s JOIN (VALUES {wanted}) "
     "AS w (name, value) ON s.name = w.name "
@@ -44,8 +44,8 @@ _HELD_ROW = (
     "FROM flowctl_partitions p JOIN pg_stat_activity a ON a.backend_xid = p.xmax "
     "WHERE p.job = ? AND p.sink = ? AND p.part = ?"
 )
-# Nobody can see a row that another transaction is about to add, nor the locks on rows of the
-# user's table.  Then name the session that has been at work there for longest, which is a guess.
+# Nobody can see a row that another transaction is about to add, nor the locks on rows of the user's
+# table.  Then name the session that has been active there longest, which is a guess.
 _OLDEST = (
     "SELECT a.application_name, a.pid, a.state, EXTRACT(EPOCH FROM a.xact_start) "
     "FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.granted "
@@ -72,9 +72,9 @@ def bound(connection: Any, *, lock_max_s: float) -> None:
         cursor.execute(_BOUND.format(wanted=values))
         connection.commit()
     except Exception as error:
-        connection.rollback()  # raises if it is the connection that is broken
-        # The server speaks PostgreSQL's protocol without being PostgreSQL.
-        import structlog  # here: a worker pays for every import
+        connection.rollback()  # raises if the connection itself is broken
+        # The server speaks PostgreSQL's protocol but is not PostgreSQL.
+        import structlog  # imported here: a worker pays for every import
 
         logger = structlog.get_logger("flowctl_sql")
         logger.warning("sink_unbounded", problem=" ".join(str(error).split())[:200])
@@ -84,13 +84,13 @@ def bound(connection: Any, *, lock_max_s: float) -> None:
 
 
 def name_of(job: str, bolt: str) -> str:
-    """Return what our connection calls itself: ``flowctl/job/bolt``, cut in the job."""
+    """Return the name of our connection: ``flowctl/job/bolt``, with the job truncated."""
     room = _NAME_BYTES_MAX - len(f"flowctl//{bolt}".encode())
     return f"flowctl/{job.encode()[: max(0, room)].decode(errors='ignore')}/{bolt}"
 
 
 def introduce(connection: Any, dialect: Dialect, name: str) -> None:
-    """Call the connection ``name``, unless it has a name of the user's."""
+    """Name the connection ``name``, unless the user has named it."""
     cursor = connection.cursor()
     try:
         cursor.execute(dialect.fill(_INTRODUCE), (name,))
@@ -110,11 +110,11 @@ def holder(
             return f"is locked by {_described(found)}"
         cursor.execute(dialect.fill(_OLDEST), (dialect.quoted(table),))
         if (found := cursor.fetchone()) is not None:
-            return f"is locked; the longest at work there is {_described(found)}"
+            return f"is locked; active there for longest is {_described(found)}"
     finally:
         connection.rollback()
         cursor.close()
-    return "was locked by others, who have gone on"
+    return "was locked by others, who have finished"
 
 
 def _described(found: Any) -> str:

@@ -1,7 +1,7 @@
-"""Which errors say "not now" instead of "not these records".  Pure, but for a look at /proc.
+"""Which errors say "not now" instead of "not these records".  Pure, except for reading /proc.
 
-Nothing is wrong with the records when a database is away, full, locked or starting: the write is
-refused (:class:`flowctl.errors.RetryLater`), and the same records will do later.
+Nothing is wrong with the records if a database is unavailable, full, locked or starting: the write
+is refused (:class:`flowctl.errors.RetryLater`), and the same records will succeed later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CLASSES = (
 _STATES = (
     "25006",  # read only: a standby, in a fail-over
     "25P03",  # idle in a transaction for too long: we were frozen
-    "25P04",  # a transaction's time was up
-    "40001",  # could not be put in order with another
-    "40003",  # nobody knows whether it was committed
+    "25P04",  # a transaction timed out
+    "40001",  # could not be serialised
+    "40003",  # unknown whether it was committed
     "40P01",  # deadlock
-    "55P03",  # a lock could not be had in time
+    "55P03",  # a lock could not be acquired in time
     "57P01",  # shut down by an operator
     "57P02",  # crashed
     "57P03",  # starting or recovering
@@ -55,7 +55,7 @@ _MYSQL_NUMBERS = (
 )
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 
-# Drivers give no code for what a server says before it lets us in; what no waiting will mend:
+# Drivers give no code for what a server says before login; waiting will not fix these:
 _FOR_GOOD = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|"
     r"certificate|does not support SSL|invalid connection option|permission denied",
@@ -73,12 +73,12 @@ def is_locked(error: BaseException) -> bool:
 
 
 def is_deadlock(error: BaseException) -> bool:
-    """Whether InnoDB rolled the transaction back, as it and another waited for each other."""
+    """Whether InnoDB rolled the transaction back because of a deadlock with another."""
     return _package(error) in _MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
 
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
-    """Whether the same records may do later.  ``connected``: there is still a connection."""
+    """Whether the same records may succeed later.  ``connected``: the connection still exists."""
     if isinstance(error, RetryLater | ConnectionError | TimeoutError):
         return True
     if isinstance(error, sqlite3.Error):
@@ -97,13 +97,13 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
 
 
 def reason_of(error: BaseException, label: str) -> str:
-    """Return what the database, called ``label``, said: in one line."""
+    """Return what the database, called ``label``, said, in one line."""
     text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
     return f"{label} can't take it now: {text or type(error).__name__}"
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Return the five characters that PostgreSQL gives an error, if it got so far."""
+    """Return PostgreSQL's five-character code of an error, if it has one."""
     for name in ("sqlstate", "pgcode"):  # psycopg, psycopg2
         state = getattr(error, name, None)
         if isinstance(state, str):
@@ -113,7 +113,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def mysql_number(error: BaseException) -> int | None:
-    """Return the number that MySQL and MariaDB give an error."""
+    """Return the number of a MySQL or MariaDB error."""
     number = getattr(error, "errno", None) or (error.args[0] if error.args else None)
     return number if isinstance(number, int) else None
 
@@ -132,7 +132,7 @@ def _sqlite_code(error: sqlite3.Error) -> int:
 
 
 def sqlite_locked(path: str, waited_s: float) -> RetryLater:
-    """Return the refusal for an SQLite file whose write lock could not be had."""
+    """Return the refusal for an SQLite file whose write lock could not be acquired."""
     pid = _sqlite_writer(path)
     who = {None: "another process holds it", os.getpid(): "another thread of this process holds it"}
     return RetryLater(
@@ -142,7 +142,7 @@ def sqlite_locked(path: str, waited_s: float) -> RetryLater:
 
 
 def _sqlite_writer(path: str) -> int | None:
-    """Return the process that holds the write lock; None where that can't be known."""
+    """Return the process that holds the write lock; None if it can't be determined."""
     try:
         inode = str(os.stat(f"{path}-shm").st_ino)
         with open("/proc/locks", encoding="ascii") as locks:

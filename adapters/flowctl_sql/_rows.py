@@ -1,4 +1,4 @@
-"""From what ``process`` hands over to parameters of an INSERT, record by record.  Pure."""
+"""From what ``process`` passes in to parameters of an INSERT, record by record.  Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """How many values a row has; 0 where there is no row."""
+        """How many values a row has; 0 if there are no rows."""
         return len(self.rows[0]) if self.rows else 0
 
     def only(self, wanted: Sequence[bool]) -> list[Params]:
@@ -54,33 +54,34 @@ def prepare(
     if len(listed) != len(batch):
         raise JobError(
             f"{len(listed)} rows for a batch of {len(batch)} records.",
-            remedy=f"Hand over one item for each record, in order: {_SHAPES}.",
+            remedy=f"Pass one item for each record, in order: {_SHAPES}.",
         )
     return _of_one_shape(listed, columns) or _of_any_shape(listed, batch, columns)
 
 
 def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Prepared | None:
-    """Convert what is one tuple, or one dict, for each record; None for anything else.
+    """Convert rows that are one tuple, or one dict, per record; None for anything else.
 
-    Checks by set and map: row by row, Python took as long as SQLite does to insert a row of 100 B.
+    Checks with set and map: row by row, Python took as long as SQLite does to insert a row of 100
+    B.
     """
     types = set(map(type, listed))
     if all(issubclass(kind, tuple) for kind in types) and len(set(map(len, listed))) == 1:
         if columns is None or len(columns) == len(listed[0]):
-            # A copy: the caller may fill its own list again.
+            # A copy: the caller may reuse its own list.
             return Prepared(list(listed), columns)
     elif types == {dict} and len(set(map(len, listed))) == 1:
         columns = columns or checked_columns(list(listed[0]))
         if len(columns) == len(listed[0]):
             try:
                 return Prepared(_values_of(listed, columns), columns)
-            except KeyError:  # which record's: the slow way says
+            except KeyError:  # the slow path says which record's
                 return None
     return None
 
 
 def _values_of(listed: Sequence[dict[str, Any]], columns: tuple[str, ...]) -> list[Params]:
-    if len(columns) == 1:  # itemgetter gives no tuple then
+    if len(columns) == 1:  # itemgetter does not return a tuple then
         return [(row[columns[0]],) for row in listed]
     return list(map(itemgetter(*columns), listed))
 
@@ -97,7 +98,7 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
             converted += [convert(row) for row in group]
         except _BadRow as error:
             place = f"partition {batch.span.partition}, position {show(batch[index].position)}"
-            raise JobError(f"{place}: {error}.", remedy=f"Hand over {_SHAPES}.") from None
+            raise JobError(f"{place}: {error}.", remedy=f"Pass {_SHAPES}.") from None
     counts = list(map(len, several))
     return Prepared(converted, columns, None if set(counts) == {1} else counts)
 
@@ -115,7 +116,7 @@ def _converter(
     def convert(row: Row) -> Params:
         if isinstance(row, tuple):
             if len(row) != width:
-                raise _BadRow(f"a row of {len(row)} values where {width} are due")
+                raise _BadRow(f"a row of {len(row)} values where {width} are expected")
             return row
         if not isinstance(row, Mapping):
             raise _BadRow(f"{type(row).__name__} is not a row")

@@ -18,18 +18,20 @@ from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, reason_of
 from flowctl_sql._rows import Prepared
 
-# Another connection adds the same first row once in a partition's life; twice more is room.
+# Another connection adds the same first row once in a partition's life; two more tries are a
+# margin.
 _FIRST_ROW_TRIES = 3
 
 
 class WriteResult(NamedTuple):
-    """What a write did: rows ``written``, and records ``skipped`` since they were there."""
+    """What a write did: rows ``written``, and records ``skipped`` because they were there
+    already."""
 
     written: int
     skipped: int
 
 
-# A connection that came over a fork is neither used nor closed here: closing it would end the
+# A connection inherited over a fork is neither used nor closed here: closing it would end the
 # parent's transaction, or delete its WAL.  This keeps the garbage collector from doing it.
 _inherited: list[Any] = []
 
@@ -54,7 +56,7 @@ class Session:
 
     @property
     def usable(self) -> bool:
-        """Whether this process may go on with the connection."""
+        """Whether this process may continue to use the connection."""
         if self._pid != os.getpid():
             _inherited.append(self)
             return False
@@ -65,7 +67,7 @@ class Session:
         self._broken = True
         try:
             self._connection.close()
-        except Exception:  # it is given up; why it does not close helps nobody
+        except Exception:  # it is abandoned; why it does not close helps nobody
             return
 
     def introduce(self, job: str, bolt: str) -> None:
@@ -81,7 +83,7 @@ class Session:
                 self._introduced = name
 
     def refusal(self, error: Exception, batch: Batch) -> RetryLater:
-        """What to raise for an error that says "not now", with who is in the way."""
+        """What to raise for an error that says "not now", naming who is in the way."""
         if isinstance(error, RetryLater):
             return error
         if not (self._is_postgres and is_locked(error) and self.usable):
@@ -102,7 +104,7 @@ class Session:
         return RetryLater(f"partition {partition!r} of the sink {self._sink!r} {who}")
 
     def transact(self, work: Callable[[], Any]) -> Any:
-        """Run ``work`` in a transaction of its own; roll back and raise what it raises."""
+        """Run ``work`` in a transaction of its own; roll back and re-raise what it raises."""
         try:
             self._database.begin(self._connection)
             result = work()
@@ -152,14 +154,14 @@ class Session:
                 if not (_is_integrity_error(error) or is_deadlock(error)):
                     raise
                 # Another connection was first to add the row, and now it is there.  InnoDB may
-                # say so by a deadlock, if a third one rolled its own row back.
+                # report that as a deadlock, if a third one rolled back its own row.
                 self._connection.rollback()
                 self._database.begin(self._connection)
         return self.ledger.take(batch.span)
 
     def set_up(self, schema: Sequence[str]) -> None:
-        """Create our tables, and the user's, where they are missing."""
-        # Looked for first: who may write rows need not be allowed to create tables.
+        """Create our tables, and the user's, if they are missing."""
+        # Check first: a user who may write rows may not be allowed to create tables.
         for own_table in OWN_TABLES:
             self._create_unless(own_table, partial(self.ledger.create, own_table))
         if not schema and (missing := self._missing(self._table)):
@@ -177,7 +179,7 @@ class Session:
             self._prove_rollback()
 
     def _prove_rollback(self) -> None:
-        """Raise :class:`ConfigError` if a row is still there after it was rolled back."""
+        """Raise :class:`ConfigError` if a row is still there after a rollback."""
         nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
         self._database.begin(self._connection)
         self.ledger.add(nobody)

@@ -14,15 +14,16 @@ from flowctl_sql._refusals import is_locked, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
 
-# SQLite lets one process write at a time and is not fair: five times the longest wait that was seen
-# with twelve writers (docs/adr/0004).
+# SQLite lets one process write at a time and is not fair: five times the longest wait measured with
+# twelve writers (docs/adr/0004).
 _LOCK_MAX_S = 10.0
 # Between attempts to switch to WAL, which SQLite's own busy handler does not cover.
 _RETRY_S = 0.01
 
 
 class SqliteFile(msgspec.Struct, frozen=True):
-    """One file and how to write to it; ``path`` is absolute, as workers have other directories."""
+    """One file and how to write to it; ``path`` is absolute, as workers have other working
+    directories."""
 
     path: str
     timeout_s: float
@@ -40,7 +41,7 @@ class SqliteFile(msgspec.Struct, frozen=True):
         """
         try:
             connection = connect()
-            connection.isolation_level = None  # we say BEGIN IMMEDIATE ourselves
+            connection.isolation_level = None  # BEGIN IMMEDIATE is sent explicitly
             connection.execute(f"PRAGMA busy_timeout = {int(self.timeout_s * 1000)}")
             self._use_wal(connection)
         except sqlite3.OperationalError as error:
@@ -51,12 +52,12 @@ class SqliteFile(msgspec.Struct, frozen=True):
                 remedy="Check that its directory exists on the worker and may be written.",
             ) from error
         # Kill -9 of any process loses nothing.  In a power cut NORMAL may lose the last
-        # transactions, whole ones; FULL waits for the disk at each.
+        # transactions, but whole ones; FULL waits for the disk at each.
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Readers don't stop writers then, and a commit is one append."""
+        """With WAL, readers don't block writers, and a commit is one append."""
         deadline_s = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -68,7 +69,7 @@ class SqliteFile(msgspec.Struct, frozen=True):
                 time.sleep(_RETRY_S)
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Take the write lock before anything is read, so that what is read stays true."""
+        """Take the write lock before reading anything, so that what is read stays true."""
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:

@@ -31,7 +31,7 @@ def _tables() -> list[Table]:
 
 
 def _table(name: str, *columns: Column[object]) -> Table:
-    # The ledger must be of an engine with transactions, whatever the server's default is.
+    # The ledger needs an engine with transactions, whatever the server's default is.
     return Table(name, MetaData(), *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
 

@@ -1,4 +1,4 @@
-"""From the arguments of ``SqlSink`` to a database: the lightest way that will do."""
+"""From the arguments of ``SqlSink`` to a database: the lightest way that works."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from flowctl_sql._urls import database_of
 class SqlSink:
     """Writes rows so that a record that comes again changes nothing.
 
-    Rows and the positions they came from go into the database in one transaction.  A record
-    whose position is covered is left out, however its tuple is cut; a driver that was replaced is
-    refused.  One ``write`` per tuple and sink; for a second table use a second ``SqlSink``.
+    Rows and the positions they came from go into the database in one transaction.  A record whose
+    position is covered is skipped, however tuples are split; a driver that was replaced is refused.
+    One ``write`` per tuple and sink; for a second table use a second ``SqlSink``.
 
     ``url`` names the database: ``sqlite:///relative.db`` or ``sqlite:////absolute.db`` (a file on
     the machine of the workers; WAL does not work on network file systems),
@@ -33,10 +33,10 @@ class SqlSink:
     on the worker and returns a DB-API connection, not in autocommit mode.  With sqlite3, psycopg,
     psycopg2 and pg8000 it may stand alone; with other drivers ``url`` says which dialect it is.
 
-    ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the
-    keys of the first dict, or all columns of the table for tuples.  ``schema`` is what creates the
-    table where it is missing, one statement or several.  ``name`` is the sink's own: two
-    sinks of one job need two names; it is the table's if left out.
+    ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the keys
+    of the first dict, or all columns of the table for tuples.  ``schema`` creates the table if it
+    is missing, with one statement or several.  ``name`` identifies the sink, by default by its
+    table: two sinks of one job need two names.
 
     ``timeout_s`` is how long a write waits for a lock that others hold before it is refused
     (default: 10 s with SQLite, 4 s with PostgreSQL, MySQL and MariaDB, which count whole seconds);
@@ -48,9 +48,9 @@ class SqlSink:
     ``flowctl/job/bolt``.  These are settings of the session: a pool between (PgBouncer) must be in
     session mode.  ``connect`` should bound by itself how long it tries: ``connect_timeout=5``.
 
-    Raises :class:`ConfigError` for arguments that can't do, and
-    :class:`flowctl.errors.MissingExtraError` where SQLAlchemy or a driver is missing.  Can be
-    pickled; connects at the first write, once a process and thread.  Thread-safe.
+    Raises :class:`ConfigError` for invalid arguments, and :class:`flowctl.errors.MissingExtraError`
+    if SQLAlchemy or a driver is missing.  Can be pickled; connects at the first write, once per
+    process and thread.  Thread-safe.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SqlSink:
             raise ConfigError(
                 "timeout_s",
                 f"must be 0 or more and finite, got {timeout_s!r}.",
-                remedy="Give some seconds.",
+                remedy="Give a number of seconds.",
             )
         self._database: Database = database_of(
             url, connect, timeout_s=timeout_s, synchronous=synchronous
@@ -88,14 +88,14 @@ class SqlSink:
         self._local = threading.local()
 
     def write(self, rows: Iterable[Row | list[Row] | None], *, batch: Batch) -> WriteResult:
-        """Write the rows of ``batch``, without those of records that are written already.
+        """Write the rows of ``batch``, except those of records that are already written.
 
-        ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for
-        several.  The time it takes counts as ``batch.in_sink()``; records that were left out are
-        added to ``batch.left_out``.  On return rows and span are committed.  On an error nothing
-        is, as far as is known: raises :class:`JobError` for rows of a wrong shape,
-        :class:`FencedError` when a newer driver has written, :class:`RetryLater` when the
-        database is away, full or locked, and what its driver raises for the rest.
+        ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
+        The time it takes counts as ``batch.in_sink()``; skipped records are added to
+        ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
+        as is known: raises :class:`JobError` for rows of a wrong shape, :class:`FencedError` if a
+        newer driver has written, :class:`RetryLater` if the database is unavailable, full or
+        locked, and the driver's own exception otherwise.
         """
         prepared = prepare(rows, batch, self._columns)
         with batch.in_sink():
@@ -120,11 +120,11 @@ class SqlSink:
         if session.repeats(batch, prepared):
             raise JobError(
                 f"a second write of other rows for one batch, into {self._name!r}.",
-                remedy="Hand over all rows at once; for another table use another SqlSink.",
+                remedy="Pass all rows at once; for another table use another SqlSink.",
             )
         result: WriteResult = session.transact(lambda: session.write(prepared, batch))
-        if not session.has_written(batch):  # else what is left out is its own
-            # Two sinks may leave out the same records.
+        if not session.has_written(batch):  # otherwise what it skips is its own
+            # Two sinks may skip the same records.
             batch.left_out = min(len(batch), batch.left_out + result.skipped)
         session.last_written = (batch, prepared)
         return result
@@ -133,22 +133,24 @@ class SqlSink:
         """Forget which records of ``job`` are written, so that they can be written again.
 
         With ``partition``: only that one's, and only above the position ``above`` if it is given.
-        For a job that is to start over, or to go back: no driver of it may be running, and rows
-        that are there are yours to delete; else they are written a second time.
-        ``flowctl checkpoint clear|rewind --sink`` calls this.  False: nothing was remembered.
+        For a job that will start over, or go back: no driver of it may be running, and you have to
+        delete the existing rows, or they are written a second time. ``flowctl checkpoint
+        clear|rewind --sink`` calls this.  Returns False if nothing was remembered.
         """
         if partition is None and above is not None:
-            raise ConfigError("above", "is of one partition.", remedy="Name the partition too.")
+            raise ConfigError(
+                "above", "applies to one partition.", remedy="Name the partition too."
+            )
         session = self._session()
         if partition is None:
             return bool(session.transact(lambda: session.ledger.forget(job)))
         return bool(session.transact(lambda: session.ledger.forget_above(job, partition, above)))
 
     def unfence(self, job: str) -> None:
-        """Forget the newest epoch of ``job``: for when the checkpoint store was lost.
+        """Forget the newest epoch of ``job``: use it when the checkpoint store was lost.
 
-        A store whose epochs begin at 1 again (one of your own; Redis takes the time of day) would
-        have every driver refused.  What is written stays known, so no row is doubled.
+        A store whose epochs restart at 1 (one of your own; Redis uses the time of day) would have
+        every driver refused.  What is written stays known, so no row is duplicated.
         """
         session = self._session()
         session.transact(lambda: session.ledger.unfence(job))
@@ -156,7 +158,7 @@ class SqlSink:
     def newest_epoch(self, job: str) -> int | None:
         """The epoch of the newest driver of ``job`` that has written to this database, or None.
 
-        A driver with an older one is refused, so an emptied checkpoint store must begin above it.
+        A driver with an older one is refused, so an emptied checkpoint store must start above it.
         """
         session = self._session()
         epoch: int | None = session.transact(lambda: session.ledger.newest_epoch(job))

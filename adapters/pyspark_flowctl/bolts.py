@@ -48,9 +48,9 @@ class SparkBolts:
     (docs/process.md).
 
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
-    travel by value, everything else must be installed on the workers, flowctl too.  ``count`` and
-    ``master`` may be changed until then.  With fewer Spark slots than bolts, those run that find
-    one.  Methods are to be called from one thread.
+    travel by value, everything else must be installed on the workers, including flowctl.  ``count``
+    and ``master`` may be changed until then.  If Spark has fewer slots than bolts, only the bolts
+    that find one run.  Call the methods from one thread.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SparkBolts:
         self._run: _Run | None = None
 
     def listen_host(self) -> str:
-        """Return the driver's address that executors reach; may start the session (5–9 s)."""
+        """Return the driver's address that executors can reach; may start the session (5–9 s)."""
         holder = self._session()
         if holder.find() is None and holder.will_be_local():
             return LOOPBACK  # no need to start it for that
@@ -110,15 +110,15 @@ class SparkBolts:
     def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
         """End a bolt that is frozen or cut off: cancel its job, kill its process, run it again.
 
-        Where workers are on this machine the process ``pid`` is killed at once; elsewhere Spark
-        does it, some 2 to 4 s after the cancel.  From any thread.
+        If workers are on this machine the process ``pid`` is killed at once; elsewhere Spark does
+        it, some 2 to 4 s after the cancel.  From any thread.
         """
         run = self._run
         if run is not None:
             run.end(bolt, reason, host, pid)
 
     def stop(self, *, timeout_s: float) -> None:
-        """Wait for bolts that heard END, cancel the rest, stop a session of our own.
+        """Wait for bolts that received END, cancel the others, stop a session of our own.
 
         Takes at most ``timeout_s`` and some 3 s, and 10 s more if our own session hangs.
         Does nothing if the bolts were not started.
@@ -172,7 +172,7 @@ class _Run:
         if self._alive():
             self._cancel_until(time.monotonic() + _CANCEL_PATIENCE_S)
         self._stopped.set()
-        if not self._launcher.is_alive():  # else it closes the session itself
+        if not self._launcher.is_alive():  # otherwise it closes the session itself
             _bounded(self._holder.close, _CLOSE_PATIENCE_S)
 
     def end(self, bolt: str, reason: str, host: str, pid: int) -> None:

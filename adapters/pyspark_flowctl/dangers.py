@@ -1,4 +1,4 @@
-"""Spark settings that do bolts harm, and bolts that do others harm."""
+"""Spark settings that harm bolts, and bolts that harm others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _THRESHOLD = "spark.speculation.task.duration.threshold"
 
 
 def dangers(jobs: SparkJobs) -> Iterator[Danger]:
-    """Yield what should be changed; nothing of it makes results wrong."""
+    """Yield what should be changed; none of it makes results wrong."""
     for timeout, kill in _IDLE:
         if _is_set(jobs, timeout) and _setting(jobs, kill) == "true":
             yield Danger(timeout, "Spark will kill bolts that wait for work: set it to 0.")
@@ -41,7 +41,7 @@ def dangers(jobs: SparkJobs) -> Iterator[Danger]:
 
 
 def crowding(jobs: SparkJobs, count: int) -> BoltNotice | None:
-    """Return what to say if ``count`` bolts leave the user's session no slot for anything else."""
+    """Return a warning if ``count`` bolts leave the user's session no slot for anything else."""
     slots = jobs.slots()
     if slots is None or count < slots:
         return None

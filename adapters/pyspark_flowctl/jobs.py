@@ -24,7 +24,7 @@ _LOCAL_CLUSTER = re.compile(r"^local-cluster\[\s*(\d+)\s*,\s*(\d+)")
 
 
 class SparkJobs(Protocol):
-    """What the supervisors need of a Spark session.  Thread-safe."""
+    """What the supervisors need from a Spark session.  Thread-safe."""
 
     master: str
     local: bool  # executors are on this machine and share its files
@@ -36,7 +36,7 @@ class SparkJobs(Protocol):
         """Return how many tasks can run at once, None if that can't be known."""
 
     def busy_slots(self) -> int | None:
-        """Return how many tasks run now, the user's own too; None if that can't be known."""
+        """Return how many tasks run now, including the user's own; None if that can't be known."""
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Return a daemon thread in which jobs may be run."""
@@ -72,7 +72,7 @@ def slots_of(master: str) -> int | None:
 
 
 def kill_worker(pid: int) -> None:
-    """Kill a Python worker of Spark on this machine; also one that is stopped."""
+    """Kill a Python worker of Spark on this machine, even one that is stopped."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it is gone, or there is no /proc
@@ -83,7 +83,8 @@ def kill_worker(pid: int) -> None:
 
 
 def ship_task_by_value() -> None:
-    """Let Spark ship our task's code itself: it must run where flowctl is missing, to say so."""
+    """Let Spark ship our task's code itself: it must also run where flowctl is missing, to report
+    that."""
     registry: Any = cloudpickle  # untyped
     registry.register_pickle_by_value(task_module)
 
@@ -141,7 +142,7 @@ class ClassicJobs:
             return True
         try:
             return bool(self._context._jsc.sc().isStopped())
-        except Exception:  # py4j says the death of the JVM in many ways
+        except Exception:  # py4j reports the death of the JVM in many ways
             return True
 
     def setting(self, name: str, default: str = "") -> str:

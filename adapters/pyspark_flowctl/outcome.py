@@ -16,10 +16,10 @@ Kind: TypeAlias = Literal["ended", "lost", "load", "error", "crashed", "spark", 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a bolt's job ended.
 
-    ``ended``: it heard END.  ``lost``: its spout went without END.  ``load``: flowctl or
-    ``process`` can't be loaded on the worker.  ``error``: the bolt itself raised.  ``crashed``:
-    its Python worker or executor died.  ``spark``: Spark refused or cancelled the job.
-    ``gone``: there is no Spark session any more.
+    ``ended``: it received END.  ``lost``: its spout went without END.  ``load``: flowctl or
+    ``process`` can't be loaded on the worker.  ``error``: the bolt itself raised.  ``crashed``: its
+    Python worker or executor died.  ``spark``: Spark refused or cancelled the job. ``gone``: there
+    is no Spark session any more.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Don't run the bolt again; both texts empty: it is simply done."""
+    """Don't run the bolt again; both texts are empty if it is simply done."""
 
     detail: str = ""
     remedy: str = ""
@@ -47,14 +47,14 @@ class GiveUp(msgspec.Struct, frozen=True):
 
 # A worker that has lived this long had connected and worked: what came before doesn't count.
 STEADY_S = 10.0
-# S110: exponential.  5 s is what a user would still call "comes back by itself", and keeps a
-# hopeless bolt (some 0.3 s of work a start) near 5 % of a core.
+# Exponential.  5 s is what a user would still call "comes back by itself", and keeps a hopeless
+# bolt (some 0.3 s of work per start) near 5 % of a core.
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 # A killed worker should be back soon however often it is killed; a process that kills its worker
 # is stopped by the attempts of its tuple, not here.
 BACKOFF_CRASHED_MAX_S = 1.0
-# How often in a row the same kind of failure is taken; those not named never give up.
+# How many failures in a row of one kind are tolerated; kinds not named never give up.
 REPEATS_MAX: dict[Kind, int] = {
     "gone": 1,
     "load": 2,  # what can't be loaded on one worker may load on the next: one host is unlike

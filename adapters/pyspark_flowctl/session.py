@@ -1,4 +1,4 @@
-"""The Spark session that bolts run on: the user's, or one that we start and stop."""
+"""The Spark session that bolts run on: the user's, or one that is started and stopped here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SessionHolder:
     def find(self) -> SparkJobs | None:
         """Return the given or active session's jobs; None if a session has to be started.
 
-        To be called from the user's thread: Spark's active session is thread-local.  Raises
+        Call it from the user's thread: Spark's active session is thread-local.  Raises
         :class:`ConfigError` if ``master`` contradicts the session.
         """
         with self._lock:
@@ -150,7 +150,7 @@ def _not_installed(error: ImportError) -> MissingExtraError:
 def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
     """Return the settings of a session of our own; ``spark-defaults.conf`` fills in the rest.
 
-    What it says stands, but for the master and the name: those are the run's.
+    Its settings stand, except for the master and the name, which are the run's.
     """
     # One slot more than bolts, so that a job of the user's own is not shut out.
     chosen = master or f"local[{slots_wanted + 1},{LOCAL_FAILURES_MAX}]"

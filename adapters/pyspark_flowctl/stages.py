@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class SparkStages:
     """Runs all stages of a topology on one Spark session.
 
-    ``spark`` and ``master`` as for :class:`SparkBolts`; a session of our own has a slot for every
-    task of every stage.  A session with fewer runs only those that find one, and a topology needs
-    a bolt in every stage to begin.
+    ``spark`` and ``master`` are as for :class:`SparkBolts`; a session of our own has a slot for
+    every task of every stage.  With fewer slots only the tasks that find one run, and a topology
+    needs a bolt in every stage to begin.
     """
 
     def __init__(self, *, spark: Any | None = None, master: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Keeps each bolt's Spark job alive, and says which bolts wait for a slot."""
+"""Keeps each bolt's Spark job alive, and reports which bolts wait for a slot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Notify = Callable[[BoltNotice], None]
 
 
 class BoltSupervisor:
-    """One thread: runs one bolt's job again and again until it heard END or ``stopping`` is set.
+    """One thread: runs one bolt's job again and again until it received END or ``stopping`` is set.
 
     ``is_done`` is thread-safe, as are ``cancel`` and ``is_waiting``.
     """
@@ -72,10 +72,10 @@ class BoltSupervisor:
             self._jobs.cancel(self._tag)
 
     def end(self, why: str, kill: Callable[[], None]) -> None:
-        """End the run of a bolt that does not answer, and let it be run again.
+        """End the run of a bolt that does not answer, and let it run again.
 
-        ``kill`` is what kills its process, where that is possible; else Spark does, some 2 to 4 s
-        after the cancel, also to a process that is stopped.  Waits for the run to be over.
+        ``kill`` kills its process, if that is possible; else Spark does, some 2 to 4 s after the
+        cancel, even if the process is stopped.  Waits until the run is over.
         """
         run_over = self._run_over
         self._ended_why = why
@@ -112,7 +112,7 @@ class BoltSupervisor:
                 return Outcome(kind="ended")
             gone = self._jobs.is_gone()
             lived_s = time.monotonic() - began_s
-            if self._ended_why and not gone:  # by us: no failure of Spark's
+            if self._ended_why and not gone:  # by us: not a failure of Spark's
                 detail = f"it was ended ({self._ended_why})"
                 return Outcome(kind="crashed", detail=detail, lived_s=lived_s)
             return from_spark(error, gone=gone, lived_s=lived_s)
@@ -173,7 +173,8 @@ class SlotWatch:
                 self._notify(self._notice(bolt.bolt))
 
     def _waiting(self) -> set[str]:
-        """Return who has no slot; where Spark can't tell, those beyond the slots, in order."""
+        """Return which bolts have no slot; if Spark can't tell, those beyond the slots, in
+        order."""
         slots, busy = self._jobs.slots(), self._jobs.busy_slots()
         if slots is not None and busy is not None and busy < slots:
             return set()  # Spark is only slow
@@ -184,8 +185,8 @@ class SlotWatch:
         return set() if slots is None else set(active[slots:])
 
     def _notice(self, bolt: str) -> BoltNotice:
-        # How many bolts run is the driver's to say: Connect doesn't tell who has a slot, and tasks
-        # of others may hold them all.
+        # The driver knows how many bolts run: Connect doesn't say who has a slot, and tasks of
+        # others may hold them all.
         return BoltNotice(
             bolt,
             "waiting",

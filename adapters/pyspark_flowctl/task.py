@@ -67,7 +67,7 @@ def run_task(*task: Any) -> str:
 
 def run_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:
     """Run the bolt as a partition of an RDD."""
-    for _ in rows:  # a worker that read all of its input is used again
+    for _ in rows:  # a worker that read all of its input is reused
         pass
     yield run_task(*task)
 

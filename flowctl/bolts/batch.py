@@ -1,4 +1,4 @@
-"""What ``process`` gets: one call's records, and what it says of them while it runs."""
+"""What ``process`` gets: the records of one call, and what it reports about them while it runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flowctl.errors import UnrunnableError
 class Batch(Sequence[Record]):
     """What ``process`` gets: the records of one tuple, in source order, and its span.
 
-    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out
-    last (None before the first and after the end): when ``process`` raises, it names the
-    record that was being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far
-    [s]; None: none was.  ``rejected`` maps the index of each rejected record to its reason;
-    ``left_out`` counts the records whose effect a sink already had from an earlier attempt.
+    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out last
+    (None before the first and after the end): when ``process`` raises, it names the record that was
+    being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
+    not used.  ``rejected`` maps the index of each rejected record to its reason; ``left_out``
+    counts the records whose effect a sink already had from an earlier attempt.
 
-    ``clock`` gives monotonic seconds; whoever runs ``process`` brings it.  Without it nothing is
+    ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
     """
@@ -67,16 +67,16 @@ class Batch(Sequence[Record]):
         return self._records[index]
 
     def reject(self, record: Record | int, reason: object = "rejected") -> None:
-        """Settle one record that can't be used; the rest of the batch goes on.
+        """Settle one record that can't be used; the rest of the batch continues.
 
         ``record`` is a record of this batch or its index (0 is the first, -1 the last).
         ``reason`` is text or an exception.  When ``process`` returns, the record is counted as
         rejected and goes to the dead letter, if the job has one; it is not tried again.  If
         ``process`` raises, nothing is settled: the record may be rejected again next time.
 
-        A record that was rejected before keeps its first reason.  Anything but a record of this
+        A record that was already rejected keeps its first reason.  Anything but a record of this
         batch, or its index, ends the run (:class:`flowctl.errors.UnrunnableError`): that is a
-        mistake in ``process``, and no record's fault.
+        mistake in ``process``, not a fault of a record.
         """
         index = record if isinstance(record, int) else self._index_of(record)
         if index < 0:
@@ -93,16 +93,16 @@ class Batch(Sequence[Record]):
         for index, candidate in enumerate(self._records):
             if candidate is record:
                 return index
-        if record not in self._records:  # an equal copy will do
+        if record not in self._records:  # an equal copy is fine
             raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
         return self._records.index(record)
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:
-        """Around the calls that wait for a sink which other bolts use too, such as a database.
+        """Wrap the calls that wait for a sink which other bolts use too, such as a database.
 
-        The spout learns from it when the sink, not the bolts, is the bottleneck, and sends less
-        at once.  May be used several times a batch; one within another counts once.
+        It lets the spout learn when the sink, not the bolts, is the bottleneck, so that it sends
+        less at once.  May be used several times per batch; nested uses count once.
         """
         if self._clock is None or self._in_sink:
             yield

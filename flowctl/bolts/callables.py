@@ -1,8 +1,9 @@
-"""What can be run, and what only looks as if it were: coroutines and generators nobody drives.
+"""What can be run, and what only looks as if it could: coroutines and generators that nobody
+drives.
 
 Calling an ``async def`` or a generator function runs none of its body.  A ``process`` like that
-would have every record acked and none processed, so it is refused by name: where it can be seen
-before the first tuple, else when the first call returns.
+would have every record acked and none processed, so it is refused by name: before the first tuple
+if that can be seen, else when the first call returns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from flowctl.errors import ConfigError, UnrunnableError
 
-_WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end
+_WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end somewhere
 _LOOP_OVER: Final = "Do the work in a loop and return, without yield."
 _PLAIN: Final = "Write it as a plain def."
 
@@ -24,7 +25,7 @@ _PLAIN: Final = "Write it as a plain def."
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
     """Raise :class:`ConfigError` if calling ``process`` could never process anything.
 
-    ``async def`` is fine here: see :func:`is_async`.  ``given``: the one argument that it gets.
+    ``async def`` is allowed here: see :func:`is_async`.  ``given``: the one argument that it gets.
     """
     if not callable(process):
         raise ConfigError(
@@ -55,10 +56,10 @@ def check_plain(call: Any, field: str) -> None:
 def refuse_async(part: object, methods: Iterable[str], field: str) -> None:
     """Raise :class:`ConfigError` if one of ``methods`` of ``part`` is async or a generator.
 
-    Methods that ``part`` does not have are passed over.
+    Methods that ``part`` does not have are ignored.
     """
     for name in methods:
-        # Not by the instance: a property must not run, and a mock has every name.
+        # Look at the class, not the instance: a property must not run, and a mock has every name.
         found = inspect.getattr_static(part, name, None)
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
@@ -69,22 +70,22 @@ def refuse_async(part: object, methods: Iterable[str], field: str) -> None:
 def is_async(process: Any) -> bool:
     """Whether ``process`` is an ``async def``: a function, method, partial, or ``__call__``.
 
-    A plain decorator around one is not: it may well be what runs it (``asyncio.run``).  If it
-    hands the coroutine back, :func:`check_returned` refuses that.
+    A plain decorator around one is not: it may be what runs it (``asyncio.run``).  If it returns
+    the coroutine, :func:`check_returned` refuses that.
     """
     return _is_coroutine_function(process)
 
 
 def check_returned(made: Any) -> None:
-    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will do.
+    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will run.
 
-    A coroutine is closed first, so that Python does not also warn that it was never awaited.
+    A coroutine is closed first so that Python does not also warn that it was never awaited.
     """
-    # Nearly always None: ask for that first, this runs once a tuple.
+    # Nearly always None: check that first, as this runs once per tuple.
     if made is None or (kind := _unfinished(made)) is None:
         return
     if inspect.iscoroutine(made) or inspect.isgenerator(made):
-        with suppress(Exception):  # it was not begun, but it may be a subclass's own
+        with suppress(Exception):  # it was not started, but it may be a subclass of their own
             made.close()
     what, remedy = kind
     raise UnrunnableError("process", f"returned {what}, so its work is not done.", remedy=remedy)
@@ -109,7 +110,8 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
             f"an awaitable ({type(made).__name__})",
             "Write process as `async def` and await it there.",
         )
-    futures = sys.modules.get("concurrent.futures._base")  # not loaded: then it is not one
+    # if the module is not loaded, it can't be one
+    futures = sys.modules.get("concurrent.futures._base")
     if futures is not None and isinstance(made, futures.Future):
         return "a Future", "Wait for its result() in process."
     return None
@@ -149,7 +151,7 @@ def _without_partial(call: Any) -> Any:
 
 def _check_arguments(process: Any, field: str, given: str) -> None:
     try:
-        # Not that of what a decorator was put around: it may fill in arguments.
+        # Not the signature of what a decorator wraps: the decorator may fill in arguments.
         signature = inspect.signature(process, follow_wrapped=False)
     except (TypeError, ValueError):  # some builtins have none
         return

@@ -1,10 +1,10 @@
 """The slots of a bolt whose ``process`` is ``async def``: tasks of one event loop.
 
-The loop runs in the thread that runs the bolt.  It takes a tuple for each free slot, makes a task
-of it, and reports when that has ended; no thread is woken between two tuples of a slot.  A thread
-per slot that waits for its coroutine would be simpler, and was measured: 340 us of CPU a tuple,
-against 105 here and 135 for threads that only sleep (2 bolts of 64 slots, 50 ms a tuple, driver
-included).
+The loop runs in the thread that runs the bolt.  It takes a tuple for each free slot, runs it as a
+task, and reports when the task has ended; no thread is woken between two tuples of a slot.  A
+thread per slot that waits for its coroutine would be simpler, but it was measured: 340 us of CPU a
+tuple, against 105 here and 135 for threads that only sleep (2 bolts of 64 slots, 50 ms a tuple,
+driver included).
 
 Imported only where it is needed: asyncio costs a worker 50 ms.
 """
@@ -27,9 +27,10 @@ AsyncProcess = Callable[[Batch], Awaitable[Any]]
 
 
 def work_in_loop(link: Link, process: AsyncProcess, turns: Turns, slots: int) -> None:
-    """Work on tuples, up to ``slots`` at once, until the link ends; what runs then is cancelled.
+    """Processes up to ``slots`` tuples at once until the link ends; then running tasks are
+    cancelled.
 
-    To be called before the link is started.  KeyboardInterrupt passes through.
+    Create it before the link is started.  KeyboardInterrupt passes through.
     """
     with asyncio.Runner() as runner:
         runner.run(_Slots(link, process, turns, slots).work())
@@ -42,8 +43,8 @@ class _Slots:
         self._link = link
         self._process = process
         self._turns = turns
-        self._free = [object() for _ in range(slots)]  # those that have no tuple
-        self._idle: set[object] = set()  # of those: the link counts them as idle
+        self._free = [object() for _ in range(slots)]  # slots without a tuple
+        self._idle: set[object] = set()  # those that the link counts as idle
         self._tasks: set[asyncio.Task[None]] = set()
         self._fill_later: asyncio.TimerHandle | None = None
         self._flush_is_due = False
@@ -51,7 +52,7 @@ class _Slots:
         self._defect: BaseException | None = None
 
     async def work(self) -> None:
-        """Return when the link has ended, and each task with it."""
+        """Return when the link and all tasks have ended."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._link.on_end = self._from_outside(self._end)
@@ -59,43 +60,44 @@ class _Slots:
         self._link.start()
         self._fill()
         await self._ended.wait()
-        while self._tasks:  # one may take its time to end
+        while self._tasks:  # a task may take its time to end
             await asyncio.wait(self._tasks)
         if self._defect is not None:
             raise self._defect
 
     def _from_outside(self, call: Callable[[], None]) -> Callable[[], None]:
         def in_the_loop() -> None:
-            with suppress(RuntimeError):  # the loop is closed: all is over
+            with suppress(RuntimeError):  # the loop is closed, so everything has ended
                 self._loop.call_soon_threadsafe(self._safely, call)
 
         return in_the_loop
 
     def _safely(self, call: Callable[[], None]) -> None:
-        """As a callback of the loop, which would only log what ``call`` raises."""
+        """Run ``call`` as a callback of the loop, which would only log an exception."""
         try:
             call()
         except Exception as error:
             self._break(error)
 
     def _break(self, defect: BaseException) -> None:
-        """End because of an error that is not of process: a slot less would be hard to see."""
+        """End because of an error that is not from process: one slot less would be hard to
+        notice."""
         self._defect = defect
         self._end()
 
     def _end(self) -> None:
-        if not self._ended.is_set():  # twice would cut off what tasks do to tidy up
+        if not self._ended.is_set():  # cancelling twice would interrupt the tasks' cleanup
             self._ended.set()
             for task in self._tasks:
                 task.cancel()
 
     def _fill(self) -> None:
-        """Give tuples to free slots; look again when a pause is over."""
+        """Give tuples to free slots; check again when a pause is over."""
         free, self._free = self._free, []
         look_in_s = math.inf
         is_empty = False
         for slot in free:
-            if is_empty and slot in self._idle:  # it would hear the same
+            if is_empty and slot in self._idle:  # it would get the same answer
                 self._free.append(slot)
                 continue
             pause_s = self._go_on(slot)
@@ -121,7 +123,7 @@ class _Slots:
         return taken
 
     def _begin(self, work: Work, slot: object) -> None:
-        # A task for each tuple: its context variables and its cancellation are its own.
+        # One task per tuple, with its own context variables and its own cancellation.
         turn = self._turn(work, slot)
         task = self._loop.create_task(turn, context=self._context.copy())
         self._tasks.add(task)
@@ -133,13 +135,13 @@ class _Slots:
             self._break(defect)
 
     async def _turn(self, work: Work, slot: object) -> None:
-        """Process one tuple, report, and let the slot go on."""
+        """Process one tuple, report, and let the slot continue."""
         turn = self._turns.begin(work)
         try:
             made = await self._process(turn.batch)
             check_returned(made)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if self._ended.is_set():  # there is nobody to hear of it
+            if self._ended.is_set():  # nobody is left to receive the report
                 return
             outcome = turn.raised(error)
         else:

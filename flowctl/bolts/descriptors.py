@@ -1,4 +1,4 @@
-"""Whether this process may open a connection for each bolt: asked before any is opened."""
+"""Whether this process may open one connection per bolt: checked before any is opened."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Final
 
 from flowctl.errors import InfrastructureError
 
-# Beside the bolts: the listener, the store, the sink, files of the source that are open at a time.
+# Besides the bolts: the listener, the store, the sink, and source files that are open at a time.
 _SPARE: Final = 32
-_OPEN_AT_START: Final = 16  # where the system doesn't tell: standard streams and libraries
+_OPEN_AT_START: Final = 16  # if the system does not say: standard streams and libraries
 
 
 def check_descriptors(connections: int) -> None:
-    """Raise :class:`InfrastructureError` if so many more connections exceed the process's limit."""
+    """Raise :class:`InfrastructureError` if this many more connections exceed the process's
+    limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _open_now() + connections + _SPARE
     if limit != resource.RLIM_INFINITY and wanted > limit:
@@ -32,5 +33,5 @@ def _open_now() -> int:
 
 
 def _rounded(number: int) -> int:
-    """Up to the next power of two: a limit that is not at its edge again tomorrow."""
+    """Round up to the next power of two, so that the limit is not reached again tomorrow."""
     return 1 << number.bit_length()

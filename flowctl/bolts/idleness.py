@@ -1,4 +1,4 @@
-"""How long a bolt had nothing to do."""
+"""How long a bolt has been idle."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Idleness:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._total_s = 0.0  # of the waits that are over, all slots together
-        self._since_sum_s = 0.0  # of those under way: when each began
+        self._total_s = 0.0  # of the waits that are over, for all slots together
+        self._since_sum_s = 0.0  # of the waits under way: when each began
         self.idle_slots: int = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One slot is idle while inside."""
+        """One slot is idle inside the block."""
         since_s = self.begin()
         try:
             yield
@@ -31,16 +31,16 @@ class Idleness:
             self.end(since_s)
 
     def begin(self) -> float:
-        """One slot is idle from now on; return what :meth:`end` needs."""
+        """One slot is idle from now on; return what :meth:`end` takes."""
         since_s = time.monotonic()
         self.idle_slots += 1
         self._since_sum_s += since_s
         return since_s
 
     def end(self, since_s: float) -> None:
-        """A slot that was idle is not any more."""
+        """A slot is no longer idle."""
         self.idle_slots -= 1
-        # Exactly 0 when nobody is idle, or rounding would pile up.
+        # Exactly 0 when no slot is idle, or rounding errors would accumulate.
         self._since_sum_s = self._since_sum_s - since_s if self.idle_slots else 0.0
         self._total_s += time.monotonic() - since_s
 

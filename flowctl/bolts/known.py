@@ -1,10 +1,10 @@
-"""Which tuples of this connection a bolt has already, so that it does none of them twice."""
+"""Which tuples of this connection a bolt already has, so that it does not process any twice."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# A copy follows the first sending within a few time-outs.  At 1,000 tuples a second that is a few
+# A copy follows the first sending within a few timeouts.  At 1,000 tuples a second that is a few
 # thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.
 KNOWN_MAX: Final = 1 << 14
 
@@ -12,22 +12,23 @@ KNOWN_MAX: Final = 1 << 14
 class KnownTuples:
     """Ids of the tuples that are queued, being processed or done.  Not thread-safe.
 
-    When a time-out expires and no other bolt can take the tuple, the spout sends it to the same
-    bolt again.  That bolt still has the first copy, and acks it sooner or later, as the connection
-    loses nothing.  To process the copy too would be waste; for a bolt that keeps state between
-    calls it would be wrong: a join would match an input with itself, and the input's true partner
-    would wait until its tree expires.
+    When a timeout expires and no other bolt can take the tuple, the spout sends it to the same bolt
+    again.  That bolt still has the first copy and acks it sooner or later, as the connection loses
+    nothing.  Processing the copy too would be waste; for a bolt that keeps state between calls it
+    would be wrong: a join would match an input with itself, and the input's real partner would wait
+    until its tree expires.
 
-    What was failed, refused or given back is to be forgotten: the spout sends it again on purpose.
+    Ids of tuples that failed, were refused or given back must be forgotten: the spout sends these
+    again on purpose.
     """
 
     __slots__ = ("_ids",)
 
     def __init__(self) -> None:
-        self._ids: dict[int, None] = {}  # in the order in which they came
+        self._ids: dict[int, None] = {}  # in order of arrival
 
     def add(self, tuple_id: int) -> bool:
-        """Remember ``tuple_id``; False if it was known, so this is a copy."""
+        """Remember ``tuple_id``; return False if it was known, so this is a copy."""
         ids = self._ids
         if tuple_id in ids:
             return False

@@ -1,13 +1,13 @@
-"""A bolt's end of the wire: what was received and not begun, and what is not yet reported.
+"""A bolt's end of the wire: tuples received but not begun, and results not yet reported.
 
-One thread, the *link*, reads the connection, answers for the bolt and sends heartbeats, so that
-a bolt deep in ``process`` still speaks.  No user code runs in it.  The process threads take
-work from here and report to here.
+One thread, the *link*, reads the connection, answers for the bolt and sends heartbeats, so that a
+bolt deep in ``process`` stays responsive.  It runs no user code.  The process threads take work
+from here and report here.
 
-Three things make it fast.  The link decodes all that one read brings and wakes the process
-threads once.  A process thread reports and takes its next tuple under one lock.  Acks ride
-together: an ack waits for others while more tuples are queued, though never much longer than
-``_ACK_DELAY_S``, for which the link has promised to look.
+Three things make it fast.  The link decodes all that one read brings and wakes the process threads
+once.  A process thread reports and takes its next tuple under one lock.  Acks are batched: an ack
+waits for others while more tuples are queued, but never much longer than ``_ACK_DELAY_S``, after
+which the link thread flushes them.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ from flowctl.wire.stream import Stream
 Order: TypeAlias = TupleFrame | Revoke | End
 Outcome: TypeAlias = AckFrame | FailFrame
 
-# The spout learns of a free place at most this much later, a tenth of the shortest
-# round trip that a window can feel on a busy machine.
+# The spout learns of a free place at most this much later: a tenth of the shortest round trip that
+# a window can feel on a busy machine.
 _ACK_DELAY_S: Final = 0.001
-# How often the link looks in vain before it goes to sleep.  More than once, because a process
+# How often the link may find nothing to flush before it sleeps.  More than once, because a process
 # thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
 _LOOKS_IN_VAIN: Final = 4
-# An ack is 40 bytes and a send costs some 10 us: spread over 64 it is 0.2 us an ack, and more
+# An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
 _ACKS_PER_SEND: Final = 64
-_RECEIVE_BYTES: Final = 256 << 10  # a window of small tuples, or four of 64 KB, in one call
+# one call receives a window of small tuples, or four tuples of 64 KB
+_RECEIVE_BYTES: Final = 256 << 10
 
 
 class Work(NamedTuple):
-    """A tuple whose processing may begin.  ``idle_total_s`` as in :class:`AckFrame`."""
+    """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`AckFrame`."""
 
     frame: TupleFrame
     received_at_s: float
@@ -72,14 +73,13 @@ class Link:
     """Owns the connection from Welcome to its end.
 
     :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` and
-    :meth:`prolong` for any.  Process threads wait by ``endpoint.wait``: for tuples, and where the
-    connection takes no more.
-    ``ended`` says how it ended: "end" (told to), "eof" (the spout is gone), "cancelled", or None.
-    A tuple that comes twice is done once (:class:`flowctl.bolts.known.KnownTuples`).
-    An event loop does not wait: it takes by :meth:`take_now`, and reports by :meth:`report` and
-    :meth:`flush`.  ``on_end`` is called when the link has ended, perhaps twice, and ``on_tuples``
-    when there are tuples for slots that found none; both from any thread, to be set before
-    :meth:`start`.
+    :meth:`prolong` for any.  Process threads wait as ``endpoint.wait`` says, both for tuples and
+    for a connection that takes no more. ``ended`` says how the link ended: "end" (as told), "eof"
+    (the spout is gone), "cancelled", or None. A tuple that comes twice is processed once
+    (:class:`flowctl.bolts.known.KnownTuples`). An event loop does not wait: it takes with
+    :meth:`take_now`, and reports with :meth:`report` and :meth:`flush`.  ``on_end`` is called when
+    the link has ended, perhaps twice, and ``on_tuples`` when there are tuples for slots that found
+    none; both from any thread, to be set before :meth:`start`.
     """
 
     def __init__(self, stream: Stream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
@@ -93,37 +93,38 @@ class Link:
         # Guarded by _changed, which is notified when the queue grows or the link ends.
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
-        # For slots that have to wait though there are tuples: of its own, or they would be woken
-        # in place of a slot that is free.
+        # For slots that have to wait although there are tuples.  Separate, or they would be woken
+        # in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[TupleFrame, float]] = deque()
-        self._known = KnownTuples()  # queued, at work or done
+        self._known = KnownTuples()  # queued, being processed or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._waiting_acks = 0
-        self._reported = False  # something, since the link looked
-        self._promised = False  # the link looks at the outbox within _ACK_DELAY_S:
-        self._look_at_s = 0.0  # then,
-        self._looks_left = 0  # and so often, if nothing is reported meanwhile
+        self._reported = False  # whether something was reported since the link last flushed
+        # Whether the link thread will flush waiting acks by _look_at_s.
+        self._promised = False
+        self._look_at_s = 0.0
+        self._looks_left = 0  # how many more times it will, if nothing is reported meanwhile
         self._idleness = Idleness(slots)
-        self._prolonged: dict[int, None] = {}  # to be told with the next heartbeat, each once
+        self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
         self.on_tuples: Callable[[], None] = lambda: None
         self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
         self.revoked: int = 0
-        # Held while bytes go out, around _changed: what was written first is sent first.
+        # Held while bytes are sent, outside _changed: what was written first is sent first.
         self._sending = threading.Lock()
         self._out = Sending(stream, endpoint.wait, bolt=bolt)
         self._thread = threading.Thread(target=self._run, name=f"flowctl-link-{bolt}", daemon=True)
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start receiving."""
         self._thread.start()
 
     def new_idling(self) -> Idling:
-        """Return how one process thread waits: each has its own, which also tells its slot."""
-        # Never news: all bolts are idle at once when the source is slow, and the spout says so.
+        """Return how one process thread waits: each has its own, which also identifies its slot."""
+        # Not reported: all bolts are idle at once when the source is slow, and the spout says so.
         episode = Episode(
             "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
         )
@@ -131,15 +132,15 @@ class Link:
         return Idling(strategy, episode)
 
     def take(self, idling: Idling) -> Work | None:
-        """Wait for a tuple; None when there will be no more."""
+        """Wait for a tuple; return None when there will be no more."""
         with self._changed:
             return self._take(idling)
 
     def report_and_take(self, outcome: Outcome, idling: Idling) -> Work | None:
-        """Report on a tuple, then as :meth:`take`: a bolt's turn (S42).
+        """Report on a tuple, then behave as :meth:`take`: one turn of a bolt.
 
-        What is reported goes out before anything is taken, unless more is queued and the link has
-        promised to send it.
+        The report is sent before anything is taken, unless more is queued and the link will flush
+        it.
         """
         with self._changed:
             self._note(outcome, idling)
@@ -153,7 +154,8 @@ class Link:
         return self.take(idling)
 
     def report(self, outcome: Outcome, slot: Hashable) -> bool:
-        """Report on a tuple with the next :meth:`flush`; whether that changes who may take one."""
+        """Report on a tuple with the next :meth:`flush`; return whether that changes who may take
+        one."""
         with self._changed:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
@@ -163,7 +165,7 @@ class Link:
             return was_shut or self._pauses.is_shut
 
     def take_now(self, slot: Hashable) -> Work | float | None:
-        """Return a tuple for ``slot``, or how long it has to wait for one to be allowed [s].
+        """Return a tuple for ``slot``, or how long it has to wait until it may take one [s].
 
         None: there is none, or the link has ended; the slot is idle until it asks again.
         """
@@ -182,11 +184,11 @@ class Link:
 
     @property
     def is_pausing(self) -> bool:
-        """Whether some slot may have to wait though there are tuples."""
+        """Whether some slot may have to wait although there are tuples."""
         return not self._pauses.is_free
 
     def flush(self) -> None:
-        """Send what was reported.  Nothing is taken from the queue by a thread that waits here."""
+        """Send what was reported.  A thread that waits here takes nothing from the queue."""
         with self._sending:
             with self._changed:
                 data = self._writer.take()
@@ -194,18 +196,19 @@ class Link:
             self._out.send(data)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
-        """Tell, with the next heartbeat, that an input takes longer, and so all of ``batch``.
+        """Report with the next heartbeat that an input, and so all of ``batch``, takes longer.
 
-        ``batch`` is being worked on.  From any thread.
+        ``batch`` is being processed.  From any thread.
         """
         with self._changed:
-            if input_id not in self._prolonged:  # else all was told, it is only said again
+            if input_id not in self._prolonged:  # otherwise it has all been reported already
                 self._prolonged[input_id] = None
                 ids: list[Any] = [record.position for record in batch[:]]
                 self._prolonged.update(dict.fromkeys(ids))
 
     def close(self, why: str) -> None:
-        """End the link (a link that has ended keeps its reason); process threads get no more."""
+        """End the link (one that has ended keeps its reason); process threads get no more
+        tuples."""
         self._end(why)
         self._stream.shutdown(socket.SHUT_RDWR)  # wakes the link thread
 
@@ -216,7 +219,7 @@ class Link:
         self._stream.close()
 
     def _note(self, outcome: Outcome, slot: Hashable) -> None:
-        """Learn from an outcome whether the target takes more.  Holding _changed."""
+        """Learn from an outcome whether the target accepts more.  Holding _changed."""
         pauses = self._pauses
         if isinstance(outcome, FailFrame):
             self._known.forget(outcome.tuple_id)
@@ -224,7 +227,7 @@ class Link:
                 pauses.failed(slot)
                 return
             pauses.refused(slot, outcome.after_s, time.monotonic())
-            self._changed.notify_all()  # slots that are idle are not any more: they have to wait
+            self._changed.notify_all()  # slots are no longer idle: they have to wait
         elif not pauses.is_free:
             pauses.succeeded(slot)
             self._let_go.notify_all()
@@ -244,7 +247,7 @@ class Link:
         """Holding _changed, with something queued."""
         if not self._pauses.is_free:
             self._pauses.begun(slot, time.monotonic())
-            self._changed.notify_all()  # who is idle may have to wait now
+            self._changed.notify_all()  # idle slots may have to wait now
         frame, received_at_s = self._queue.popleft()
         return Work(frame, received_at_s, self._idleness.total_s())
 
@@ -261,10 +264,11 @@ class Link:
         idling.over()
 
     def _await_tuples(self, timeout_s: float) -> None:
-        """A process thread's :data:`Parking`.  Holding _changed, which it lets go of meanwhile."""
+        """A process thread's :data:`Parking`.  Holding _changed, which is released while it
+        waits."""
         if timeout_s > 0:
             self._changed.wait(timeout_s)
-        else:  # or the link could never put one in
+        else:  # otherwise the link could never add one
             self._changed.release()
             time.sleep(0)
             self._changed.acquire()
@@ -281,14 +285,14 @@ class Link:
             self._end(f"eof: {error.strerror or error}")
         except WireError as error:
             self._end(f"broken: {error.problem}")
-        except BaseException as error:  # the connection ends with it: the spout sees that
+        except BaseException as error:  # the connection ends with it, which the spout notices
             self._end(f"broken: {death_of(self._thread.name, error).problem}")
 
     def _receive_until_end(self) -> None:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        # At once: a bolt that freezes in its first tuple is known to be one that would speak.
+        # At once: then a bolt that freezes in its first tuple is known to send heartbeats.
         self._beat()
         now_s = time.monotonic()
         beat_at_s = now_s + self._heartbeat_s
@@ -305,7 +309,7 @@ class Link:
                 self._beat()
 
     def _receive(self, buffer: memoryview, now_s: float) -> bool:
-        """Take what came; False at the end of the stream."""
+        """Receive what has arrived; return False at the end of the stream."""
         while (size := self._stream.recv_into(buffer)) is not None:
             if size == 0:
                 return False
@@ -339,16 +343,16 @@ class Link:
                 self.on_tuples()
 
     def _promise(self, now_s: float) -> None:
-        """Holding _changed: acks may wait for each other, the link will look."""
+        """Holding _changed: acks may wait for each other, as the link thread will flush them."""
         self._looks_left = _LOOKS_IN_VAIN
         if not self._promised:
             self._promised = True
             self._look_at_s = now_s + _ACK_DELAY_S
 
     def _keep_promise(self, now_s: float) -> None:
-        """Send acks that wait, and promise again while tuples are being finished.
+        """Flush waiting acks, and schedule the next flush while tuples are being finished.
 
-        If none are, acks go out one by one until tuples come or a heartbeat is due: a slow
+        If none are, acks are sent one by one until tuples come or a heartbeat is due: a slow
         ``process`` costs no wake-ups, a fast one few system calls.
         """
         with self._changed:

@@ -16,21 +16,22 @@ from flowctl.errors import AuthenticationError, ConfigError, WireError
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 
-# A bolt that goes at once is not run in a circle; a short break of the spout is not felt.
+# A bolt that dies at once is not restarted in a tight loop, and a short restart goes unnoticed.
 _RESTART_PAUSE_FIRST_S: Final = 0.1
 _RESTART_PAUSE_MAX_S: Final = 5.0
-# A bolt that lived this long was well: its next restart is a first one.
+# A bolt that lived this long was healthy: its next restart counts as the first.
 _WELL_AFTER_S: Final = 10.0
 
 
 class LocalBolts:
-    """Runs ``process`` in ``count`` bolts, ``slots`` tuples at once in each; is a ``ports.Bolts``.
+    """Runs ``process`` in ``count`` bolts with ``slots`` tuples at once each; implements
+    ``ports.Bolts``.
 
-    The bolts share one interpreter: they help where ``process`` waits, not where it computes.
-    A plain ``process`` may be called from several threads at once; an ``async def`` runs as tasks
-    of an event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals
-    of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  One
-    object serves one run at a time, and any number one after the other.
+    The bolts share one interpreter: they help when ``process`` waits, not when it computes. A plain
+    ``process`` may be called from several threads at once; an ``async def`` runs as tasks of one
+    event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals of the
+    target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  An object serves
+    one run at a time, and may be used again afterwards.
     """
 
     def __init__(
@@ -60,18 +61,18 @@ class LocalBolts:
         return [f"{self._prefix}{number}" for number in range(1, self.count + 1)]
 
     def listen_host(self) -> str:
-        """Loopback: the bolts are here."""
+        """Loopback: the bolts run here."""
         return "127.0.0.1"
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
-        """Start the bolts and return; what dies comes back after a pause."""
+        """Start the bolts and return; a bolt that dies is restarted after a pause."""
         if self._run is not None:
             raise ConfigError(
                 "bolts",
-                "these LocalBolts are at work in another run.",
-                remedy="Give each spout LocalBolts of its own, or wait until the other run ends.",
+                "these LocalBolts are in use by another run.",
+                remedy="Give each spout its own LocalBolts, or wait until the other run ends.",
             )
-        check_descriptors(2 * self.count)  # both ends of each connection are here
+        check_descriptors(2 * self.count)  # both ends of each connection are in this process
         bolt_of = partial(
             FlowControlBolt,
             endpoint,
@@ -83,7 +84,7 @@ class LocalBolts:
         self._run.start(self.names)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End all bolts; a call of ``process`` that outlasts ``timeout_s`` is left behind.
+        """End all bolts; a call of ``process`` that takes longer than ``timeout_s`` is abandoned.
 
         Does nothing if the bolts were not started.
         """
@@ -93,7 +94,7 @@ class LocalBolts:
 
 
 class _Run:
-    """From one start to its stop: a bolt that is left behind there never joins the next run."""
+    """From one start to its stop: an abandoned bolt never joins the next run."""
 
     def __init__(
         self, bolt_of: Callable[[str], FlowControlBolt], notify: Callable[[BoltNotice], None]
@@ -130,7 +131,7 @@ class _Run:
             except (AuthenticationError, WireError) as error:
                 self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
-            except BaseException as error:  # also what user code raised to end its thread
+            except BaseException as error:  # including what user code raised to end its thread
                 detail = f"{type(error).__name__}: {error}"
             if detail is None or self._stopping.is_set():
                 return
@@ -141,10 +142,10 @@ class _Run:
             pause_s = min(pause_s * 2, _RESTART_PAUSE_MAX_S)
 
     def _run_once(self, bolt: str) -> str | None:
-        """Be the bolt for one connection: why it must come back, or None if it need not."""
+        """Run the bolt for one connection; return why it must restart, or None if it need not."""
         running = self._bolt_of(bolt)
         self._running[bolt] = running
-        if self._stopping.is_set():  # stop() may have looked just before
+        if self._stopping.is_set():  # stop() may have checked just before
             return None
         ended = running.run().ended
         return None if ended == "end" else ended

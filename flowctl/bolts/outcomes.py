@@ -1,4 +1,4 @@
-"""What a bolt reports on one tuple: an ack, a fail, a refusal, or the end of the run."""
+"""What a bolt reports about one tuple: an ack, a fail, a refusal, or the end of the run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import FencedError, UnrunnableError, without_secrets
 from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFrame, TupleFrame
 
-# An exception can quote a whole record: enough to know it by, and a traceback's innermost calls.
+# An exception may quote a whole record: enough to recognise it, and the innermost calls of a
+# traceback.
 _ERROR_CHARS_MAX: Final = 1_000
 _TRACEBACK_CHARS_MAX: Final = 4_000
-# What Python's own operations on a value raise.  Client libraries derive from these too, but then
-# also from OSError (requests).  However many fail so, the target is not taken to be down.
+# What Python's own operations on a value raise.  Exceptions of client libraries derive from these
+# too, but then also from OSError (requests).  However many tuples fail this way, the target is not
+# considered down.
 _DATA_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
@@ -36,7 +38,7 @@ def ack_of(
     ``times_s``: ``wait_s``, ``service_s`` and ``idle_total_s`` of :class:`AckFrame`.
     """
     said = (frame.tuple_id, frame.attempt, *times_s, batch.sink_s)
-    if isinstance(made, Settlement):  # a topology's bolt settles each input by itself
+    if isinstance(made, Settlement):  # a topology's bolt settles each input itself
         return SettledFrame(*said, made)
     if batch.rejected or batch.left_out:
         return DetailedAckFrame(*said, _rejected(batch), batch.left_out)
@@ -49,14 +51,16 @@ def fail_of(
     record_index: int | None,
     rule: RefusalRule | None = None,
 ) -> FailFrame:
-    """Return what to report of ``error``, which ``process`` raised; ``rule`` is the user's own."""
+    """Return what to report about ``error``, which ``process`` raised; ``rule`` is the user's
+    own."""
     after_s = None
     is_refused = False
     reason = ""
     if not isinstance(error, FencedError | UnrunnableError):
         try:
             refusal = refusal_of(error, rule)
-        except Exception as broken:  # the rule itself; it says what it was asked about
+        # the rule itself failed; its error says what it was asked about
+        except Exception as broken:
             broken.__context__ = broken.__context__ or error
             error = broken
         else:
@@ -88,18 +92,18 @@ def _rejected(batch: Batch) -> list[Rejected]:
 
 
 def _error_text(error: BaseException) -> str:
-    if isinstance(error, UnrunnableError):  # ours: the two parts are shown as such
+    if isinstance(error, UnrunnableError):  # ours: the parts are shown separately
         return f"{_sendable(error.problem)}\n{error.remedy}"
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # user code again: an exception whose __str__ raises
+    except Exception:  # user code: an exception whose __str__ raises
         text = type(error).__name__
     return _sendable(text)[:_ERROR_CHARS_MAX]
 
 
 def _traceback_text(error: BaseException) -> str:
     try:
-        # Without our own frame; with those of the errors that led to this one.
+        # Without our own frame, but with the frames of the errors that led to this one.
         below_us = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, below_us))
     except Exception:
@@ -108,5 +112,5 @@ def _traceback_text(error: BaseException) -> str:
 
 
 def _sendable(text: str) -> str:
-    """No passwords in URLs, and no half characters, which UTF-8 can't hold."""
+    """Without passwords in URLs, and without lone surrogates, which UTF-8 can't encode."""
     return without_secrets(text).encode("utf-8", "replace").decode()

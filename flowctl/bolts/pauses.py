@@ -1,6 +1,6 @@
-"""How a bolt slows down while its target refuses: the rule, in one place.
+"""How a bolt slows down while its target refuses: the rule in one place.
 
-What is queued at a bolt would burn in a millisecond against a target that refuses.  So:
+A bolt's queue would be used up in a millisecond against a target that refuses.  So:
 
 1. **The slot that was refused waits** before it takes its next tuple: what the target asked for, at
    most 5 s (a longer wait is the driver's business: it holds the tuples back); else .5 s, doubled
@@ -16,7 +16,7 @@ What is queued at a bolt would burn in a millisecond against a target that refus
    slots, each success lets the others go on within one call's time, and only those slots that
    were refused still wait for themselves.
 
-A fault (``process`` raised something that is not a refusal) changes nothing: it does not tell
+A fault (``process`` raised something that is not a refusal) changes nothing: it does not show
 whether the target has room.  A wait ends when the link does.  It is not idle time: the bolt would
 not have taken a tuple.  Tuples that are queued meanwhile can be taken back by the spout.
 """
@@ -26,10 +26,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-FIRST_S: Final = 0.5  # two calls a second: a target that restarts is not kept busy by them
-MOST_S: Final = 2.0  # and a target that is back is noticed as soon as that
-# A target that asks for more is left to the driver: it knows all bolts, and can use this one for
-# tuples that go elsewhere.
+FIRST_S: Final = 0.5  # two calls a second: a restarting target is not kept busy by them
+MOST_S: Final = 2.0  # and a recovered target is noticed within this time
+# Longer waits are left to the driver: it knows all bolts, and can use this one for tuples that go
+# elsewhere.
 _ASKED_MOST_S: Final = 5.0
 
 
@@ -41,7 +41,7 @@ class _Wait(NamedTuple):
 class Pauses:
     """The waits of one bolt's slots.  Pure; not thread-safe: the caller holds a lock.
 
-    A slot is whatever tells it from the others.  ``is_free``: no slot has to wait for anything.
+    A slot is any value that identifies it.  ``is_free``: no slot has to wait for anything.
     """
 
     __slots__ = ("_next_at_s", "_own", "_probes", "_row", "_wait_s", "is_free", "is_shut")
@@ -56,7 +56,7 @@ class Pauses:
         self._next_at_s = 0.0
 
     def wait_s(self, slot: Hashable, now_s: float) -> float:
-        """How long ``slot`` has to wait before it may take a tuple; 0 or less: not at all."""
+        """How long ``slot`` has to wait before it may take a tuple; 0 or less: it need not wait."""
         own = self._own.get(slot)
         until_s = self._next_at_s if self.is_shut else now_s
         if own is not None and own.until_s > until_s:
@@ -70,18 +70,19 @@ class Pauses:
             self._next_at_s = now_s + self._wait_s
 
     def succeeded(self, slot: Hashable) -> None:
-        """Its call came to a good end."""
+        """The call of ``slot`` succeeded."""
         self._own.pop(slot, None)
         self._probes.clear()
         self.is_shut = False
         self.is_free = not self._own
 
     def failed(self, slot: Hashable) -> None:
-        """Its call came to an end that tells nothing of the target."""
+        """The call of ``slot`` ended in a way that says nothing about the target."""
         self._probes.discard(slot)
 
     def refused(self, slot: Hashable, after_s: float | None, now_s: float) -> None:
-        """Its call was refused; ``after_s`` as in :class:`flowctl.wire.frames.FailFrame`."""
+        """The call of ``slot`` was refused; ``after_s`` is as in
+        :class:`flowctl.wire.frames.FailFrame`."""
         own = self._own.get(slot)
         row = 1 if own is None else own.row + 1
         self._own[slot] = _Wait(row, now_s + _wait(row, after_s))

@@ -1,4 +1,4 @@
-"""How long an answer asks to be left alone: ``Retry-After`` and the headers of rate limits."""
+"""How long a response asks to be left alone: ``Retry-After`` and rate limit headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-# A limit's reset is in seconds from now, or the Unix time when it comes (GitHub), perhaps in ms.
+# A limit's reset is either in seconds from now or a Unix time (GitHub), perhaps in ms.
 _UNIX_S_MIN: Final = 1e9
 _UNIX_MS_MIN: Final = 1e12
 _RESETS: Final = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
@@ -27,14 +27,15 @@ class Wait(NamedTuple):
 def wait_of(headers: Any, wall_clock: Callable[[], float], *, is_limit: bool) -> Wait:
     """Return what ``headers`` ask for; ``is_limit``: the status may mean a rate limit.
 
-    A limit's reset only counts then, or where nothing is left of it: services tell it with every
-    answer.
+    A limit's reset counts only then, or if nothing is left of the limit: services send it with
+    every response.
     """
     said = _lower(headers)
     date_s = _date(said.get("date"))
 
     def now_s() -> float:
-        return wall_clock() if date_s is None else date_s  # by the clock that set the time
+        # by the clock of the server that set the time
+        return wall_clock() if date_s is None else date_s
 
     after_s = _retry_after(said, now_s)
     if after_s is not None:
@@ -70,10 +71,10 @@ def _until(value: str | None, now_s: Callable[[], float]) -> float | None:
 
 
 def _lower(headers: Any) -> dict[str, str]:
-    """Their names in lower case: some clients keep them as they came."""
+    """Header names in lower case: some clients keep them as received."""
     try:
         return {_str(name).lower(): _str(value) for name, value in headers.items()}
-    except Exception:  # not a mapping: whatever a library has under that name
+    except Exception:  # not a mapping: the library uses that name for something else
         return {}
 
 
@@ -97,11 +98,11 @@ def _date(text: str | None) -> float | None:
     """Unix seconds of an HTTP date."""
     if not text:
         return None
-    from email.utils import mktime_tz, parsedate_tz  # 10 ms to load, and rarely needed
+    from email.utils import mktime_tz, parsedate_tz  # takes 10 ms to load, and is rarely needed
 
     try:
         parts = parsedate_tz(text)
-        # Without a zone it is UTC, not this machine's.
+        # A date without a zone is UTC, not local time.
         return None if parts is None else float(mktime_tz((*parts[:9], parts[9] or 0)))
     except (TypeError, ValueError, OverflowError):
         return None

@@ -1,13 +1,13 @@
-"""Is an error of ``process`` a refusal: the target has no room now, or is away?
+"""Is an error of ``process`` a refusal: does the target have no room now, or is it unavailable?
 
-A refusal says nothing about the records: they are sent again without an attempt being counted, and
-less is sent meanwhile.  So what is taken for one must pass by waiting.  An answer that is none (a
-404, a unique violation) ends the search: what led to it does not matter any more.  Timeouts count
-as refusals, because a target with too much to do looks just so.
+A refusal says nothing about the records: they are sent again, which does not count as an attempt,
+and less is sent meanwhile.  So only errors that pass by waiting are taken for one.  A response that
+is not a refusal (a 404, a unique violation) ends the search: what caused it does not matter then.
+Timeouts count as refusals, because an overloaded target looks just like that.
 
-Errors are known by their attributes and by the names of their classes and modules; no client
-library is imported, and a worker without them pays nothing.  Pure but for the wall clock, which is
-asked only where an answer names a date and not its own.
+Errors are recognised by their attributes and by the names of their classes and modules; no client
+library is imported, and a worker without them pays nothing.  Pure except for the wall clock, which
+is used only if a response names a date but not its own time.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from flowctl.bolts.callables import check_plain, check_process
 from flowctl.bolts.refusal_headers import wait_of
 from flowctl.errors import RetryLater, UnrunnableError
 
-# An hour in a header may be an hour, or milliseconds read as seconds, or a clock that is wrong.
-# Asking every five minutes costs a target nothing, and a run does not stand still for longer than
-# it must.  Also for RetryLater: a longer wait is then several, none of which counts.
+# An hour in a header may be an hour, milliseconds read as seconds, or a wrong clock.  Asking every
+# five minutes costs a target nothing, and a run never stands still much longer than it must.  This
+# also applies to RetryLater: a longer wait is then several waits, none of which counts.
 AFTER_MAX_S: Final = 300.0
-# Two transactions met and one had to go: the other is over in moments.
+# Two transactions conflicted and one was aborted: the other will be over in moments.
 _CONFLICT_AFTER_S: Final = 0.05
-_ERRORS_LOOKED_AT_MAX: Final = 16  # of a chain of causes, which may even be a circle
+_ERRORS_LOOKED_AT_MAX: Final = 16  # of a chain of causes, which may be circular
 _BULK_ERRORS_LOOKED_AT_MAX: Final = 10_000
 
 
 class Refusal(NamedTuple):
-    """``after_s``: how long to leave the target alone, 0 … 300 s; None: it did not say."""
+    """``after_s``: how long to leave the target alone, 0 … 300 s; None: not specified."""
 
     after_s: float | None
     reason: str
 
 
-# A user's own: True or seconds: refused; False: a fault; None: flowctl's rules decide.
+# The user's own rule: True or seconds mean a refusal, False a fault; with None flowctl's rules
+# decide.
 RefusalRule: TypeAlias = Callable[[BaseException], "bool | float | None"]
-# "fault": an answer, and not a refusal.  None: this error alone does not tell.
+# "fault": a response that is not a refusal.  None: this error alone does not decide.
 _Verdict: TypeAlias = Refusal | Literal["fault"] | None
 
-# 502 and 504 come from a proxy before a target that is away.
+# 502 and 504 come from a proxy whose target is unavailable.
 _STATUSES: Final = frozenset({429, 502, 503, 504})
 _STATUS_MIN, _STATUS_MAX = 400, 599
 # AWS, after botocore's own list of what it throttles on, and its "try again" answers.
@@ -63,8 +64,8 @@ _GRPC_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_E
 _SQLSTATES: Final = ("53", "08", "57P01", "57P02", "57P03")
 _SQL_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialisation failure, deadlock
 _SQLSTATE_CHARS: Final = 5
-# What libpq and drivers say when there is no SQLSTATE, as before a connection stands.  A wrong
-# password comes the same way, so the text must tell.
+# What libpq and drivers say when there is no SQLSTATE, as before a connection is established.  A
+# wrong password comes the same way, so the text must decide.
 _SQL_MODULES: Final = frozenset({
     "asyncpg", "pg8000", "psycopg", "psycopg2", "psycopg_pool", "sqlalchemy",
 })  # fmt: skip
@@ -80,7 +81,7 @@ _SQL_WORDS: Final = (
 )  # fmt: skip
 _SQLITE_WORDS: Final = ("is locked", "database is busy")
 _SEARCH_REJECTED: Final = "es_rejected_execution_exception"
-# By the module's first name: base classes of errors that mean "away, or out of time".
+# By top-level module: base classes of errors that mean "unavailable, or timed out".
 _AWAY: Final[dict[str, frozenset[str]]] = {
     "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
     "botocore": frozenset({"HTTPClientError", "ConnectionError"}),
@@ -102,7 +103,7 @@ _AWAY: Final[dict[str, frozenset[str]]] = {
         "IncompleteRead", "NewConnectionError", "ProtocolError", "TimeoutError",
     }),
 }  # fmt: skip
-# Below those, but waiting does not help.
+# Subclasses of those for which waiting does not help.
 _NOT_AWAY: Final = frozenset({
     "AuthenticationError", "AuthorizationError", "ClientConnectorCertificateError",
     "ClientConnectorSSLError", "InvalidURL", "ProxyConnectionError", "SSLCertVerificationError",
@@ -119,12 +120,12 @@ def refusal_of(
     *,
     wall_clock: Callable[[], float] = time.time,
 ) -> Refusal | None:
-    """Return what ``error`` asks for, or None where it is a fault.
+    """Return what ``error`` asks for, or None if it is a fault.
 
-    ``rule`` is asked first; what it raises passes through, and an answer it can't give is an
+    ``rule`` is asked first; its exceptions propagate, and a result of the wrong type is an
     :class:`UnrunnableError`.  ``wall_clock``: Unix seconds.
     """
-    if isinstance(error, RetryLater):  # said by the author of process: nothing to judge
+    if isinstance(error, RetryLater):  # said by the author of process, so there is nothing to judge
         return Refusal(_bounded(error.after_s), "RetryLater")
     if rule is not None:
         ruled = rule(error)
@@ -140,7 +141,7 @@ def _as_ruled(ruled: object) -> Refusal | None:
     if isinstance(ruled, int | float) and not math.isnan(ruled):
         return Refusal(_bounded(float(ruled)), "refusal=")
     close = getattr(ruled, "close", None)
-    if callable(close):  # a coroutine, perhaps
+    if callable(close):  # perhaps a coroutine
         close()
     raise UnrunnableError(
         "refusal",
@@ -157,7 +158,8 @@ def check_rule(rule: RefusalRule | None) -> None:
 
 
 def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
-    """From the outside in: the first that tells decides; a certificate that is wrong always."""
+    """From the outermost error inwards: the first that decides counts; a wrong certificate always
+    does."""
     chain = list(_chain(error))
     if any(type(each).__name__ == "SSLCertVerificationError" for each in chain):
         return "fault"
@@ -173,7 +175,8 @@ def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> 
 def _verdict_of_group(
     group: BaseExceptionGroup[BaseException], wall_clock: Callable[[], float]
 ) -> _Verdict:
-    """A fault among refusals is a fault: it would come again for ever, and never be counted."""
+    """A fault among refusals is a fault: otherwise it would come back for ever without being
+    counted."""
     verdicts = [_verdict_of_chain(each, wall_clock) for each in group.exceptions[:1000]]
     refusals = [verdict for verdict in verdicts if isinstance(verdict, Refusal)]
     if len(refusals) < len(verdicts):
@@ -182,7 +185,7 @@ def _verdict_of_group(
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """``error``, what it wraps, then what it came from; each once, not too many."""
+    """``error``, what it wraps, then what caused it; each once, up to a limit."""
     waiting, seen = deque([error]), {id(error)}
     looked_at = 0
     while waiting and looked_at < _ERRORS_LOOKED_AT_MAX:
@@ -190,7 +193,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         looked_at += 1
         yield each
         context = None if each.__suppress_context__ else each.__context__
-        # urllib and urllib3 keep what happened in reason, SQLAlchemy in orig.
+        # urllib and urllib3 keep the cause in reason, SQLAlchemy in orig.
         inner = (_get(each, "reason"), _get(each, "orig"), each.__cause__, context)
         for found in inner:
             if isinstance(found, BaseException) and id(found) not in seen:
@@ -199,7 +202,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _verdict(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
-    """What one error tells by itself."""
+    """What one error says by itself."""
     if isinstance(error, RetryLater):
         return Refusal(_bounded(error.after_s), "RetryLater")
     for judge in (_aws, _search, _grpc, _sql):
@@ -223,10 +226,10 @@ def _http(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
 
 
 def _status_of(error: BaseException, response: Any) -> int | None:
-    """The HTTP status, where there is one, whatever it is called."""
+    """The HTTP status, if there is one, whatever its attribute is called."""
     candidates = [_get(response, "status_code"), _get(response, "status")]
     candidates += [_get(error, "status_code"), _get(error, "status")]
-    # Many errors have a code of their own; an HTTP error's comes with headers, or from Google.
+    # Many errors have their own code; that of an HTTP error comes with headers, or from Google.
     if _get(error, "headers") is not None or _module(type(error)) == "google":
         candidates.append(_get(error, "code"))
     for status in candidates:
@@ -248,7 +251,7 @@ def _aws(error: BaseException) -> _Verdict:
 
 
 def _search(error: BaseException) -> _Verdict:
-    """OpenSearch and Elasticsearch; a bulk is refused if every item that failed was."""
+    """OpenSearch and Elasticsearch; a bulk request is refused if every failed item was."""
     if _module(type(error)) not in ("opensearchpy", "elasticsearch"):
         return None
     items = _get(error, "errors")
@@ -268,7 +271,7 @@ def _grpc(error: BaseException) -> _Verdict:
         return None
     try:
         name = getattr(code(), "name", None)
-    except Exception:  # an error of its own kind
+    except Exception:  # an unrelated error
         return None
     if not isinstance(name, str):
         return None
@@ -293,14 +296,15 @@ def _sql(error: BaseException) -> _Verdict:
 
 
 def _away(error: BaseException) -> _Verdict:
-    """Connections that broke or never stood, and time that ran out."""
+    """Connections that broke or were never established, and timeouts."""
     kinds = type(error).__mro__
     if any(cls.__name__ in _NOT_AWAY for cls in kinds):
         return "fault"
     is_away = isinstance(error, ConnectionError | TimeoutError) or any(
         cls.__name__ in _AWAY.get(_module(cls), ()) for cls in kinds
     )
-    if isinstance(error, socket.gaierror):  # no such name is for good; no answer is not
+    # a name that does not exist is permanent; a missing answer is not
+    if isinstance(error, socket.gaierror):
         is_away = error.errno == socket.EAI_AGAIN
     elif isinstance(error, OSError) and error.errno in _NET_ERRNOS:
         is_away = True
@@ -316,7 +320,7 @@ def _module(cls: type) -> str:
 
 
 def _get(owner: Any, name: str) -> Any:
-    """An attribute of what others wrote: reading one may raise anything."""
+    """An attribute of someone else's object: reading it may raise anything."""
     try:
         return getattr(owner, name, None)
     except Exception:

@@ -1,4 +1,4 @@
-"""A bolt's sending: all of what it was given, in order, however slowly the connection takes it."""
+"""A bolt's sending: everything it was given, in order, however slowly the connection takes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowctl.wire.stream import Stream
 
 
 class Sending:
-    """Sends over ``stream``, and waits by ``wait`` where it takes no more.  For one thread."""
+    """Sends over ``stream``, and waits as ``wait`` says when it takes no more.  For one thread."""
 
     def __init__(self, stream: Stream, wait: WaitSettings, *, bolt: str) -> None:
         self._stream = stream
@@ -22,7 +22,7 @@ class Sending:
         )
 
     def send(self, data: bytearray) -> None:
-        """Send all; a connection that is gone is the link thread's to notice."""
+        """Send all of it; a lost connection is noticed by the link thread."""
         try:
             while data:
                 del data[: self._stream.send(data)]

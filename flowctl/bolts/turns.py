@@ -15,7 +15,7 @@ from flowctl.wire.frames import Welcome
 
 
 class Turns:
-    """Begins turns, and counts what became of them.  For one thread: no lock needed.
+    """Begins turns and counts their outcomes.  For one thread: no lock needed.
 
     ``acked`` and ``failed`` count tuples, ``records`` the acked records; ``service_s`` is the time
     that their processing took.

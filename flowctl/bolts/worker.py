@@ -17,19 +17,19 @@ from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
 
-# The spout listens before it starts bolts, so what fails is a full door or a short break of the
-# net: eight tries over some 6 s.
+# The spout listens before it starts bolts, so what fails is a full accept queue or a short network
+# failure: eight tries over some 6 s.
 _CONNECT_TRIES: Final = 8
-_CONNECT_PAUSE_FIRST_S: Final = 0.05  # doubled each time
+_CONNECT_PAUSE_FIRST_S: Final = 0.05  # doubled after each
 
 
 class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a bolt did in one connection.
 
-    ``ended``: "end" when the spout said so, "cancelled" by :meth:`FlowControlBolt.cancel`, else
-    it begins with "eof" (the spout is gone) or "broken" (it spoke nonsense).  ``acked`` and
-    ``failed`` count what was reported, whether or not the spout still heard it; refusals are among
-    the ``failed``; ``service_s`` is the time in ``process``, all slots together.
+    ``ended``: "end" if the spout said so, "cancelled" by :meth:`FlowControlBolt.cancel`, else it
+    begins with "eof" (the spout is gone) or "broken" (it broke the protocol).  ``acked`` and
+    ``failed`` count what was reported, whether or not the spout received it; refusals are included
+    in ``failed``; ``service_s`` is the time in ``process``, all slots together.
     """
 
     bolt: str
@@ -50,15 +50,15 @@ def run_bolt(
     slots: int = 1,
     refusal: RefusalRule | None = None,
 ) -> BoltSummary:
-    """Be the bolt named ``bolt`` until the spout ends it or is gone.
+    """Run the bolt named ``bolt`` until the spout ends it or is gone.
 
     ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
-    event loop, up to ``slots`` times at once.  What it returns is not used; an exception (also
-    SystemExit) fails the tuple, or tells that the target refused it (``refusal``, then
+    event loop, up to ``slots`` times at once.  Its return value is not used; an exception (also
+    SystemExit) fails the tuple, or says that the target refused it (``refusal``, then
     :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
-    :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` when the
-    spout is not ours, :class:`flowctl.errors.InfrastructureError` when it can't be reached.
-    KeyboardInterrupt ends the bolt and passes through.
+    :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the spout
+    does not hold this run's key, :class:`flowctl.errors.InfrastructureError` if it can't be
+    reached. KeyboardInterrupt ends the bolt and passes through.
     """
     return FlowControlBolt(endpoint, bolt, process, slots=slots, refusal=refusal).run()
 
@@ -82,11 +82,11 @@ class FlowControlBolt:
         self._refusal = refusal
         self._cancelled = threading.Event()
         self._link: Link | None = None
-        self._tallies: list[Turns] = []  # of each thread
+        self._tallies: list[Turns] = []  # per thread
         self._interrupt: BaseException | None = None
 
     def run(self) -> BoltSummary:
-        """As :func:`run_bolt`; once."""
+        """As :func:`run_bolt`; may be called once."""
         welcome, link = self._connect()
         self._link = link
         if isinstance(self._process, PerConnection):
@@ -154,7 +154,7 @@ class FlowControlBolt:
             thread.join()
 
     def _work_and_tell(self, link: Link, welcome: Welcome) -> None:
-        """In a thread of ours: an interrupt raised there belongs to the caller of run."""
+        """Used in our own threads: an interrupt raised there belongs to the caller of run."""
         try:
             self._work(link, welcome)
         except BaseException as error:

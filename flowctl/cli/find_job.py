@@ -1,4 +1,4 @@
-"""Find the spout that ``flowctl run`` is asked for: in a file or in an importable module."""
+"""Find the spout that ``flowctl run`` is given: in a file or in an importable module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     attribute: str
 
     def called(self, field: str = "JOB") -> Found:
-        """What it returns, for a function without arguments; ``field`` is for errors."""
+        """For a function without arguments: what it returns; ``field`` is for errors."""
         self._check_needs_no_arguments(field)
         try:
             return self._replace(value=self.value())
@@ -55,18 +55,17 @@ class Found(NamedTuple):
 def load_spout(spec: str) -> RunnableJob:
     """Return the spout that ``spec`` names: ``job.py:spout`` or ``package.module:spout``.
 
-    The attribute is a ``FlowControlSpout``, as what ``Topology.job`` returns is too, or a function
-    without arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` for
-    what isn't there and :class:`JobError` when the job's own code raises (its traceback goes to
-    stderr).
+    The attribute is a ``FlowControlSpout``, a job from ``Topology.job``, or a function without
+    arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` for what
+    isn't there and :class:`JobError` when the job's own code raises (its traceback goes to stderr).
     """
     return _spout_of(load_object(spec, field="JOB", attribute=DEFAULT_ATTRIBUTE))
 
 
 def load_object(spec: str, *, field: str, attribute: str) -> Found:
-    """Return what ``spec`` names in a file or a module; errors as of :func:`load_spout`.
+    """Return what ``spec`` names in a file or a module; errors as in :func:`load_spout`.
 
-    ``field`` names the argument in errors, ``attribute`` is what is taken where none is named.
+    ``field`` names the argument in errors, ``attribute`` is the default if none is named.
     """
     target, _, named = spec.partition(":")
     if _is_file_name(target):
@@ -90,7 +89,7 @@ def _load_file(path: Path, field: str) -> ModuleType:
     if not path.is_file():
         raise ConfigError(field, f"no file {path}.", remedy="Give FILE.py:ATTRIBUTE.")
     path = path.resolve()
-    # Imports beside the job's file work as they do for `python job.py`.
+    # Imports of modules beside the job's file work as they do for `python job.py`.
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem.isidentifier() else "job"
     loaded = sys.modules.get(name)
@@ -114,7 +113,7 @@ def _import_module(name: str, field: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(
             field,
-            f"{name!r} is neither a Python file nor a module's name.",
+            f"{name!r} is neither a Python file nor the name of a module.",
             remedy="Give FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.",
         )
     sys.path.insert(0, str(Path.cwd()))
@@ -123,7 +122,9 @@ def _import_module(name: str, field: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(
-                field, f"no module {name}.", remedy="Give FILE.py:ATTRIBUTE or a module's name."
+                field,
+                f"no module {name}.",
+                remedy="Give FILE.py:ATTRIBUTE or the name of a module.",
             ) from None
         raise _job_raised(error, name, "") from error
     except Exception as error:
@@ -139,14 +140,15 @@ def _spout_of(found: Found) -> RunnableJob:
         target = found.target
         raise ConfigError(
             "JOB",
-            f"{target}:{found.attribute} is no FlowControlSpout but {type(found.value).__name__}.",
+            f"{target}:{found.attribute} is not a FlowControlSpout but"
+            f" {type(found.value).__name__}.",
             remedy=_how_to_run(found.value) or _what_there_is(found.module, target),
         )
     return found.value
 
 
 def _how_to_run(found: Any) -> str:
-    """Where ``found`` is nearly what was meant: what is missing."""
+    """If ``found`` is nearly what was meant: what is missing."""
     from flowctl.topology import Topology
 
     if isinstance(found, Topology):
@@ -179,7 +181,7 @@ def _job_raised(error: Exception, name: str, path: str) -> FlowctlError:
 
 
 def _users_traceback(error: Exception, path: str) -> str:
-    """Return the traceback from the user's file on: the frames before it are ours."""
+    """Return the traceback from the user's file on; the frames before it are flowctl's."""
     told = traceback.TracebackException.from_exception(error)
     first = next((i for i, frame in enumerate(told.stack) if frame.filename == path), 0)
     told.stack = traceback.StackSummary.from_list(list(told.stack)[first:])

@@ -1,4 +1,4 @@
-"""Whether a byte and a line number, as ``TextLines`` counts them, belong together in a file."""
+"""Whether a byte and a line number, as counted by ``TextLines``, belong together in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class _Scan(NamedTuple):
-    """``numbers``: of the line that begins at each wanted byte, or its negative if none does."""
+    """``numbers``: the number of the line that begins at each wanted byte; negative if no line
+    begins there but the byte is within that line."""
 
     numbers: dict[int, int]
     starts: dict[int, int]  # where each wanted line begins
@@ -22,14 +23,14 @@ class _Scan(NamedTuple):
 def check_line(position: Position, partition: str, saved: Position | None) -> str:
     """Check that a line begins at the byte of ``position`` and has its number.
 
-    Returns why that can't be checked; "" if it was, or if ``position`` is not of lines.  Raises
-    :class:`ConfigError` with the right pair.  ``saved`` is the checkpoint's position, above it.
+    Returns why this can't be checked; "" if it was, or if ``position`` is not a line's.  Raises
+    :class:`ConfigError` with the correct pair.  ``saved`` is the checkpoint's position, above it.
     """
     if position == saved or not _is_of_lines(position) or not _is_of_lines(saved):
         return ""
     path = _path_of(partition)
     if path is None:
-        return "no file of this name is here"
+        return "there is no file of this name here"
     if path.lower().endswith((".gz", ".bz2", ".zst")):
         return "the file is compressed"
     byte, line = position[:2]
@@ -47,7 +48,7 @@ def check_line(position: Position, partition: str, saved: Position | None) -> st
         "--to",
         f"{':'.join(map(str, position))} is not where a line of {printable(partition)} begins:"
         f" {_said(byte, found.numbers[byte])}.",
-        remedy="Write BYTE:LINE, the byte where the line begins and its number, from 1."
+        remedy="Write BYTE:LINE, the byte where the line begins and its number, counted from 1."
         f" Line {number} is {start}:{number}.",
     )
 
@@ -55,11 +56,12 @@ def check_line(position: Position, partition: str, saved: Position | None) -> st
 def _said(byte: int, number: int) -> str:
     if number < 0:
         return f"byte {byte} is within line {-number}"
-    return f"at byte {byte} begins line {number}"
+    return f"line {number} begins at byte {byte}"
 
 
 def _is_of_lines(position: Position | None) -> TypeGuard[tuple[int, ...]]:
-    """Whether it has the shape of ``TextLines``: byte, line, and the length of a cut last line."""
+    """Whether it has the shape of a ``TextLines`` position: byte, line, and the length of a cut
+    last line."""
     return (
         isinstance(position, tuple)
         and len(position) in (2, 3)
@@ -68,7 +70,7 @@ def _is_of_lines(position: Position | None) -> TypeGuard[tuple[int, ...]]:
 
 
 def _path_of(partition: str) -> str | None:
-    """The file that a partition is; in a topology the name of its spout stands before it."""
+    """The file behind a partition; in a topology the name of its spout precedes it."""
     for path in (partition, partition.partition(":")[2]):
         if os.path.isfile(path):
             return path
@@ -76,7 +78,7 @@ def _path_of(partition: str) -> str | None:
 
 
 def _scan(path: str, wanted_bytes: set[int], wanted_lines: set[int]) -> _Scan:
-    """Count the lines up to the last of ``wanted_bytes``; what lies beyond is not found."""
+    """Count the lines up to the last of ``wanted_bytes``; bytes beyond it are not found."""
     numbers = {0: 1}
     starts = {1: 0}
     at, lines = 0, 1  # the byte where the block begins, and the number of the line there

@@ -1,4 +1,4 @@
-"""The ``flowctl`` command: commands are loaded when they are called, errors end in exit codes.
+"""The ``flowctl`` command: subcommands are loaded when they are called, errors become exit codes.
 
 ===  =============================================
 0    finished
@@ -29,7 +29,7 @@ from flowctl.errors import (
 )
 from flowctl.instrumentation.text import printable, printable_problem, printable_traceback
 
-# name → (module:attribute, help): the help is here so that ``--help`` imports no command.
+# name → (module:attribute, help): the help is here so that ``--help`` does not import any command.
 COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
     "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
@@ -42,15 +42,15 @@ DEBUG_VARIABLE = "FLOWCTL_DEBUG"
 
 
 _LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
-_LEVEL_HELP = "Log on stderr from this level on, also what the view shows."
+_LEVEL_HELP = "Log to stderr from this level on, including what the view shows."
 
 
 _FORMS = click.Choice(["text", "json"])
-_FORM_HELP = "How: key=value, or a JSON object a line (then from INFO on, unless told)."
+_FORM_HELP = "How: key=value, or a JSON object per line (then from INFO on by default)."
 
 
 def _let_take_log_options(command: click.Command) -> None:
-    """Let ``--log-level`` and ``--log`` stand behind the command's name too; there they win."""
+    """Accept ``--log-level`` and ``--log`` after the command's name too; there they win."""
     if not any("--log-level" in parameter.opts for parameter in command.params):
         command.params += _log_options()
     if isinstance(command, click.Group):
@@ -129,7 +129,7 @@ cli.params += _log_options()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; never raises but for ``SystemExit``."""
+    """Run the command line and return its exit code; raises nothing except ``SystemExit``."""
     _open_closed_streams()
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FlowctlError as error:
         return explain(error)
     except BrokenPipeError:
-        # The reader of our output has gone (``| head``); nothing is left to say to it.
+        # The reader of our output is gone (``| head``), so there is nobody left to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
@@ -154,18 +154,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Give standard streams that the caller closed (``>&-``) a place to go.
+    """Redirect standard streams that the caller closed (``>&-``).
 
-    Otherwise the next file or socket that is opened gets their number, and whoever writes to
-    "stdout" writes into it.
+    Otherwise the next file or socket that is opened would get their number, and whoever writes to
+    "stdout" would write into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
-            os.set_inheritable(number, True)  # as for any standard stream: children have it too
+            os.set_inheritable(number, True)  # inherited by children, like any standard stream
             opened = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, opened)
 

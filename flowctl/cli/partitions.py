@@ -18,7 +18,7 @@ SHOWN_MAX = 40  # about a screen
 def matching(
     partitions: Mapping[str, PartitionCheckpoint], pattern: str | None
 ) -> dict[str, PartitionCheckpoint]:
-    """Return those whose name, or its printed form, is ``pattern`` or matches it; None: all."""
+    """Return those whose name, or its printed form, equals or matches ``pattern``; None: all."""
     if pattern is None:
         return dict(partitions)
     return {
@@ -31,7 +31,7 @@ def matching(
 def print_partitions(
     partitions: Mapping[str, PartitionCheckpoint], *, shown_max: int | None
 ) -> None:
-    """Print a table by name; of more than ``shown_max`` those first that are not done."""
+    """Print a table by name; with more than ``shown_max``, those that are not done come first."""
     names = sorted(partitions)
     if shown_max is not None and len(names) > shown_max:
         # A stable sort: by name within each kind.
@@ -47,7 +47,7 @@ def print_partitions(
 
 
 def _rank(state: PartitionCheckpoint) -> int:
-    """What has holes comes first, what was read to its end last."""
+    """Partitions with holes come first, those read to the end last."""
     return 0 if state.acked else 1 if state.end is None else 2
 
 

@@ -1,4 +1,5 @@
-"""Positions as people type them: as ``flowctl checkpoint show`` prints them, or as JSON."""
+"""Positions as people type them: in the form that ``flowctl checkpoint show`` prints, or as
+JSON."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def shown(position: Position | None) -> str:
 def position_of(text: str, partition: str, stored: PartitionCheckpoint) -> Position | None:
     """Return the position that ``text`` means in ``partition``; None: its beginning.
 
-    Raises :class:`ConfigError` for what is none of this partition, and for what lies beyond the
-    position that is saved.
+    Raises :class:`ConfigError` for text that is not a position of this partition, and for a
+    position beyond the saved one.
     """
     known = [p for r in stored.acked for p in (r.first, r.last)]
     if stored.position is not None:
@@ -44,7 +45,7 @@ def position_of(text: str, partition: str, stored: PartitionCheckpoint) -> Posit
             return _not_beyond(fitted, partition, stored)
     raise ConfigError(
         "--to",
-        f"{text!r} is no position of {printable(partition)}.",
+        f"{text!r} is not a position of {printable(partition)}.",
         remedy=f"Write it as `flowctl checkpoint show` prints it, {_examples(known)}.",
     )
 
@@ -64,7 +65,7 @@ def _not_beyond(position: Position, partition: str, stored: PartitionCheckpoint)
 
 def _examples(known: list[Position]) -> str:
     if not known:
-        return f"{BEGINNING} (the beginning: nothing of it is done)"
+        return f"{BEGINNING} (the beginning: nothing is done)"
     as_json = json.dumps(known[0])
     return f"{shown(known[0])} (or as JSON, {as_json}), or {BEGINNING} for the beginning"
 
@@ -83,7 +84,8 @@ def _from_json(text: str) -> Any:
 
 
 def _as_shown(text: str, known: list[Position]) -> list[Any]:
-    """What ``text`` means if it is printed by ``show``: a tuple's parts stand between colons."""
+    """What ``text`` means in the form that ``show`` prints: the parts of a tuple are separated by
+    colons."""
     if not known:
         return []
     if not isinstance(known[0], tuple):
@@ -102,7 +104,7 @@ def _as_shown(text: str, known: list[Position]) -> list[Any]:
 
 
 def _parts(text: str) -> list[PositionPart]:
-    """What one part may mean, the likeliest first."""
+    """What one part may mean, the most likely first."""
     found: list[PositionPart] = []
     if _WHOLE.fullmatch(text):
         found.append(int(text))
@@ -117,7 +119,7 @@ def _parts(text: str) -> list[PositionPart]:
 
 
 def _fitted(value: Any, known: list[Position]) -> Position | None:
-    """Return ``value`` if it has the shape of the positions that are known; else None."""
+    """Return ``value`` if it has the shape of the known positions; else None."""
     if value is None or not known:
         return None
     if isinstance(value, tuple):
@@ -135,7 +137,8 @@ def _fitted(value: Any, known: list[Position]) -> Position | None:
 
 
 def _shorter(known: list[Position]) -> set[int]:
-    """``TextLines`` adds a part to the position of a last line without newline; others have two."""
+    """``TextLines`` adds a third part to the position of a last line without newline; the others
+    have two."""
     return {len(p) - 1 for p in known if isinstance(p, tuple) and len(p) > 2}
 
 
@@ -150,7 +153,7 @@ def _fitted_part(part: Any, kinds: set[type]) -> tuple[PositionPart] | None:
 
 
 def _sound(position: Position, known: list[Position]) -> Position | None:
-    """None for numbers that no source counts to: not finite, beyond 64 bits, below all others."""
+    """None for numbers that no source can reach: not finite, beyond 64 bits, negative."""
     numbers = _numbers(position)
     if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
         return None

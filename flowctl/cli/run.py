@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write how the run ended as JSON, also when it fails.")  # fmt: skip
+              help="Write how the run ended as JSON, even if it fails.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR", type=click.Path(path_type=Path),
               help="Keep records that can't be processed there and go on without them; "
               "`flowctl dlq` shows them and puts them back.")  # fmt: skip
@@ -54,8 +54,8 @@ def run(
 ) -> int:
     """Run JOB: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.
 
-    The attribute is a FlowControlSpout or a function that returns one.  Ctrl-C saves and prints
-    the command that resumes.
+    The attribute is a FlowControlSpout or a function that returns one.  Ctrl-C saves and prints the
+    command to resume with.
 
     \b
     Exit codes:
@@ -91,13 +91,13 @@ def run_spout(
     view: Any,
     report_path: Path | None,
 ) -> int:
-    """Run ``spout`` and return the exit code; errors of flowctl's go up to ``main``."""
+    """Run ``spout`` and return the exit code; flowctl's errors propagate to ``main``."""
     from flowctl.runtime.launch import Interrupted
 
     try:
         report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
-        if view == "off":  # no view has said how to go on
+        if view == "off":  # no view has said how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -115,7 +115,7 @@ def run_spout(
 
 
 def resume_command() -> str:
-    """Return the command line of this process, ready to paste; no password is in it."""
+    """Return the command line of this process, ready to paste, without passwords."""
     program = sys.argv[0]
     if program.endswith(("__main__.py", "cli/main.py")):
         return shown_command(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
@@ -123,7 +123,7 @@ def resume_command() -> str:
 
 
 def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "off"]:
-    """Return the mode of the view that the two flags ask for."""
+    """Return the view mode that the two flags ask for."""
     if quiet:
         return "off"
     return "plain" if plain else "auto"
@@ -143,7 +143,7 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check_writable(path: Path | None) -> None:
-    # Before the run, not after hours of it.
+    # Now, not after hours of running.
     if path is None:
         return
     directory = path.absolute().parent
@@ -152,7 +152,7 @@ def _check_writable(path: Path | None) -> None:
     if path.is_dir():
         raise ConfigError("--report", f"{path} is a directory.", remedy="Name a file in it.")
     try:
-        # Opened, not asked for its mode: read-only file systems and ACLs are found too.
+        # Open it instead of checking its mode: this also finds read-only file systems and ACLs.
         with path.open("ab") as opened:
             is_new = opened.tell() == 0
     except OSError as error:
@@ -178,14 +178,14 @@ def _letters_in(directory: Path) -> Any:
 
 
 def _tell_of_waiting_letters(job: str) -> None:
-    """Letters that were to be processed in this run are not, as it has no dead letter."""
+    """Warn that letters marked for redrive will wait, as this run has no dead letter store."""
     from flowctl.adapters import load_adapter
 
     letters = load_adapter("flowctl_files", "files").FileDeadLetter()
     try:
         waiting = len(letters.to_redrive(job))
     except OSError:
-        return  # whatever is wrong there is none of this run's business
+        return  # whatever is wrong there does not concern this run
     if waiting:
         click.echo(
             f"flowctl: {counted(waiting, 'dead letter')} of this job would be processed again"
@@ -205,7 +205,7 @@ def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> 
         if not hasattr(spout.bolts, "master"):
             raise ConfigError(
                 "--master",
-                f"{type(spout.bolts).__name__} don't run on Spark.",
+                f"{type(spout.bolts).__name__} do not run on Spark.",
                 remedy="Leave it out, or use SparkBolts in the job (SparkStages in a topology).",
             )
         spout.bolts.master = master
@@ -215,7 +215,7 @@ def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> 
         if isinstance(spout, TopologyJob):
             raise ConfigError(
                 "--bolts",
-                "a topology's stages have a count each.",
+                "the stages of a topology have a count each.",
                 remedy="Change count= where the job adds its bolts.",
             )
         spout.bolts.count = count

@@ -1,4 +1,4 @@
-"""``flowctl simulate``: the control law against an oracle, in virtual time."""
+"""``flowctl simulate``: the control law compared with an oracle, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from flowctl.simulation.engine import Outcome
     from flowctl.simulation.report import Row
 
-_REPLAYS_SHOWN = 12  # a comparison of policies misses many gates, as it should
+_REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
 
 
 @click.command()
 @click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--policy", "policies", metavar="NAME[:N][/PARTS][@SEEDS]", multiple=True,
-              help="A window policy, :N its first window; of steady scenarios only one of so"
-              " many parts; its own seeds; may be repeated.")  # fmt: skip
-@click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, with commas between.")
+              help="A window policy; :N sets its first window; /N takes one of N steady scenarios;"
+              " @SEEDS its own seeds; may be repeated.")  # fmt: skip
+@click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, separated by commas.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the table as Markdown.")  # fmt: skip
 @click.option("--verify", is_flag=True,
-              help="Leave the report alone; exit 1 if it is not what would be written."
+              help="Do not write the report; exit 1 if it differs from what would be written."
               )  # fmt: skip
 @click.option("--plot", "plot_path", metavar="FILE.svg", type=click.Path(path_type=Path),
               help="Draw the windows of the first run.")  # fmt: skip
@@ -51,7 +51,7 @@ def simulate(
     check: bool,
     wants_list: bool,
 ) -> int:
-    """Run scenarios in virtual time (all those that have gates, if none is named)."""
+    """Run scenarios in virtual time (if none is named: all those that have gates)."""
     from flowctl.simulation.policies import DEFAULT
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
@@ -60,9 +60,11 @@ def simulate(
         _show_list()
         return EXIT_FINISHED
     if plot_path is not None and plot_path.suffix != ".svg":
-        raise ConfigError("--plot", f"{plot_path} is no .svg.", remedy="Name it FILE.svg.")
+        raise ConfigError("--plot", f"{plot_path} is not an .svg file.", remedy="Name it FILE.svg.")
     if verify and report_path is None:
-        raise ConfigError("--verify", "no report to look at.", remedy="Name it: --report FILE.")
+        raise ConfigError(
+            "--verify", "no report to compare with.", remedy="Name it: --report FILE."
+        )
     names, changes = _scenarios(scenarios), _overrides(overrides)
     chosen = _policies(policies or (DEFAULT,), seeds)
     _check_settings(names, list(chosen), changes)
@@ -87,7 +89,7 @@ def simulate(
 
 
 def _is_same(path: Path, report: str) -> bool:
-    """Whether the file holds this report; if not, say where they differ."""
+    """Whether the file holds this report; if not, print where they differ."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     names = (f"{path}", "what the code gives now")
     lines = unified_diff(before.splitlines(), report.splitlines(), *names, n=0, lineterm="")
@@ -115,7 +117,8 @@ def _scenarios(names: Sequence[str]) -> list[str]:
 def _check_settings(
     names: Sequence[str], policies: Sequence[str], overrides: dict[str, Any]
 ) -> None:
-    """A wrong name or value is told here: an error from a child process would be harder to read."""
+    """Wrong names and values are reported here: errors from a child process would be harder to
+    read."""
     from flowctl.simulation.catalogue import CATALOGUE
     from flowctl.simulation.policies import settings_of
     from flowctl.simulation.sweep import part_of
@@ -142,7 +145,7 @@ def _overrides(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _run(outcomes: Iterator[Outcome], total: int) -> list[Outcome]:
-    """Collect, with a line of progress on a terminal."""
+    """Collect results, with a progress line on a terminal."""
     collected: list[Outcome] = []
     is_shown = sys.stderr.isatty()
     for outcome in outcomes:
@@ -154,7 +157,7 @@ def _run(outcomes: Iterator[Outcome], total: int) -> list[Outcome]:
 
 
 def _show_replays(rows: Sequence[Row], overrides: dict[str, Any]) -> None:
-    """For each gate that was missed, the command that shows its worst seed again."""
+    """For each missed gate, the command that repeats its worst seed."""
     from flowctl.simulation.sweep import Job
 
     commands = dict.fromkeys(
@@ -164,7 +167,7 @@ def _show_replays(rows: Sequence[Row], overrides: dict[str, Any]) -> None:
         if not verdict.is_met
     )
     if commands:
-        click.echo("Missed; the worst seeds again:")
+        click.echo("Missed gates; to repeat the worst seeds:")
     for command in list(commands)[:_REPLAYS_SHOWN]:
         click.echo(f"  {command}")
     if len(commands) > _REPLAYS_SHOWN:

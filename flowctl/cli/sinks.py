@@ -1,4 +1,4 @@
-"""``--sink``: sinks that remember what they wrote, told to forget it."""
+"""``--sink``: tells sinks that remember what they wrote to forget it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NamedSink(NamedTuple):
     sink: Any
 
     def forget(self, job: str, *arguments: Any) -> bool | None:
-        """Have it forget; False: it remembered nothing, None: it does not say."""
+        """Make it forget; False: it remembered nothing, None: it does not say."""
         try:
             forgot = self.sink.forget(job, *arguments)
         except Exception as error:
@@ -29,9 +29,9 @@ class NamedSink(NamedTuple):
                 else f"{type(error).__name__}: {error}."
             )
             raise JobError(
-                f"The checkpoint is set back, but {self.spec} did not forget {job}: {what}",
-                remedy="Mend that and give the same command again before the job runs: until then"
-                " the sink leaves out what it wrote.",
+                f"The checkpoint is rewound, but {self.spec} did not forget {job}: {what}",
+                remedy="Fix that and give the same command again before the job runs: until then"
+                " the sink skips what it wrote.",
             ) from error
         finally:
             if hasattr(self.sink, "close"):
@@ -53,7 +53,7 @@ class NamedSink(NamedTuple):
 def load_sinks(specs: Sequence[str]) -> list[NamedSink]:
     """Return what ``specs`` name: ``job.py:sink``, ``package.module:sink``.
 
-    Each is an object with ``forget(job)``, as ``SqlSink`` is, or a function that returns one.
+    Each is an object with ``forget(job)``, such as ``SqlSink``, or a function that returns one.
     """
     return [NamedSink(spec, _sink(spec)) for spec in dict.fromkeys(specs)]
 
@@ -69,7 +69,7 @@ def _sink(spec: str) -> Any:
             "--sink",
             f"{found.target}:{found.attribute} is a {type(found.value).__name__}, which has no"
             " forget(job).",
-            remedy=f"There is: {there}." if there else "Name an SqlSink of the job's file.",
+            remedy=f"There is: {there}." if there else "Name an SqlSink in the job's file.",
         )
     return found.value
 

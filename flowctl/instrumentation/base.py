@@ -1,4 +1,4 @@
-"""What all views share: the run's clock, that every event is logged, and that none floods."""
+"""What all views share: the run's clock, logging of every event, and protection against floods."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flowctl.instrumentation.snapshot import Report, Snapshot
 class BaseView:
     """Shows nothing; logs each event.  Also the view of mode ``off``.
 
-    The first failure of a kind is logged and shown at once.  More of it are logged at level debug,
-    and every few seconds, and at the end, as one ``failures_repeated`` with their number.
+    The first failure of a kind is logged and shown at once.  Further ones are logged at level
+    debug, and summed up every few seconds, and at the end, as one ``failures_repeated`` event.
 
-    One thread calls it.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the
-    core's own ``at_s`` has no origin that means anything to a person.
+    For one thread.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the core's own
+    ``at_s`` has no origin that means anything to a person.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BaseView:
         self._started_s = self._clock()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show how the run stands."""
+        """Show the state of the run."""
         self._tell_repeats()
 
     def event(self, event: FlowEvent) -> None:
@@ -55,10 +55,10 @@ class BaseView:
             self.show_repeats(event, count)
 
     def show_event(self, event: FlowEvent) -> None:
-        """Show ``event`` if it is news to a person."""
+        """Show ``event`` if it is of interest to a person."""
 
     def show_repeats(self, event: FlowEvent, count: int) -> None:
-        """Show that ``count`` more were like ``event``, which is the last of them."""
+        """Show that there were ``count`` more like ``event``, which is the last of them."""
 
     def message(self, text: str) -> None:
         """Show a line."""

@@ -1,4 +1,4 @@
-"""Errors that a task reports: its own, without dying of them, and the one that it dies of."""
+"""Errors that a task reports: those that it survives, and the one that it dies of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT: Final = 20  # enough for a report; the log has the rest
 
 
 class ErrorReporter:
-    """The errors of one task, as the driver hears of them (S68).  For one thread.
+    """The errors of one task, as received by the driver.  For one thread.
 
     Every error is counted and the latest are kept in ``latest``; the log gets five in ten
     seconds, and the next one says how many were left out.
@@ -39,7 +39,7 @@ class ErrorReporter:
         self.latest: deque[str] = deque(maxlen=_KEPT)
 
     def report(self, kind: str, problem: str) -> None:
-        """Tell of an error of the task, without secrets."""
+        """Report an error of the task, without secrets."""
         now_s = self._clock()
         self.count += 1
         self.latest.append(f"{kind}: {problem}")

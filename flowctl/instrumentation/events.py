@@ -1,6 +1,6 @@
 """Core events as structlog events and as sentences for people.
 
-The names and fields of :data:`NAMES` are public (S121): dashboards and alerts rest on them.
+The names and fields of :data:`NAMES` are public: dashboards and alerts rely on them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.IntakeResumed: "intake_resumed",
 }
 
-# What a run says of itself besides; the views show all of it.
+# What a run reports besides; the views show all of it.
 RUN_EVENTS: Final = frozenset({"failures_repeated", "run_started", "progress", "run_finished"})
 
-# What needs an eye is a warning, what ends the run an error; the flow of windows is detail.
+# Events that need attention are warnings, those that end the run errors; window changes are detail.
 _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.BoltRemoved: logging.WARNING,
     ev.PeerDropped: logging.WARNING,
@@ -56,7 +56,7 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TupleDropped: logging.WARNING,
     ev.TargetWentDown: logging.ERROR,
     ev.TargetCameBack: logging.WARNING,
-    ev.TupleRefused: logging.DEBUG,  # one a call while a target is full: counted, not told
+    ev.TupleRefused: logging.DEBUG,  # one per call while a target is full: counted, not shown
     ev.TupleCut: logging.DEBUG,
     ev.RecordsRejected: logging.DEBUG,
     ev.EmitUndelivered: logging.WARNING,
@@ -101,13 +101,13 @@ def log_event(logger: EventLogger, event: ev.FlowEvent, *, level: int | None = N
 
 
 def log_repeats(logger: EventLogger, event: ev.FlowEvent, count: int) -> None:
-    """Log that ``count`` more were like ``event``, whose fields are those of the last one."""
+    """Log that there were ``count`` more like ``event``, whose fields are those of the last one."""
     fields = fields_of(event)
     logger.log(level_of(event), "failures_repeated", of=name_of(event), count=count, **fields)
 
 
 def sentence(event: ev.FlowEvent) -> str:
-    """Return what happened and why, in one line; "" for what is no news to a person."""
+    """Return what happened and why, in one line; "" if it is of no interest to a person."""
     match event:
         case ev.StateChanged():
             return f"{event.bolt}  {_why(event)}  {event.before.value} → {event.after.value}"
@@ -133,7 +133,7 @@ def sentence(event: ev.FlowEvent) -> str:
 
 
 def repeated(event: ev.FlowEvent, count: int) -> str:
-    """Return that ``count`` more were like ``event``, the last of them, in one line."""
+    """Return in one line that there were ``count`` more like ``event``, the last of them."""
     return f"{numbers.count(count)} more like this: {sentence(event)}"
 
 
@@ -170,7 +170,7 @@ def _where(event: ev.TupleFailed | ev.TupleGaveUp | ev.TupleDeadLettered | ev.Tu
 
 
 def _standstill(event: ev.FlowEvent) -> str:
-    """Return what to say of the target, of a topology that stands still, of partitions."""
+    """Return the line about the target, a topology without progress, or partitions."""
     match event:
         case ev.TargetWentDown():
             return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
@@ -178,7 +178,7 @@ def _standstill(event: ev.FlowEvent) -> str:
             down = numbers.duration(event.down_s)
             asked = numbers.counted(event.asked, "time")
             if event.reason:
-                return f"not the target, after all ({down}, asked {asked}): {event.reason}"
+                return f"the target was not down after all ({down}, asked {asked}): {event.reason}"
             return f"the target is back after {down}, asked {asked}"
         case ev.EmitUndelivered():
             return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
@@ -189,7 +189,7 @@ def _standstill(event: ev.FlowEvent) -> str:
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():
-            return f"{event.partition} given, read on from {show(event.position)}"
+            return f"{event.partition} assigned, continuing from {show(event.position)}"
         case _:
             return ""
 

@@ -1,4 +1,4 @@
-"""Hooks: what a user's own code may watch in a task, without changing it (S63)."""
+"""Hooks: what a user's code may watch in a task without changing it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowctl.errors import ConfigError
 class EmitInfo(msgspec.Struct, frozen=True, gc=False):
     """A task emitted ``values``; to task ``direct`` of those that get it by a direct grouping.
 
-    Who gets it otherwise is decided later, by windows.
+    Otherwise windows decide later who gets it.
     """
 
     values: Any
@@ -51,7 +51,7 @@ class BoltExecuteInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class BoltAckInfo(msgspec.Struct, frozen=True, gc=False):
-    """A bolt acked ``message``, ``delta_s`` after it came, None if not sampled."""
+    """A bolt acked ``message``, ``delta_s`` after it arrived, None if not sampled."""
 
     message: Any
     task_id: int
@@ -67,13 +67,13 @@ class BoltFailInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskHook:
-    """Override what is to be watched.  Must not block: the task waits meanwhile.
+    """Override the methods for what you want to watch.  They must not block: the task waits.
 
     A bolt's hooks run on its worker, in the thread that runs the bolt, when ``execute`` returned:
-    emits, the execute, then what was acked and failed.  What one raises fails the input as if
-    ``execute`` had raised it (from ``bolt_fail``: it is reported).  A spout's hooks run in the
-    driver, in the thread of its callbacks; what one raises is logged.  ``task_id`` is the number of
-    the task among those of its component, from 0.
+    emits, the execute, then what was acked and failed.  An exception fails the input as if
+    ``execute`` had raised it (from ``bolt_fail`` it is only reported).  A spout's hooks run in the
+    driver, in the thread of its callbacks; their exceptions are logged.  ``task_id`` is the number
+    of the task among those of its component, from 0.
     """
 
     def emit(self, info: EmitInfo) -> None: ...
@@ -91,7 +91,7 @@ HookLike: TypeAlias = TaskHook | Callable[[], TaskHook]
 class Hooks(TaskHook):
     """The hooks of one task, called in the order in which they were given.
 
-    False when there are none: ``if hooks: hooks.emit(EmitInfo(...))`` makes no object in vain.
+    False if there are none: ``if hooks: hooks.emit(EmitInfo(...))`` creates no object needlessly.
     """
 
     __slots__ = ("_hooks",)
@@ -128,11 +128,11 @@ class Hooks(TaskHook):
 
 
 def check_hooks(field: str, hooks: Iterable[Any]) -> None:
-    """Raise :class:`ConfigError` for what is no :data:`HookLike`."""
+    """Raise :class:`ConfigError` for anything but a :data:`HookLike`."""
     for hook in hooks:
         if not isinstance(hook, TaskHook) and not callable(hook):
             raise ConfigError(
-                field, f"a {type(hook).__name__} is no hook.", remedy="Give a TaskHook."
+                field, f"a {type(hook).__name__} is not a hook.", remedy="Give a TaskHook."
             )
 
 

@@ -1,4 +1,4 @@
-"""The logger of loops and workers, where a call must cost little and structlog may not be there."""
+"""The logger of loops and workers, where a call must be cheap and structlog may be missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flowctl.instrumentation.stdlib import LOGGER, StdlibLogger
 
 
 def light_logger() -> EventLogger:
-    """As :func:`flowctl.instrumentation.logging.get_logger`, for who logs in a loop or on a worker.
+    """As :func:`flowctl.instrumentation.logging.get_logger`, for code in a loop or on a worker.
 
-    It does not load structlog where nobody has, and takes the program's configuration once:
-    structlog's own does so at each call, which costs 3 us though nothing is written.
+    It does not load structlog unless the program has, and reads the program's configuration once:
+    structlog's own logger does so at each call, which costs 3 us even if nothing is written.
     """
     if "structlog" in sys.modules:
         from flowctl.instrumentation.logging import get_logger

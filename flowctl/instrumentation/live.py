@@ -37,7 +37,7 @@ class Screen:
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     def event(self, at: str, event: FlowEvent) -> None:
-        """Note ``event`` if it is news to a person; ``at`` is the time to show."""
+        """Note ``event`` if it is of interest to a person; ``at`` is the time to show."""
         text = sentence(event)
         if text and not is_routine(event):
             self._events.append(f"{at}  {text}")
@@ -90,7 +90,7 @@ class LiveView(BaseView):
     def start(self, job: str, headline: str) -> None:
         super().start(job, headline)
         self._screen.headline = headline
-        # Redrawn by update() only: a refresh thread of rich's would race with the caller.
+        # Redrawn only by update(): a refresh thread of rich's would race with the caller.
         self._live = Live(
             Text(printable(headline)),
             console=self._console,
@@ -111,7 +111,7 @@ class LiveView(BaseView):
         self._screen.note(self.now(), repeated(event, count))
 
     def message(self, text: str) -> None:
-        # As Text: neither markup nor emoji codes in text of others mean anything.
+        # As Text: markup and emoji codes in foreign text have no effect.
         self._console.print(Text(printable_problem(text)), highlight=False)
 
     def stop(self, report: Report) -> None:

@@ -42,7 +42,7 @@ _CELLS = {
     "window": 6,
     "service": 7,
 }
-# A healthy run has no colours: one says that somebody might have to look.
+# A healthy run has no colours: a colour says that somebody might have to look.
 _STYLES: dict[Condition, str] = {
     "normal": "",
     "slow": "yellow",
@@ -54,9 +54,9 @@ _BAR_STYLE = "cyan"
 
 
 def bolt_table(snapshot: Snapshot, *, rows_max: int, width: int) -> list[RenderableType]:
-    """Return a row a bolt: how it is doing, its share and rate of late, and what it holds.
+    """Return one row per bolt: its condition, its recent share and rate, and what it holds.
 
-    Wider terminals also show what it has done in all, its window, and its service time.
+    Wider terminals also show its total, its window, and its service time.
     """
     slow = slow_bolts(snapshot)
     shown = choose(snapshot.bolts, rows_max=rows_max, slow=slow)
@@ -99,7 +99,7 @@ def _other_cells(columns: Sequence[str]) -> int:
 def choose(
     bolts: Sequence[BoltView], *, rows_max: int, slow: Mapping[str, Pace] = MappingProxyType({})
 ) -> list[BoltView]:
-    """Return the bolts to show, in their order: all, or those in trouble and then the busiest."""
+    """Return the bolts to show, in order: all, or those in trouble and then the busiest."""
     if len(bolts) <= rows_max:
         return list(bolts)
     trouble = ("down", "busy", "refused", "slow", "normal")
@@ -187,7 +187,8 @@ def _partition(part: PartitionView, *, room: int) -> str:
 
 
 def bar_parts(part: PartitionView) -> list[tuple[bool, float]]:
-    """Return the runs after the cumulative ack as (acked, size), with a stub of what is before it.
+    """Return the runs after the cumulative ack as (acked, size), preceded by a stub for what is
+    before it.
 
     Sizes are by position where positions count something (offsets); where they don't, an acked
     run is as long as its records and a hole, whose size is unknown, the shortest there is.

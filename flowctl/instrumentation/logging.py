@@ -1,4 +1,4 @@
-"""structlog for the command line, and a logger for the library that leaves logging alone.
+"""structlog for the command line, and a logger for the library that never configures logging.
 
 The library never configures logging.  A program that has configured structlog gets flowctl's
 events through its own processors; any other gets them through the standard library's logger
@@ -50,7 +50,8 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
 
 def _renderer(as_json: bool) -> Any:
     if as_json:
-        # A value that JSON has no form for is shown, not an error in the middle of a run.
+        # A value that JSON has no form for is shown as text instead of failing in the middle of a
+        # run.
         return structlog.processors.JSONRenderer(sort_keys=True, default=repr)
     return structlog.processors.KeyValueRenderer(
         key_order=["timestamp", "level", "event"], sort_keys=True
@@ -58,7 +59,8 @@ def _renderer(as_json: bool) -> Any:
 
 
 class _Stderr:
-    """Whatever ``sys.stderr`` is at the moment: the live view replaces it while it is shown."""
+    """Writes to whatever ``sys.stderr`` is at the moment: the live view replaces it while it is
+    shown."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)

@@ -1,6 +1,7 @@
 """How numbers look on screen: the one place that formats them.
 
-Thousands are parted by a space (``142 000``), units follow a space (``41 ms``), unknown is ``-``.
+Thousands are separated by a space (``142 000``), units follow a space (``41 ms``), unknown is
+``-``.
 """
 
 from __future__ import annotations

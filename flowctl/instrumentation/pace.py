@@ -1,7 +1,7 @@
-"""Who is slow and what it gets: each bolt's rate beside that of the others, for people.
+"""Who is slow and how much it gets: each bolt's rate compared with the others, for people.
 
-Nothing is decided by it.  Bolts of different stages do different work, so a bolt is compared with
-those of its own stage only.
+It decides nothing.  Bolts of different stages do different work, so a bolt is compared only with
+those of its own stage.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Condition = Literal["normal", "slow", "refused", "busy", "down"]
 class Pace(NamedTuple):
     """A bolt that is slow: how many times slower than its stage's median, and what it gets.
 
-    ``factor`` is None where it acked nothing lately.  ``share`` and ``equal_share`` are of the
-    records of its stage lately, 0…1.
+    ``factor`` is None if it acked nothing recently.  ``share`` and ``equal_share`` are fractions of
+    its stage's recent records, 0…1.
     """
 
     bolt: str
@@ -47,8 +47,8 @@ class Pace(NamedTuple):
 def slow_bolts(snapshot: Snapshot) -> dict[str, Pace]:
     """Return the bolts that are slower than the others of their stage, the slowest first.
 
-    Empty where that can't be told: at the end of the input, while the source or the target sets
-    the pace, and while there are fewer than three bolts to compare.
+    Empty if that can't be known: at the end of the input, while the source or the target sets the
+    pace, and with fewer than three bolts to compare.
     """
     if is_ending(snapshot) or target_holds_back(snapshot):
         return {}
@@ -85,7 +85,7 @@ def _slow_of(bolts: Sequence[BoltView]) -> list[Pace]:
             1 / len(bolts),
         )
         for bolt in bolts
-        # One that holds nothing has nothing to be slow with.
+        # A bolt that holds nothing can't be slow.
         if bolt.in_flight and bolt.records_per_s <= SLOW_BELOW * typical
     ]
 
@@ -108,7 +108,7 @@ def claim(slow: Mapping[str, Pace]) -> str:
 
 
 def condition(bolt: BoltView, slow: Mapping[str, Pace]) -> Condition:
-    """Return how ``bolt`` is doing.
+    """Return the condition of ``bolt``.
 
     A single late round trip is normal: only its rate makes a bolt slow.
     """
@@ -122,13 +122,14 @@ def condition(bolt: BoltView, slow: Mapping[str, Pace]) -> Condition:
 
 
 def shares(bolts: Sequence[BoltView]) -> dict[str, float | None]:
-    """Return each bolt's part of all records acked lately, 0…1; None while there were none."""
+    """Return each bolt's fraction of all recently acked records, 0…1; None while there were
+    none."""
     total = sum(bolt.records_per_s for bolt in bolts)
     return {bolt.name: bolt.records_per_s / total if total else None for bolt in bolts}
 
 
 def is_ending(snapshot: Snapshot) -> bool:
-    """Whether everything read is at bolts: what is left moves about, and rates say nothing."""
+    """Whether everything read is at bolts: the rest moves between them, and rates say nothing."""
     return snapshot.phase in ("draining", "stopping") and not snapshot.records_buffered
 
 

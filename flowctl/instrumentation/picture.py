@@ -1,4 +1,4 @@
-"""The live view of one moment of a run as SVG files: for a page, or to show it to somebody."""
+"""The live view at one moment of a run as SVG files: for a page, or to show it to somebody."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowctl.instrumentation.snapshot import Report, Snapshot, View
 # The usual widths of a terminal: an old one, half a screen, a whole one.
 COLUMNS: Final = (80, 108, 160)
 _LINES = 40
-# The fonts that rich's pictures load from the web: one that lies in a page should need no network.
+# The fonts that rich's pictures load from the web: a stored picture should need no network.
 _WEB_FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 

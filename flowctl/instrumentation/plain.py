@@ -18,9 +18,9 @@ from flowctl.instrumentation.pace import claim, condition, slow_bolts, target_ho
 from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 
-# Often enough to see that it lives, rare enough that an hour is 720 lines.
+# Often enough to see that the run is alive, rarely enough that an hour is 720 lines.
 LINE_EVERY_S = 5.0
-# Between two lines: what matters always, of the rest so many; the others are counted.
+# Between two lines: important events always, of the others this many; the rest is counted.
 EVENTS_PER_LINE = 4
 
 _WAITS: dict[WaitReason, str] = {
@@ -50,7 +50,7 @@ _ALWAYS = (
 
 
 class PlainView(BaseView):
-    """Writes one line every :data:`LINE_EVERY_S` seconds and the events that matter."""
+    """Writes one line every :data:`LINE_EVERY_S` seconds, and the events that matter."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PlainView(BaseView):
         self._write(f"{self.now()}  {repeated(event, count)}")
 
     def message(self, text: str) -> None:
-        self._note = text  # the same again as the snapshot's note would be no news
+        self._note = text  # the same text as the snapshot's note would be redundant
         self._print(printable_problem(text))
 
     def stop(self, report: Report) -> None:
@@ -127,7 +127,7 @@ class PlainView(BaseView):
         self._events_shown = 0
 
     def _write(self, text: str) -> None:
-        """One line, whatever text of others is in it."""
+        """Write one line, whatever foreign text is in it."""
         self._print(printable(text))
 
     def _print(self, text: str) -> None:
@@ -135,7 +135,7 @@ class PlainView(BaseView):
 
 
 def is_routine(event: ev.FlowEvent) -> bool:
-    """Whether a healthy run has many like ``event``: they are counted, not shown one by one.
+    """Whether a healthy run has many events like ``event``: they are counted, not shown one by one.
 
     Bolts go between NORMAL and SLOW all the time, and at the end of the input idle bolts take
     over what others hold.
@@ -181,9 +181,9 @@ def left_out(snapshot: Snapshot) -> list[str]:
 
 
 def held_up(snapshot: Snapshot) -> str:
-    """Return what holds up the spout, "" if not much does: where to look when it is slow.
+    """Return what the spout waits for, "" if not much: where to look when the run is slow.
 
-    Windows are full too while the target is down or full; then it is the target that is named.
+    Windows are also full while the target is down or full; then the target is named.
     """
     if snapshot.target_down_s is not None:
         return "waits for the target, which is down"
@@ -201,7 +201,7 @@ def _cap(snapshot: Snapshot) -> str:
 
 
 def kill_cost(snapshot: Snapshot) -> str:
-    """Return what a kill at this moment would repeat."""
+    """Return what a kill now would repeat."""
     if not snapshot.store_survives:
         return "kept in memory only: a kill starts over"
     again = counted(snapshot.kill_reruns, "record")
@@ -222,7 +222,7 @@ def target_down(snapshot: Snapshot, now: datetime | None = None) -> str:
 def store_away(snapshot: Snapshot) -> str:
     """Return the warning for a checkpoint store that can't be reached."""
     return (
-        f"checkpoint store away for {duration(snapshot.store_away_s)}: "
+        f"checkpoint store unavailable for {duration(snapshot.store_away_s)}: "
         "work goes on, nothing new is saved"
     )
 

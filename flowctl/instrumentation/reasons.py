@@ -10,7 +10,7 @@ from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered, T
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.instrumentation.snapshot import LossReason
 
-KINDS_MAX: Final = 20  # more are not read by anybody; a reason of its own a record must not add up
+KINDS_MAX: Final = 20  # nobody reads more; one reason per record must not accumulate
 OTHERS: Final = "other reasons"
 _TEXT_MAX: Final = 120
 _DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
@@ -36,7 +36,7 @@ class Reasons:
         self._dying: dict[int, str] = {}  # tuples that were given up, and why
 
     def take(self, event: FlowEvent) -> None:
-        """Count what ``event`` says of records that were left out, if it does."""
+        """Count what ``event`` says about records that were left out, if anything."""
         if isinstance(event, RecordsRejected):
             for reason in event.reasons:
                 self.add(reason, 1)
@@ -47,14 +47,14 @@ class Reasons:
             self.add(self._dying.pop(event.tuple_id, "not known"), event.records)
 
     def add(self, reason: str, records: int) -> None:
-        """``records`` more were left out for ``reason``."""
+        """``records`` more were left out because of ``reason``."""
         name = folded(reason)
         if name not in self._records and len(self._records) >= KINDS_MAX:
             name = OTHERS
         self._records[name] += records
 
     def most(self, number: int) -> tuple[LossReason, ...]:
-        """Return the most frequent ones, the first of them first."""
+        """Return the most frequent reasons, most frequent first."""
         return tuple(
             LossReason(reason=reason, records=records)
             for reason, records in self._records.most_common(number)

@@ -1,4 +1,4 @@
-"""Failures that come by the hundred: the first of a kind is told at once, the rest as a number."""
+"""Failures that come by the hundred: the first of a kind is shown at once, the rest as a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from flowctl.core import events as ev
 from flowctl.instrumentation.reasons import KINDS_MAX, OTHERS, folded
 
-# As often as the plain view has a line: an error in every record is a line in five seconds.
+# As often as the plain view writes a line: an error in every record becomes a line in five seconds.
 TELL_EVERY_S: Final = 5.0
 
 _KINDS: Final = (
@@ -32,7 +32,7 @@ class _Kind:
 
 
 class Repeats:
-    """Tells failures of one kind apart from news.  Bounded; for one thread.
+    """Tells repeated failures of one kind from news.  Bounded; for one thread.
 
     Two are of one kind if they are of one class and their reasons differ in numbers and quoted
     parts only.  A kind that was quiet for :data:`TELL_EVERY_S` is news again.
@@ -43,7 +43,7 @@ class Repeats:
         self._kinds: dict[tuple[type[ev.FlowEvent], str], _Kind] = {}
 
     def is_news(self, event: ev.FlowEvent) -> bool:
-        """Whether to tell of ``event`` now; else it is counted for :meth:`due`."""
+        """Whether to show ``event`` now; otherwise it is counted for :meth:`due`."""
         if not isinstance(event, _KINDS):
             return True
         key = (type(event), folded(_reason_of(event)))
@@ -58,9 +58,9 @@ class Repeats:
         return False
 
     def due(self, *, is_end: bool = False) -> Iterator[tuple[ev.FlowEvent, int]]:
-        """Yield the last event of each kind whose time has come, and how many there were.
+        """Yield the last event of each kind that is due, and how many there were.
 
-        Those that were told, at once or here, are not counted again.  ``is_end``: of all kinds.
+        Those already shown, at once or here, are not counted again.  ``is_end``: all kinds are due.
         """
         now_s = self._clock()
         for key, kind in list(self._kinds.items()):

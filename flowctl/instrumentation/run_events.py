@@ -1,7 +1,7 @@
 """A run's beginning, progress and end as structlog events, for machines.
 
-Their names and fields are public, as those of ``instrumentation/events.py`` (S121).  Each has the
-job and the wall-clock time, so that the runs of many hosts can be put together.
+Their names and fields are public, like those of ``instrumentation/events.py``.  Each has the job
+and the wall-clock time, so that the runs of many hosts can be merged.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunEvents:
         )
 
     def look(self, snapshot: Snapshot) -> None:
-        """Tell how the run stands, if it is time."""
+        """Report the state of the run, if it is time."""
         now_s = self._clock()
         if now_s < self._next_s:
             return
@@ -91,7 +91,7 @@ class RunEvents:
         )
 
     def finished(self, report: Report) -> Report:
-        """The run is over, or could not begin; with all counts of the report.
+        """The run is over, or could not begin; logged with all counts of the report.
 
         Return the report with when it began and ended, flowctl's version and the settings.
         """
@@ -129,7 +129,7 @@ def _versions() -> dict[str, str]:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Return what differs from the defaults, by dotted names, without secrets."""
+    """Return the settings that differ from the defaults, by dotted names, without secrets."""
     given, defaults = msgspec.to_builtins(settings), msgspec.to_builtins(Settings())
     return {
         f"{section}.{field}": without_secrets(value) if isinstance(value, str) else value

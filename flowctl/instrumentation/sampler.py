@@ -1,4 +1,4 @@
-"""Which events are timed: a clock is read for some of them, so that the rest cost nothing."""
+"""Which events are timed: only some of them, so that the others cost nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class EvenSampler:
 
     def __init__(self, one_in: int, *, chance: Chance) -> None:
         if one_in < 0:
-            raise ConfigError("one_in", f"{one_in} is below 0.", remedy="0 samples nothing.")
+            raise ConfigError(
+                "one_in", f"must be 0 or more, got {one_in}.", remedy="0 samples nothing."
+            )
         self.one_in: int = one_in
         self._chance = chance
         self._call = one_in

@@ -1,4 +1,4 @@
-"""How a run stands, and how it ended: plain values for views, reports and tests."""
+"""The state of a run, and how it ended: plain values for views, reports and tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from flowctl.core.records import AckedRange, Position
 class BoltView(msgspec.Struct, frozen=True, kw_only=True):
     """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked records, 0…1.
 
-    Counts go on over restarts of the bolt.  ``records_per_s`` is that of the last few seconds.
+    Counts continue over restarts of the bolt.  ``records_per_s`` is the rate of the last few
+    seconds.
     """
 
     name: str
@@ -54,10 +55,10 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the spout waited, by what held it up [s]; the rest of the time it was at work.
 
     ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
-    ``max_pending_s``: as much pending as may be (``dispatch.in_flight_max``,
+    ``max_pending_s``: the limit of pending is reached (``dispatch.in_flight_max``,
     ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow, or at its end.
-    ``empty_emit_streak``: how many waits of the last two kinds since the last emission.
-    Before all bolts are there and after the stop nothing counts.
+    ``empty_emit_streak``: how many waits of the last two kinds since the last emission. Before all
+    bolts are there and after the stop nothing counts.
     """
 
     backpressure_s: float = 0.0
@@ -77,33 +78,34 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     records_acked: int
     records_per_s: float  # over the last few seconds
     records_buffered: int
-    records_skipped: int  # acked by an earlier run, read again and left out
+    records_skipped: int  # acked by an earlier run, read again and skipped
     tuples_acked: int
     tuples_expired: int
     tuples_moved: int
-    # Fraction of the source read, 0…1, and seconds to go; None where the producer can't tell.
+    # Fraction of the source read, 0…1, and seconds to go; None if the producer can't tell.
     progress: float | None
     eta_s: float | None
     records_saved: int  # in the saved checkpoint, all runs together
     kill_reruns: int  # records that a kill now would run again
-    kill_reruns_cumulative_only: int  # the same, were there no selective acks
-    store_survives: bool = True  # False: the checkpoint ends with the process, all runs again
+    kill_reruns_cumulative_only: int  # the same without selective acks
+    # False: the checkpoint is lost with the process, and all runs again
+    store_survives: bool = True
     store_away_s: float | None = None  # since when the checkpoint store can't be reached
     target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
-    target_down_reason: str = ""  # the newest failure meanwhile
-    sink_cap: int | None = None  # the most tuples in flight for the target's sake
+    target_down_reason: str = ""  # the newest failure during that time
+    sink_cap: int | None = None  # the most tuples in flight, to protect the target
     records_rejected: int = 0
     records_dead_lettered: int = 0
     records_left_out: int = 0
     waits: Waits = Waits()
-    # What held up the spout over the last few seconds, and for what share of them, 0…1.
+    # What the spout mostly waited for over the last few seconds, and for what share of them, 0…1.
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
 
 
 class LossReason(msgspec.Struct, frozen=True):
-    """Why records were rejected or dead-lettered, with numbers and quoted parts left out."""
+    """Why records were rejected or dead-lettered, with numbers and quoted parts folded."""
 
     reason: str
     records: int
@@ -112,8 +114,8 @@ class LossReason(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended.
 
-    ``records_total`` counts what all runs of the job have done so far, ``records_saved`` what of
-    it is in the checkpoint.
+    ``records_total`` counts what all runs of the job have done so far, ``records_saved`` how much
+    of it is in the checkpoint.
     """
 
     job: str
@@ -121,7 +123,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     elapsed_s: float
     resumed: bool
-    resumed_records: int  # done by earlier runs, as the checkpoint said at the start
+    resumed_records: int  # done by earlier runs, according to the checkpoint at the start
     records_acked: int
     records_skipped: int
     records_total: int
@@ -138,7 +140,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_saves: int
     checkpoint_survives: bool = True  # False: what was saved ended with the process
     peers_dropped: int = 0  # connections that broke the protocol; among those lost
-    tuples_dropped: int = 0  # where nothing is sent again: failed, expired or lost
+    tuples_dropped: int = 0  # in modes without retries: failed, expired or lost
     records_dropped: int = 0
     tuples_dead_lettered: int = 0  # given up and kept elsewhere; among the acked ones
     records_dead_lettered: int = 0
@@ -151,7 +153,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
     waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
-    dead_letters_hint: str = ""  # the command that shows them; "": there is none
+    dead_letters_hint: str = ""  # the command that shows them; "" if there is none
     records_kept_nowhere: int = 0  # rejected without a dead letter
     letters_open: int = 0  # of all runs: neither dropped nor processed again
     records_per_s: float = 0.0  # acked by this run, over its whole time
@@ -162,7 +164,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def letters_of_earlier_runs(self) -> int:
-        """How many of the open letters this run did not write."""
+        """How many of the open letters were not written by this run."""
         return max(0, self.letters_open - self.records_rejected - self.records_dead_lettered)
 
     def more(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A logger over the standard library's, which loads nothing: for workers without structlog."""
+"""A logger on top of the standard library's, without imports: for workers without structlog."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 LOGGER = "flowctl"
-# Attributes of every record: ``extra`` must not replace them, so such a field gets a "_" behind it.
+# Attributes of every record: ``extra`` must not replace them, so such a field gets a trailing "_".
 _TAKEN = {*vars(logging.makeLogRecord({})), "message", "asctime", "event"}
 logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 
@@ -14,8 +14,8 @@ logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 class StdlibLogger:
     """structlog's calling style over a standard logger, without structlog's global set-up.
 
-    The event's name and fields are in the message, and are attributes of the record (``extra``),
-    so that a handler that writes JSON has them apart.
+    The event's name and fields are in the message, and are attributes of the record (``extra``), so
+    a handler that writes JSON gets them separately.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

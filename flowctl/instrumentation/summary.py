@@ -29,13 +29,13 @@ def lines(report: Report) -> list[str]:
         _checkpoint(report),
     ]
     if report.error and report.outcome != "failed":
-        # The error of a run that failed is raised: whoever catches it prints it, with its remedy.
+        # The error of a failed run is raised: whoever catches it prints it, with its remedy.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
 
 
 def resume_line(restored: Checkpoint) -> str:
-    """Return what a run that goes on finds done."""
+    """Return what a resumed run finds done."""
     above = sum(span.records for p in restored.partitions.values() for span in p.acked)
     return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"
 
@@ -93,7 +93,8 @@ def _losses(report: Report) -> list[str]:
 
 
 def losses_of(report: Report) -> str:
-    """As :func:`losses`, and whether the records are kept nowhere; without those of before."""
+    """As :func:`losses`, and whether the records are kept nowhere; without those of earlier
+    runs."""
     what = losses(report.records_rejected, report.records_dead_lettered)
     if not report.records_kept_nowhere:
         return what
@@ -119,7 +120,7 @@ def earlier_losses(letters: int, hint: str) -> str:
 
 
 def _quietly(report: Report) -> list[str]:
-    """What cost nothing: records that the sink had, and calls that had to be made again."""
+    """What did no harm: records that the sink already had, and calls that had to be repeated."""
     facts = []
     if report.records_left_out:
         facts.append(f"{counted(report.records_left_out, 'record')} written before, left out")
@@ -129,18 +130,18 @@ def _quietly(report: Report) -> list[str]:
 
 
 def _all_left_out(report: Report) -> list[str]:
-    """A run that wrote nothing new: how to have it written again, if that was meant."""
+    """For a run that wrote nothing new: how to write everything again, if that was intended."""
     if not 0 < report.records_left_out == report.records_acked:
         return []
     name = shown_command([report.job])
     return [
-        "all of them were written before: to have them written again, delete the rows and"
+        "all of them were written before: to write them again, delete the rows and"
         f" `flowctl checkpoint clear {name} --sink FILE:NAME`, which forgets what the sink wrote"
     ]
 
 
 def _waits(report: Report) -> list[str]:
-    """What held up the spout, the longest first; nothing below a hundredth of the run."""
+    """What the spout waited for, the longest first; nothing below a hundredth of the run."""
     waited_s = {
         "for windows": report.waits.backpressure_s,
         "at the limit of pending": report.waits.max_pending_s,

@@ -1,6 +1,6 @@
-"""Counts and means of one task, each read once an interval and then empty again.
+"""Counts and means of one task, reset at each reading.
 
-A metric has ``get_value_and_reset``; None means that there is nothing to say, and is dropped.
+A metric has ``get_value_and_reset``; None means that there is nothing to report, and is dropped.
 Not thread-safe.
 """
 
@@ -14,7 +14,7 @@ from flowctl.instrumentation.ticks import Metric
 
 
 class Count:
-    """How many since it was read last; None: none."""
+    """A count since the last reading; None: zero."""
 
     __slots__ = ("_value",)
 
@@ -32,7 +32,7 @@ class Count:
 
 
 class Mean:
-    """The mean of what was added since it was read last; None: nothing was."""
+    """The mean of what was added since the last reading; None: nothing was."""
 
     __slots__ = ("_count", "_total")
 
@@ -46,7 +46,7 @@ class Mean:
         self._count += count
 
     def get_value_and_reset(self) -> float | None:
-        """Return the mean, and forget it."""
+        """Return the mean, and reset it."""
         total, count = self._total, self._count
         self._total, self._count = 0.0, 0
         return total / count if count else None
@@ -71,7 +71,7 @@ class KeyedCounts:
             values[key] = values.get(key, 0) + by
 
     def get_value_and_reset(self) -> dict[str, int] | None:
-        """Return the counts of all keys that had any, and forget them."""
+        """Return the counts of all keys that had any, and reset them."""
         values, self._values = self._values, {}
         return values or None
 
@@ -95,7 +95,7 @@ class KeyedMeans:
             self.add(key, total, count)
 
     def get_value_and_reset(self) -> dict[str, float] | None:
-        """Return the means of all keys that had any value, and forget them."""
+        """Return the means of all keys that had any value, and reset them."""
         sums, self._sums = self._sums, {}
         return {key: total / count for key, (total, count) in sums.items()} or None
 
@@ -107,7 +107,7 @@ Register: TypeAlias = Callable[[str, Metric], None]
 class SpoutMetrics:
     """Acked, failed and complete latency [s] of a spout, by stream.
 
-    Told of sampled roots only (S51): each stands for ``one_in`` of them.
+    Gets sampled roots only: each stands for ``one_in`` of them.
     """
 
     def __init__(self, one_in: int, register: Register) -> None:
@@ -138,8 +138,7 @@ BOLT_METRICS: Final = frozenset({*_COUNTS, *_TIMES})
 class BoltMetrics:
     """What a bolt's task executed, acked, failed and emitted, how long it took, its own metrics.
 
-    Built up of what its settlements bring, under the names of
-    :class:`flowctl.core.trees.settlement.Watched`.
+    Built from its settlements, under the names of :class:`flowctl.core.trees.settlement.Watched`.
     """
 
     def __init__(self, register: Register) -> None:

@@ -1,8 +1,8 @@
-"""Text of others on our screen: records, file names, errors, whatever a server or a peer said.
+"""Foreign text on our screen: records, file names, errors, whatever a server or a peer said.
 
-Raw, an escape sequence of it would set the window's title or clear the screen, a newline would
-forge a line of ours, and a bidi control would turn one around.  Everything that shows such text
-passes it through here; JSON needs none of it.
+Unescaped, an escape sequence in it could set the window's title or clear the screen, a newline
+could forge a line of ours, and a bidi control could reverse one.  Everything that shows such text
+passes it through here; JSON does not need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from flowctl.errors import has_secrets, without_secrets
 
 # C0, DEL, C1; line and paragraph separator; bidi marks, embeddings, overrides and isolates; the
-# byte order mark; halves of characters, which a stream can't encode (file names hold them).
+# byte order mark; lone surrogates, which a stream can't encode (file names contain them).
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -28,7 +28,8 @@ _URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
 
 
 def printable(text: object) -> str:
-    """Return ``text`` as one line that a terminal only shows: ``\\x1b``, ``\\n``, ``\\u202e``."""
+    """Return ``text`` as one line that a terminal only displays: ``\\x1b``, ``\\n``,
+    ``\\u202e``."""
     return _UNSAFE.sub(_escaped, str(text))
 
 
@@ -39,7 +40,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def printable_block(text: str, *, prefix: str = BLOCK_PREFIX) -> str:
-    """Return several lines, as of a traceback: each by itself printable, behind ``prefix``.
+    """Return several lines, as of a traceback: each made printable, behind ``prefix``.
 
     No newline at the end.
     """
@@ -61,8 +62,8 @@ def printable_traceback(error: BaseException) -> str:
 def shown_command(words: Sequence[str]) -> str:
     """Return a command line to paste, without passwords.
 
-    A URL that holds one is left to the variable FLOWCTL_REDIS_URL; a comment says so where that
-    is not set to it already.
+    A URL that holds one is left to the variable FLOWCTL_REDIS_URL; a comment says so unless the
+    variable is already set to it.
     """
     shown: list[str] = []
     is_missing = False

@@ -1,4 +1,4 @@
-"""Ticks: when tasks' figures are read, and what is then said about them (S61)."""
+"""Ticks: when tasks' figures are read, and how they are reported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Metric(Protocol):
     """A figure of a task."""
 
     def get_value_and_reset(self) -> Any:
-        """Return the figure since the last call; None: nothing to say."""
+        """Return the figure since the last call; None: nothing to report."""
 
 
 class TaskInfo(msgspec.Struct, frozen=True, gc=False):
     """Whose figures they are: of task ``task_id`` (from 0) of ``component``, in ``interval_s``.
 
-    ``host`` and ``pid`` say where it runs: workers of ours listen on no port that would tell two of
-    a host apart.  ``timestamp_unix_s`` is the end of the interval.
+    ``host`` and ``pid`` say where it runs: our workers listen on no port that would distinguish two
+    on one host.  ``timestamp_unix_s`` is the end of the interval.
     """
 
     host: str
@@ -42,14 +42,16 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 class TickSchedule:
     """When the recurring ticks of some intervals are due.  Pure: time comes in.
 
-    Ticks that were missed while a task was busy come as one: the next figure is of a longer
-    time, not followed by empty ones.
+    Ticks missed while a task was busy come as one: the next figure covers a longer time, and is not
+    followed by empty ones.
     """
 
     def __init__(self, intervals_s: Iterable[float], *, now_s: float) -> None:
         intervals = sorted(set(intervals_s))
         if intervals and intervals[0] <= 0:
-            raise ConfigError("interval_s", f"{intervals[0]} is not above 0.", remedy="Say when.")
+            raise ConfigError(
+                "interval_s", f"must be greater than 0, got {intervals[0]}.", remedy="Give seconds."
+            )
         self._due_at_s = {interval_s: now_s + interval_s for interval_s in intervals}
 
     def next_deadline_s(self) -> float | None:
@@ -81,14 +83,14 @@ class MetricRegistry:
         return list(self._metrics.get(interval_s, ()))
 
     def register(self, name: str, metric: Metric, *, task: str, interval_s: float) -> None:
-        """Have ``metric`` read every ``interval_s``; a name once a task and interval."""
+        """Have ``metric`` read every ``interval_s``; a name is unique per task and interval."""
         named = self._metrics.setdefault(interval_s, {}).setdefault(task, {})
         if name in named:
             raise ConfigError("name", f"{task} has a metric {name!r} already.", remedy="Another.")
         named[name] = metric
 
     def points(self, *, task: str, interval_s: float) -> list[Point]:
-        """Read and reset the metrics of one tick; those with nothing to say are left out."""
+        """Read and reset the metrics of one tick; those with nothing to report are omitted."""
         named = self._metrics.get(interval_s, {}).get(task, {})
         read = ((name, metric.get_value_and_reset()) for name, metric in named.items())
         return [Point(name, value) for name, value in read if value is not None]

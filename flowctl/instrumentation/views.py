@@ -32,11 +32,11 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
         from flowctl.instrumentation.base import BaseView
 
         return BaseView()
-    raise ConfigError("view", f"{mode!r} is no view.", remedy="Use auto, live, plain or off.")
+    raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or off.")
 
 
 def suits_live(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal that understands cursor control and that a person sees."""
+    """Whether ``stream`` is a terminal that understands cursor control and is seen by a person."""
     env = os.environ
     return stream.isatty() and env.get("TERM", "dumb") != "dumb" and not env.get("CI")
 

@@ -10,17 +10,17 @@ import msgspec
 
 from flowctl.instrumentation.snapshot import BoltView
 
-# Short enough that a bolt that has become slow is soon seen, long enough for a dozen tuples of
-# 0.25 s: rates of equal bolts differ by a twelfth then.
+# Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
+# s: then rates of equal bolts differ by a twelfth.
 RATE_OVER_S: Final = 3.0
-# A rate over less is that of a tuple or two.
+# A rate over a shorter time would be that of a tuple or two.
 _SINCE_MIN_S: Final = 1.0
 
 
 class BoltRates:
     """Counts of acked records at past snapshots.  For one thread.
 
-    A bolt is measured from when it was first seen; its rate is 0 until that was a second ago.
+    A bolt is measured from when it was first seen; its rate is 0 for the first second.
     """
 
     def __init__(self) -> None:

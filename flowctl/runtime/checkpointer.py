@@ -13,17 +13,17 @@ from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
-# With the store away, the wait between tries doubles up to this: 20 s away costs some 8 tries,
-# and a store that is back is used again within it.
+# While the store is unavailable, the wait between tries doubles up to this: 20 s cost some 8 tries,
+# and a store that is back is used again within this time.
 _RETRY_MAX_S = 5.0
-_NOT_BEGUN = PartitionCheckpoint()  # as good as a partition that is not saved
+_NOT_BEGUN = PartitionCheckpoint()  # like a partition that is not saved
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 
 
 class Checkpointer(GuardedThread):
-    """Saves every ``interval_s`` if something changed; goes on trying while the store is away.
+    """Saves every ``interval_s`` if something changed; keeps trying while the store is unavailable.
 
-    Nothing is ever called saved that was not.  A store that fences us, or whose answer makes no
+    Nothing is reported as saved that was not.  A store that fences us, or whose answer makes no
     sense, ends the run.
     """
 
@@ -56,14 +56,14 @@ class Checkpointer(GuardedThread):
             except CheckpointUnavailableError as error:
                 self._note_away(error)
                 wait_s = min(_RETRY_MAX_S, 2 * wait_s)
-            except BaseException as error:  # whatever it is: a run that can't save must end
+            except BaseException as error:  # whatever the error: a run that can't save must end
                 self._control.fail(error)
                 return
 
     def save_first(self) -> bool:
-        """Save what is about to be sent, waiting for an absent store; False: don't send.
+        """Save what is about to be sent, waiting for an unavailable store; False: don't send.
 
-        For another thread than this one, which is not started in that mode.
+        Called by another thread than this one, which is not started in that mode.
         """
         wait_s = self._interval_s
         while not self._control.stopping.is_set():
@@ -107,7 +107,8 @@ class Checkpointer(GuardedThread):
         try:
             self._store.save(self._job, Checkpoint(changed), epoch=self._epoch)
         except BaseException:
-            # Whether it arrived is unknown.  Not kept here: a partition may be another's by then.
+            # Whether the save arrived is unknown.  Not recorded: a partition may belong to another
+            # driver by now.
             with self._control.lock:
                 self._control.core.intake.touch(changed)
             raise
@@ -122,7 +123,7 @@ class Checkpointer(GuardedThread):
     def save_finally(
         self, *, timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
     ) -> None:
-        """End the interval saves and save once more, waiting for an absent store.
+        """End the interval saves and save once more, waiting for an unavailable store.
 
         Raises :class:`CheckpointUnavailableError` after ``timeout_s`` without success, or when
         ``is_hurried`` becomes true.
@@ -146,11 +147,12 @@ class Checkpointer(GuardedThread):
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     def rise_above(self, epoch: int) -> None:
-        """End the interval saves; save once more, and leave ``epoch`` as the newest in the store.
+        """End the interval saves; save once more, and leave ``epoch`` as the newest one in the
+        store.
 
-        For a sink that knows a newer driver than the store does: the next ``acquire`` gives an
-        epoch above both.  Raises :class:`FencedError` if the store knows a newer one after all:
-        then nothing is changed.
+        For a sink that knows a newer driver than the store does: the next ``acquire`` then returns
+        an epoch above both.  Raises :class:`FencedError`, without any change, if the store does
+        know a newer one.
         """
         self._closing.set()
         if self.ident:
@@ -158,14 +160,14 @@ class Checkpointer(GuardedThread):
         with self._saving:
             with self._control.lock:
                 checkpoint = self._control.core.checkpoint()
-            # First with our own epoch: if the store has another owner by now, it is left alone.
+            # First with our own epoch: if the store has another owner by now, it is left unchanged.
             self._store.save(self._job, checkpoint, epoch=self._epoch)
             self._store.save(self._job, checkpoint, epoch=epoch)
             self.saves += 1
             self._control.note_saved(checkpoint.partitions)
 
     def _note_away(self, error: CheckpointUnavailableError) -> None:
-        """One line an episode."""
+        """Log one line per episode."""
         if self._control.store_away_since_s is None:
             self._control.store_away_since_s = self._control.clock()
             self._logger.warning("checkpoint_store_away", job=self._job, reason=error.problem)

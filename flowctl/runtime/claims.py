@@ -1,12 +1,12 @@
-"""What a peer says is checked against what it was given, before anything believes it.
+"""What a bolt reports is checked against what it was given before it is used.
 
-A peer that holds the run's key is no stranger, and may still be wrong: another version, a defect,
-memory that fails, or somebody who got at the key.  None of that may end the run, move another
-bolt's tuples, or poison what is learned of times.  So each frame is looked at once, when it comes;
-what can't be true is a breach, and whoever said it is dropped.
+A peer that holds the run's key is not a stranger, and may still be wrong: another version, a
+defect, failing memory, or somebody who got hold of the key.  None of that may end the run, move
+another bolt's tuples, or spoil what is learned from times.  So each frame is checked once, when it
+arrives; what can't be true is a breach, and the peer that sent it is dropped.
 
-What can be true and does not matter any more is no breach: bolts speak late, of tuples that were
-given to others meanwhile or are done.  They are judged by what they were ever sent.
+A report that can be true but no longer matters is not a breach: bolts report late on tuples that
+were given to others meanwhile or are done.  They are judged by what they were ever sent.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from flowctl.wire.frames import (
     SettledFrame,
 )
 
-# Three years: longer than any process runs, and far from where sums lose their sense.
+# Three years: longer than any process runs, and far from where sums lose their precision.
 _SECONDS_MAX: Final = 1e8
-# Sums of differences of a clock may come out a hair below 0.
+# Sums of clock differences may end up slightly below 0.
 _SECONDS_MIN: Final = -1e-3
-# More waits at no bolt: a window is bounded by far less, and so is what strays hold.
+# No bolt has more waiting: windows are bounded by far less, and so are strays.
 _QUEUED_MAX: Final = 1 << 31
-_RECORDS_MAX: Final = 1 << 31  # more are in no tuple, as a frame is 256 MB by default
-# An error is told in 1,000 characters and a traceback in 4,000 (bolts/worker.py): with room for
-# other versions, and none for filling the driver's memory.
+_RECORDS_MAX: Final = 1 << 31  # no tuple has more, as a frame is 256 MB by default
+# An error is sent with 1,000 characters and a traceback with 4,000 (bolts/worker.py): room for
+# other versions, but not enough to fill the driver's memory.
 _TEXT_MAX: Final = 1 << 16
-# As what msgpack holds: what came as an extension is a Packed, and nothing else has a size.
+# As what msgpack holds: an extension arrives as a Packed, and nothing else has a size.
 _VALUES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, Packed})
 
 
 class Claims:
-    """Judges frames.  For the sender's thread, with the core's lock held."""
+    """Checks frames.  For the sender's thread, with the core's lock held."""
 
     def __init__(self, core: DriverCore) -> None:
         self._core = core
-        # What a topology's bolt said to hold on to over its tuples, by its name, and whether that
-        # ack was the tuple's first: only then does the hub count these inputs as held by it.
+        # The inputs that a topology's bolt said to hold beyond their tuples, by tuple, and whether
+        # that ack was the tuple's first: only then does the hub count these inputs as held by it.
         self._kept: dict[str, dict[int, bool]] = {}
 
     def forget(self, bolt: str) -> None:
@@ -57,7 +57,7 @@ class Claims:
         self._kept.pop(bolt, None)
 
     def breach(self, bolt: str, epoch: int, frame: object) -> str:
-        """Return what can't be in ``frame``; "": nothing.  From an epoch that is over: nothing."""
+        """Return what can't be true in ``frame``; "" if nothing, or if its epoch is over."""
         consumer = self._core.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return ""
@@ -74,18 +74,18 @@ class Claims:
         return ""
 
     def settlement(self, bolt: str, frame: SettledFrame) -> Settlement:
-        """Return what the hub is to believe: nothing of inputs that others have by now.
+        """Return what the hub may use: nothing about inputs that others have by now.
 
-        To be called once for each frame that is no breach, before the core hears of it.
+        Call it once for each frame that is not a breach, before the core receives the frame.
         """
         said = frame.settlement
         consumer = self._core.bolts.get(bolt)
         is_own = consumer is not None and frame.tuple_id in consumer.flight
-        # A late ack is the first one too if nobody else has acked the tuple yet.
+        # A late ack also counts as first if nobody else has acked the tuple yet.
         is_first = is_own or self._core.attempts_of(bolt, frame.tuple_id) > 0
         kept = self._kept.get(bolt)
         if is_own and kept is None and not said.held:
-            return said  # mostly
+            return said  # the usual case
         kept = kept if kept is not None else self._kept.setdefault(bolt, {})
         believed = {input_id for input_id, was_first in kept.items() if was_first}
         believed |= self._inputs(bolt, frame)
@@ -146,7 +146,7 @@ class Claims:
         return ""
 
     def _records(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> int:
-        """How many it was sent; of a tuple that others have by now that is not known."""
+        """How often it was sent to the bolt; unknown for a tuple that others have by now."""
         if tuple_id not in consumer.flight:
             return _RECORDS_MAX
         return len(self._core.tuple_records(consumer.bolt, tuple_id))
@@ -185,7 +185,7 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
 
 
 def _stranger_of(said: Settlement, own: Collection[Any], kept: Collection[int]) -> str:
-    """Return what names an input that the bolt never got, of a tuple and what it kept."""
+    """Return what names an input that the bolt never received, given a tuple and what it kept."""
     for input_id in _named(said):
         if input_id not in own and input_id not in kept:
             return f"it settled input {input_id}, which it was never sent"

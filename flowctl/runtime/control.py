@@ -1,4 +1,4 @@
-"""What the threads of one run share: the core behind its lock, and how the run is to end."""
+"""What the threads of one run share: the core behind its lock, and how the run will end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING: Final = Checkpoint()
 
 
 class RunControl:
-    """The one lock, the core that it guards, and the end of the run.
+    """The lock, the core that it guards, and the end of the run.
 
     ``core`` is touched only with ``lock`` held; ``room`` is a condition on the same lock that the
     reader waits on.  Everything else here is set by one thread and read by others, or is an
@@ -36,26 +36,27 @@ class RunControl:
         self.room: threading.Condition = threading.Condition(self.lock)
         self.reader_waits = False
         self.reader_done: threading.Event = threading.Event()
-        self.has_read_all = False  # the producer said that there is no more
+        self.has_read_all = False  # the producer said that there are no more records
         self.stopping: threading.Event = threading.Event()  # no more intake, no more emissions
-        # Nothing is left to do, or nothing more is waited for.
+        # Nothing is left to do, or nothing more will be waited for.
         self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
-        self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that came
-        # What the store holds, as far as we know: changed by whoever saves, one at a time.
+        self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
+        # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
         self.saved: Checkpoint = Checkpoint()
-        self.saved_cumulative = 0  # records of it that lie below the cumulative acks
+        self.saved_cumulative = 0  # records of it below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.
         self.records_before = self.records_saved = restored.records
         self.store_away_since_s: float | None = None
         self.store_survives = True  # as the store says, see CheckpointStore
-        # Both are the sender's, set when it listens: wakes it; how long it waited so far, and why.
+        # Both are set by the sender when it listens: one wakes it, the other says how long it has
+        # waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
         self.spout_waits: Callable[[], Waits] = Waits
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:
-        """The store holds ``partitions`` too, or like this by now."""
+        """The store now also holds ``partitions``, or holds them in this state."""
         saved = self.saved.partitions
         self.saved_cumulative += sum(
             [
@@ -66,7 +67,7 @@ class RunControl:
         saved.update(partitions)
 
     def all_saved(self) -> Checkpoint:
-        """Return a copy of ``saved`` that stays as it is; from any thread.  O(partitions)."""
+        """Return a copy of ``saved`` that does not change; from any thread.  O(partitions)."""
         return Checkpoint(dict(self.saved.partitions))
 
     def fail(self, error: BaseException) -> None:
@@ -76,19 +77,19 @@ class RunControl:
         self.stop()
 
     def fail_soon(self, error: BaseException) -> None:
-        """As :meth:`fail`, for the sender, which holds the lock and needs no waking."""
+        """As :meth:`fail`, for the sender, which holds the lock and needs no wake-up."""
         if self.error is None:
             self.error = error
         self.stopping.set()
         self.room.notify_all()
 
     def is_all_done(self) -> bool:
-        """Whether the whole input is read and acked, without an error."""
+        """Whether the whole input was read and acked without an error."""
         with self.lock:
             return self.has_read_all and self.core.is_drained and self.error is None
 
     def stop(self) -> None:
-        """Send no more; the run ends when what is in flight is acked, or after a grace."""
+        """Send no more; the run ends when what is in flight is acked, or after a grace period."""
         self.stopping.set()
         with self.room:
             self.room.notify_all()

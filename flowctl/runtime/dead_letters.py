@@ -1,4 +1,4 @@
-"""Takes tuples whose attempts ran out to the dead letter, in a thread of its own."""
+"""Takes tuples whose attempts ran out to the dead letter store, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from flowctl.ports import BatchDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
-# Written in one step where the port can: at 2.5 ms an fsync, 20 000 rejects took 55 s one by one
-# and need a fifth of a second so.  More would save nothing, and their text is in memory at once.
+# Written in one step if the port can: at 2.5 ms per fsync, 20 000 rejects took 55 s one by one;
+# this way they need a fifth of a second.  More would save nothing, and their text is in memory all
+# at once.
 TOGETHER_MAX: Final = 256
 
 
 class DeadLetters(GuardedThread):
-    """In order, what waits at once.  A tuple counts as done only after the port has returned.
+    """Keeps tuples in order, all that wait at once.  A tuple counts as done only after the port has
+    returned.
 
-    If it raises, the run ends, as it would without a dead letter.
+    If the port raises, the run ends, as it would without a dead letter store.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class DeadLetters(GuardedThread):
         self._queue.put(dead)
 
     def stop(self, timeout_s: float) -> None:
-        """End when what was put is kept, or after ``timeout_s``."""
+        """End when everything put so far is kept, or after ``timeout_s``."""
         self._queue.put(None)
         if self.ident:
             self.join(timeout_s)
@@ -50,14 +52,14 @@ class DeadLetters(GuardedThread):
         control = self._control
         most = TOGETHER_MAX if isinstance(self._port, BatchDeadLetter) else 1
         while waiting := self._take(most):
-            keep_all(self._port, self._job, waiting, epoch=self._epoch)  # a raise ends the run
+            keep_all(self._port, self._job, waiting, epoch=self._epoch)  # an exception ends the run
             with control.lock:
                 for dead in waiting:
                     control.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=control.clock())
             control.wake()
 
     def _take(self, most: int) -> list[DeadTuple]:
-        """Wait for one, and return it with what waits behind it; [] once all is kept."""
+        """Wait for one, and return it with those waiting behind it; [] once all are kept."""
         taken: list[DeadTuple] = []
         while not self._is_ending and len(taken) < most:
             try:
@@ -74,8 +76,8 @@ class DeadLetters(GuardedThread):
 def dead_letters_for(
     control: RunControl, given: DeadLetter | None, job: str, epoch: int
 ) -> DeadLetters | None:
-    """Return the thread that serves ``given``, if there is a dead letter."""
-    # Not by truth: a dead letter of the user's may be an empty list of its own.
+    """Return the thread that serves ``given``, if there is a dead letter store."""
+    # Compare with None: a user's dead letter store may be falsy, such as an empty list.
     return DeadLetters(control, given, job=job, epoch=epoch) if given is not None else None
 
 
@@ -94,7 +96,7 @@ def keep_all(
 
 
 def keep(port: DeadLetter, job: str, dead: DeadTuple, *, epoch: int | None = None) -> None:
-    """Give ``dead`` to ``port``; raises :class:`ProcessError` when that can't keep it."""
+    """Give ``dead`` to ``port``; raise :class:`ProcessError` if it can't keep it."""
     gave_up = dead.gave_up
     attempts, reason = gave_up.attempts, gave_up.reason
     try:
@@ -121,5 +123,5 @@ def _not_kept(port: object, dead: DeadTuple, error: Exception) -> ProcessError:
     return ProcessError(
         f"{gave_up.partition}: process failed {gave_up.attempts} times ({gave_up.reason}), and"
         f" the dead letter {type(port).__name__} raised {type(error).__name__}: {error}.",
-        remedy="Mend either and run again: the checkpoint stands before these records.",
+        remedy="Fix either and run again: the checkpoint stands before these records.",
     )

@@ -1,7 +1,7 @@
-"""Bolts that are silent for long are ended by whoever runs them, and come back.
+"""Bolts that are silent for long are killed by their supervisor, and restarted.
 
-A worker that is frozen or cut off may hold what others wait for: a row's lock, SQLite's write
-lock.  Nobody but its supervisor can take that away.
+A worker that is frozen or cut off may hold what others wait for: a row lock, SQLite's write lock.
+Only its supervisor can take that away.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from flowctl.core.settings import TimeoutSettings
 from flowctl.ports import Bolts, EndingBolts
 from flowctl.runtime.control import RunControl
 
-# A look that comes late counts as this much silence at most: then it was the driver that stood
-# still, or the whole machine, and what the bolts said meanwhile has yet to be read.
+# A check that comes late counts at most this much silence: then the driver, or the whole machine,
+# stood still, and what the bolts sent meanwhile has yet to be read.
 _LOOK_MAX_S: Final = 0.5
-# From this silence on (two heartbeats) it is remembered what the bolt was at work on: later, that
-# is given to others.
+# After this much silence (two heartbeats) we remember what the bolt was working on: later, that is
+# given to others.
 _REMEMBERED_AFTER_S: Final = 0.5
-# A tuple whose bolts are ended again and again does not freeze them but runs in a call that lets no
-# other thread run (the GIL): it gets twice as long each time, until the call comes to its end.
+# A tuple whose bolts are killed again and again does not freeze them but runs in a call that lets
+# no other thread run (the GIL): it gets twice as long each time, until the call finishes.
 _DOUBLINGS_MAX: Final = 6
 
 
 class Ending(NamedTuple):
-    """A bolt that was told to end, and what to say of it."""
+    """A bolt that was told to end, and the message about it."""
 
     bolt: str
     text: str
 
 
 class _Silence:
-    """Of one bolt: since when, and what it had begun, the oldest tuples, one a slot."""
+    """For one bolt: since when it is silent, and what it had begun, the oldest tuples, one per
+    slot."""
 
     __slots__ = ("begun", "epoch", "is_ended", "partitions", "since_unix_s", "watched_s")
 
     def __init__(self, consumer: AdaptiveFlowConsumer, silent_s: float) -> None:
-        stage = consumer.bolt.rpartition(".")[0]  # each counts its tuples anew
+        stage = consumer.bolt.rpartition(".")[0]  # each connection counts its tuples from the start
         begun = list(consumer.flight.values())[: consumer.slots]
         self.epoch = consumer.epoch
         self.since_unix_s = time.time() - silent_s
@@ -51,7 +52,7 @@ class _Silence:
 
 
 class Endings:
-    """Looks at the bolts of one run now and then; for one thread."""
+    """Checks the bolts of one run now and then; for one thread."""
 
     def __init__(self, control: RunControl, bolts: Bolts, timeout: TimeoutSettings) -> None:
         self._control = control
@@ -59,11 +60,11 @@ class Endings:
         self._timeout = timeout
         self._looked_at_s = control.clock()
         self._silent: dict[str, _Silence] = {}
-        # How often a bolt was ended that had begun this tuple; as many entries as endings.
+        # How often a bolt was killed that had begun this tuple; as many entries as killings.
         self._ended: dict[tuple[str, int], int] = {}
 
     def look(self) -> list[Ending]:
-        """End the bolts whose patience is over; return what to say."""
+        """Kill the bolts whose time is up; return the messages about them."""
         now_s = self._control.clock()
         look_s = min(now_s - self._looked_at_s, _LOOK_MAX_S)
         self._looked_at_s = now_s
@@ -81,7 +82,7 @@ class Endings:
     def _watch(
         self, consumer: AdaptiveFlowConsumer, now_s: float, look_s: float
     ) -> _Silence | None:
-        """How long ``consumer`` has said nothing, as far as we looked; None: not for long."""
+        """How long ``consumer`` has been silent, as far as we checked; None: not for long."""
         silent_s = now_s - consumer.heard_at_s
         if silent_s < _REMEMBERED_AFTER_S or not consumer.sends_heartbeats:
             self._silent.pop(consumer.bolt, None)
@@ -116,10 +117,10 @@ class Endings:
         ).start()
         where = f" (process {pid}{'' if host == socket.gethostname() else f' on {host}'})"
         names = " and ".join(silence.partitions)
-        work = f", at work on {names}" if names else ""
-        free = "; what it may have locked for the others is free then" if names else ""
+        work = f", working on {names}" if names else ""
+        free = "; any locks that it holds for others are released then" if names else ""
         return Ending(
             bolt,
-            f"{bolt}{where if pid else ''} has been {reason}{work}: it is ended and started anew"
+            f"{bolt}{where if pid else ''} has been {reason}{work}: it is killed and restarted"
             f"{free}",
         )

@@ -1,4 +1,4 @@
-"""What to say when ``process`` or its sink failed: which record, what, where, and what to do."""
+"""Messages for a failure of ``process`` or its sink: which record, what, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
 
 
 def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
-    """Return the error and, where it is known, the record that was being worked on."""
+    """Return the error and, if known, the record that was being worked on."""
     index = frame.record_index
     if index is None or not 0 <= index < len(records):
         return frame.error
@@ -64,7 +64,7 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
     return SourceError(
         f"{partition}, record {show(record.position)}: {why.problem}",
         remedy=why.remedy
-        or "Mend the source and run again: all before this record is done. To go on without such"
+        or "Fix the source and run again: all before this record is done. To go on without such"
         " records: flowctl run --dead-letters .flowctl/dead-letters.",
     )
 
@@ -78,10 +78,10 @@ def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
         f"{where} failed {gave_up.attempts} times, on {bolts}:"
-        # One line: what follows the first line of a problem is its traceback.
+        # A single line: what follows the first line of a problem is its traceback.
         f" {printable(gave_up.reason).rstrip('.')}.{traceback}",
         remedy=(
-            "Mend process or the record and run again: the checkpoint stands before this record,"
+            "Fix process or the record and run again: the checkpoint stands before this record,"
             " and nothing that was done is redone. To set such records aside and go on without"
             " them: flowctl run --dead-letters .flowctl/dead-letters, or"
             " dead_letter=flowctl_files.FileDeadLetter() in the job."
@@ -99,11 +99,11 @@ def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
 
 
 def emptied_store_error(problem: str, *, newest: int, known: int) -> FencedError:
-    """Return the error for a sink that knows ``newest``, where the store knows only ``known``."""
+    """Return the error for a sink that knows ``newest``, while the store knows only ``known``."""
     return FencedError(
-        f"{problem} No driver of epoch {newest} is known to the checkpoint store, where"
-        f" {known} is the newest: it was emptied, or a driver's clock was wrong once.",
-        remedy=f"Start the job again: its epoch will be above {newest}, and the sink takes it."
-        " Only if another driver of this job writes there, with a store of its own, stop one.",
+        f"{problem} The checkpoint store knows no driver of epoch {newest}, its newest is"
+        f" {known}: it was emptied, or a driver's clock was once wrong.",
+        remedy=f"Start the job again: its epoch will be above {newest}, so the sink will accept it."
+        " Only if another driver of this job writes there, with its own store, stop one of them.",
         newest_epoch=newest,
     )

@@ -29,13 +29,13 @@ class FlowControlSpout(RunnableJob):
     """Reads ``producer``, hands tuples to ``bolts``, keeps the position in ``checkpoint``.
 
     ``producer`` may also be a list or another iterable (:class:`flowctl.Records`), ``checkpoint``
-    the URL of a Redis server; without one a new process starts over.
-    ``name`` is the checkpoint's key: a run with the same name goes on where the last one ended,
-    and two at once fence each other (the older stops).  ``dead_letter`` keeps what can't be
-    processed; without one the run fails there.  ``listener`` is told what becomes of tuples.  The
-    attributes may be replaced before :meth:`run`; one object runs once at a time.
+    the URL of a Redis server; without one a new process starts over. ``name`` is the checkpoint's
+    key: a run with the same name resumes where the last one ended, and of two at once the newer
+    fences the older, which stops.  ``dead_letter`` keeps what can't be processed; without one the
+    run fails there.  ``listener`` is notified of what happens to tuples.  The attributes may be
+    replaced before :meth:`run`; one object runs once at a time.
 
-    For a loop and bolts of your own there is :class:`flowctl.ManualSpout`.
+    For a loop and bolts of your own use :class:`flowctl.ManualSpout`.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class FlowControlSpout(RunnableJob):
     ) -> Report:
         """Run to the end of the input; return the report.
 
-        ``view`` shows progress: live on a terminal, plain lines elsewhere.  Ctrl-C and SIGTERM
-        stop sending, wait some seconds for what is in flight, save, say how to resume
-        (``resume_hint``) and raise :class:`flowctl.Interrupted`.  Errors are raised after
-        everything acked was saved, with the report as their attribute ``report``.  ``report_path``
-        gets the report as JSON, however the run ends.
+        ``view`` shows progress: live on a terminal, plain lines elsewhere.  Ctrl-C and SIGTERM stop
+        sending, wait some seconds for what is in flight, save, say how to resume (``resume_hint``)
+        and raise :class:`flowctl.Interrupted`.  Errors are raised after everything acked was saved,
+        with the report as their attribute ``report``.  The report is written as JSON to
+        ``report_path``, however the run ends.
         """
         self._check()  # parts may have been replaced
         plan = RunPlan(

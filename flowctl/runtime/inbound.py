@@ -1,4 +1,4 @@
-"""What bolts say, as calls of the core."""
+"""Translates messages from bolts into calls of the core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowctl.wire.server import Inbound, Joined, Left, Received
 
 
 class InboundHandler:
-    """Tells the core what came from bolts.  For the sender's thread, with the lock held."""
+    """Passes messages from bolts to the core.  For the sender's thread, with the lock held."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class InboundHandler:
         self._claims = Claims(control.core)
 
     def take(self, item: Inbound, now_s: float) -> None:
-        """A bolt came, went or spoke."""
+        """A bolt connected, left or sent something."""
         core = self._control.core
         if isinstance(item, Received):
             for frame in item.frames:
@@ -58,7 +58,7 @@ class InboundHandler:
                 self.check_gave_up(None)
 
     def _drop(self, bolt: str, breach: str, now_s: float) -> None:
-        """End it; what it says after that, and what it said in the same breath, is not heard."""
+        """End it; what it sends after that, and the rest of this batch, is ignored."""
         self._end_connection(bolt)
         self._control.core.drop_peer(bolt, now_s=now_s, reason=breach)
         self.check_gave_up(None)
@@ -104,12 +104,12 @@ class InboundHandler:
     def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
         control = self._control
         if frame.fenced:
-            # Out of flight, or the end would wait for it.
+            # Take it out of flight, or the end would wait for it.
             control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
             control.fail_soon(
                 FencedError(
                     f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
-                    remedy="A newer driver of this job is running; let it go on.",
+                    remedy="A newer driver of this job is running; let it continue.",
                     newest_epoch=frame.newest_epoch,
                 )
             )
@@ -142,22 +142,22 @@ class InboundHandler:
             self.check_gave_up(frame)
 
     def check_target(self, now_s: float) -> None:
-        """The run ends if the target was down for ``retry.give_up_after_s``."""
+        """End the run if the target was down for ``retry.give_up_after_s``."""
         core, control = self._control.core, self._control
         down = core.target_down
         if core.is_target_lost and down is not None and control.error is None:
             control.fail_soon(target_down_error(down, now_s))
 
     def _take_fatal(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
-        """The run ends, and what a bolt could not do is left undone for the next."""
+        """End the run, leaving what a bolt could not do for the next run."""
         problem, _, remedy = frame.error.partition("\n")
-        # Out of flight, but not by a fail: that could put good records into the dead letter.
+        # Out of flight, but not by a fail: that could dead-letter good records.
         self._control.core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
         field, _, problem = problem.partition(": ")
         self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 
     def check_gave_up(self, frame: FailFrame | None) -> None:
-        """The run ends if a tuple was given up; ``frame`` is the fail that did it, if one did."""
+        """End the run if a tuple was given up; ``frame`` is the fail that caused it, if one did."""
         gave_up = self._control.core.gave_up
         if gave_up is not None and not isinstance(self._control.error, ProcessError):
             self._control.fail_soon(gave_up_error(gave_up, frame))

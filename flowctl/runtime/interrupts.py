@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a run is on: the first interrupts, those after it hurry."""
+"""Ctrl-C, SIGTERM and SIGHUP during a run: the first one interrupts, later ones hurry."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Takes SIGINT, SIGTERM and SIGHUP (the terminal is gone) for a run in the main thread.
+    """Handles SIGINT, SIGTERM and SIGHUP (the terminal is gone) for a run in the main thread.
 
-    Elsewhere it does nothing.
+    In other threads it does nothing.
 
-    The first signal raises KeyboardInterrupt.  From then on, and from :meth:`hold`, signals only
-    set ``is_hurried``: raised inside the last save, they would end it.  :meth:`release` lets the
-    next one raise again.
+    The first signal raises KeyboardInterrupt.  After that, and after :meth:`hold`, signals only set
+    ``is_hurried``: an exception inside the last save would end it.  :meth:`release` lets the next
+    signal raise again.
     """
 
     def __init__(self) -> None:
@@ -30,19 +30,20 @@ class Interrupts:
         self._is_held = True
 
     def release(self) -> None:
-        """All that must be done is done."""
+        """Everything that must be done is done."""
         self._is_held = False
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle the signals inside; those that the process ignores (nohup) stay ignored."""
+        """Handle the signals inside the block; those that the process ignores (nohup) stay
+        ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {
             number: signal.signal(number, self._on_signal)
             for number in _SIGNALS
-            # None: set by other than Python code, so it could not be put back.
+            # None: not set from Python code, so it could not be restored.
             if signal.getsignal(number) not in (signal.SIG_IGN, None)
         }
         try:

@@ -15,7 +15,7 @@ from flowctl.core.records import Checkpoint, Position, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 
-# poll has some 100 ms: a slow generator hands over what it has given by then.
+# poll has some 100 ms: a slow generator returns what it has produced by then.
 _POLL_S: Final = 0.05
 _NEW_ITERATOR: Final = "Give a list, or a function that returns a new iterator: Records(read_rows)."
 
@@ -40,15 +40,15 @@ class Records:
     without arguments, such as a generator function, that returns an iterator.  There is one
     partition; the position of a record is its place in ``values``, from 0.
 
-    A resumed run skips the values that are done, so ``values`` must give the same values in the
-    same order; more may follow at the end.  A generator is read again up to there.  An iterator
-    that can be read once serves one run; a second one is refused.
+    A resumed run skips the values that were processed, so ``values`` must give the same values in
+    the same order; more may follow at the end.  A generator is read again up to there.  An iterator
+    that can be read only once serves one run; a second run is refused.
 
-    Once all values are done, a digest of the first and of the last one is saved.  A later run in
-    which others stand in their places is refused with :class:`SourceError`: it would leave out
-    new values as done.  ``compare=False`` does without, for values that differ in each run.
+    Once all values are done, a digest of the first and of the last one is saved.  A later run that
+    gives other values in their places is refused with :class:`SourceError`, because it would skip
+    new values as done.  ``compare=False`` turns that off, for values that differ in each run.
 
-    Where ``values`` has a length, ``progress`` tells how much of it was read.
+    If ``values`` has a length, ``progress`` reports how much of it was read.
     """
 
     def __init__(
@@ -64,9 +64,10 @@ class Records:
         self._values = values
         self._partition = partition
         self._rest: Iterator[Any] = iter(())
-        self._read_from: Iterator[Any] | None = None  # what was read from last, now or before
+        self._read_from: Iterator[Any] | None = None  # what was read last, now or before
         self._error: Exception | None = None  # of ``values``, after the records before it
-        self._next = self._start = 0  # positions: of the next value, of the first that is not done
+        # positions: of the next value, and of the first that is not done
+        self._next = self._start = 0
         self._compare = compare
         self._known: Position | None = None  # the end that an earlier run saved
         self._first_mark = self._last_mark = ""
@@ -78,7 +79,7 @@ class Records:
         return [self._partition]
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """Get ready to read on; :class:`SourceError` for an iterator that was read before."""
+        """Prepare to read on; :class:`SourceError` for an iterator that was read before."""
         self.close()
         self._error = None
         self._start = self._first_undone(checkpoint)
@@ -86,7 +87,7 @@ class Records:
         self._first_mark = self._last_mark = ""
         self._next = 0
         values = self._values
-        if isinstance(values, list | tuple | range):  # no need to walk over what is done
+        if isinstance(values, list | tuple | range):  # no need to iterate over what is done
             self._next = self._start
             for place in {0, self._start - 1} if self._start else ():
                 self._recognise(place, values[place])
@@ -155,7 +156,7 @@ class Records:
                 if self._next < self._start:
                     raise self._too_few(self._next, self._start) from None
                 return self._chunk(records) if records else self._at_end()
-            except Exception as error:  # for the next call too: it would look like the end
+            except Exception as error:  # for the next call too, which would otherwise see the end
                 self._error = error
                 break
             if self._next >= self._start:
@@ -185,14 +186,14 @@ class Records:
         return SourceChunk(self._partition, (), end=end)
 
     def close(self) -> None:
-        """Let go of the iterator; a generator's ``finally`` runs."""
+        """Release the iterator; a generator's ``finally`` runs."""
         rest, self._rest = self._rest, iter(())
-        # Not one that was given: its owner may want to go on with it.
+        # Do not close an iterator that was passed in: its owner may want to go on with it.
         if rest is not self._values and inspect.isgenerator(rest):
             rest.close()
 
     def _progress(self) -> SourceProgress:
-        """Values read and values there are; from any thread."""
+        """How many values were read, and how many there are; from any thread."""
         assert isinstance(self._values, Sized)
         done = max(self._next, self._start)
         return SourceProgress(done, max(len(self._values), done), "records")
@@ -208,7 +209,7 @@ def _mark_of(value: Any) -> str:
 
 
 def _check(values: Any) -> None:
-    """Raise :class:`ConfigError` for what would not give the records that were meant."""
+    """Raise :class:`ConfigError` for what would not give the intended records."""
     problem, remedy = _problem(values)
     if problem:
         raise ConfigError("values", problem, remedy=remedy)
@@ -224,7 +225,7 @@ def _problem(values: Any) -> tuple[str, str]:
             "For the lines of a file: flowctl_files.TextLines(path). For one record: [value].",
         )
     if isinstance(values, Mapping):
-        return f"a {kind} gives its keys only.", "Give list(values.items()) or list(values)."
+        return f"a {kind} gives only its keys.", "Give list(values.items()) or list(values)."
     if isinstance(values, Set) and not hasattr(values, "mapping"):  # views of a dict have an order
         return (
             f"a {kind} has no order that a resumed run could rely on.",
@@ -241,14 +242,14 @@ def _problem(values: Any) -> tuple[str, str]:
     except TypeError as error:
         name = getattr(values, "__qualname__", kind)
         return f"{name} can't be called without arguments: {error}.", _NEW_ITERATOR
-    except ValueError:  # some builtins tell nothing of their arguments
+    except ValueError:  # some builtins have no signature
         pass
     return "", ""
 
 
 _FRAMES: Final = {
-    "pandas": ("pandas DataFrame", 'Give df.to_dict("records"): one dict a row.'),
-    "polars": ("polars DataFrame", "Give df.to_dicts(): one dict a row."),
+    "pandas": ("pandas DataFrame", 'Give df.to_dict("records"): one dict per row.'),
+    "polars": ("polars DataFrame", "Give df.to_dicts(): one dict per row."),
     "pyspark": (
         "Spark DataFrame",
         'Write it with df.write.json("DIR") and read it with'
@@ -259,9 +260,9 @@ _FRAMES: Final = {
 
 
 def remedy_for_frame(value: Any) -> tuple[str, str] | None:
-    """Return what kind of DataFrame ``value`` is and what to give instead; None: it is none.
+    """Return what kind of DataFrame ``value`` is and what to give instead; None if it is not one.
 
-    By name: none of these libraries is imported for it.
+    By name: none of these libraries is imported for this.
     """
     for kind in type(value).__mro__:
         if kind.__name__ in ("DataFrame", "LazyFrame"):

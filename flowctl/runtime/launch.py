@@ -1,4 +1,4 @@
-"""A run as a caller asks for it: shown, interruptible, its report written to a file."""
+"""A run as seen by its caller: shown, interruptible, its report written to a file."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "off"]
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGHUP: everything acked is saved, or the message says that it is not.
 
-    ``report`` says how far the run came.
+    ``report`` says how far the run got.
     """
 
     report: Report
 
 
 class Launch:
-    """One run of ``plan``, for one use.  :meth:`run` belongs to one thread.
+    """One run of ``plan``, to be used once.  :meth:`run` is for one thread.
 
-    ``view`` shows progress; ``resume_hint`` is the command that goes on after an interruption
-    (None: the one of this process); ``report_path`` gets the report as JSON, however the run ends.
+    ``view`` shows progress; ``resume_hint`` is the command that resumes after an interruption
+    (None: the one of this process); the report is written as JSON to ``report_path``, however the
+    run ends.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class Launch:
         self._resume_hint = resume_hint
         self._report_path = report_path
         self._run: Run | None = None
-        self.failure: FlowctlError | None = None  # what :meth:`fail` was told
+        self.failure: FlowctlError | None = None  # the argument of :meth:`fail`
 
     def fail(self, error: FlowctlError) -> None:
-        """End the run because of ``error``, or not begin it.  For any thread."""
+        """End the run because of ``error``, or do not begin it.  For any thread."""
         self.failure = error
         if self._run is not None:
             self._run.control.fail(error)
@@ -95,8 +96,8 @@ class Launch:
 
     def _write(self, report: Report) -> None:
         if self._report_path is not None:
-            # Not msgspec's JSON: half a character, as in a file's name, is an error there, and
-            # what is no ASCII (C1, bidi controls) would reach who prints the file.
+            # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it passes on
+            # non-ASCII characters (C1, bidi controls) to whoever prints the file.
             text = json.dumps(msgspec.to_builtins(report), indent=2)
             Path(self._report_path).write_text(text, encoding="ascii")
 
@@ -110,7 +111,7 @@ def _made(view: ViewChoice) -> View:
 
 
 def _attach(report: Report, error: BaseException) -> None:
-    """Let ``error`` carry the report; one that is not ours has no attribute declared for it."""
+    """Attach the report to ``error``; foreign errors have no attribute declared for it."""
     if isinstance(error, FlowctlError):
         error.report = report
     else:
@@ -118,7 +119,7 @@ def _attach(report: Report, error: BaseException) -> None:
 
 
 def report_of_no_run(job: str, error: BaseException) -> Report:
-    """Return the report of a run that did not begin: its store can't be reached, or be read."""
+    """Return the report of a run that did not begin: its store can't be reached or read."""
     return Report(
         job=job,
         outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",

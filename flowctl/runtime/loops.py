@@ -1,18 +1,18 @@
 """The order in which the spout's loop does things, one turn at a time.
 
-The sender's thread drives it, a test steps it by hand.  What differs from Storm's loop:
+The sender's thread drives it; a test steps it by hand.  Differences from Storm's loop:
 
-- The inbox is drained at every turn: acks make room, so to look for them later only delays.
+- The inbox is drained at every turn: acks make room, so taking them later would only delay.
 - There is one task.  The reader asks several sources in turn, before the core's buffer.
-- The task keeps its limits itself: what is pending stops new tuples, never retries,
-  and only the core tells them apart.
-- What is refused stays in the core's buffer, in its order, and is asked for again: an overflow
-  buffer of the loop would let one bolt that takes nothing hold up all others.  What a bolt's
+- The task enforces its limits itself: what is pending stops new tuples, never retries, and only the
+  core can tell them apart.
+- What is refused stays in the core's buffer, in its order, and is asked for again: with an overflow
+  buffer in the loop, one bolt that takes nothing would hold up all others.  What a bolt's
   connection does not take at once waits in that bolt's outbox, within its window.
 
-A bolt's turn is :meth:`flowctl.bolts.link.Link.report_and_take`: it takes nothing while what it
-reported is refused, and has no limit of its own.  A spout takes acks whatever else waits,
-so full queues all around always come loose.
+A bolt's turn is :meth:`flowctl.bolts.link.Link.report_and_take`: it takes nothing while its report
+can't be sent, and has no limit of its own.  A spout takes acks whatever else is waiting, so even if
+all queues are full they always drain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowctl.waiting.episodes import Episode, SlowCalls
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import Parking, WaitSituation, WaitStrategy
 
-# How late an activation is seen where nobody wakes the loop.
+# How late an activation is noticed if nobody wakes the loop.
 INACTIVE_POLL_S: Final = 0.1
 
 
@@ -38,13 +38,13 @@ class Spout(Protocol):
         """Whether it may emit."""
 
     def receive(self) -> int:
-        """Take all that came, acks first of all; return how many messages."""
+        """Take everything that arrived, acks first; return how many messages."""
 
     def activate(self) -> None:
-        """Once at each change from inactive to active."""
+        """Called once at each change from inactive to active."""
 
     def deactivate(self) -> None:
-        """Once at each change from active to inactive, and at the loop's end."""
+        """Called once at each change from active to inactive, and at the loop's end."""
 
     def next_tuple(self) -> int:
         """Emit what is allowed, or some of it; return how many tuples."""
@@ -57,7 +57,7 @@ class SpoutLoop:
     """A spout's turns.  For one thread; the times may be read from any.
 
     ``strategy`` makes the wait strategy of a situation, ``park`` is the wait of an inactive loop.
-    ``empty_emit_streak`` counts the waits without an emission between.
+    ``empty_emit_streak`` counts the waits since the last emission.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SpoutLoop:
             self._spout.deactivate()
 
     def _idle(self, received: int, emitted: int) -> None:
-        """Wait if nothing more can be emitted; exactly then."""
+        """Wait if, and only if, nothing more can be emitted."""
         if emitted:
             self.empty_emit_streak = 0
             self._over(WaitReason.NOTHING)

@@ -18,17 +18,17 @@ from flowctl.instrumentation.summary import earlier_losses, losses
 from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 
-# A share of fewer says little: at 0.1 % the first bad record among the first 999 would end the run,
-# however good the rest is. At the end the share is exact, however few records there were.
+# A share of fewer records says little: at 0.1 % the first bad record among the first 999 would end
+# the run, however good the rest is. At the end the share is exact, however few records there were.
 SHARE_COUNTS_FROM: Final = 1_000
 REASONS_TOLD: Final = 3
 _FORM: Final = re.compile(r"(\d+)|(\d+(?:\.\d+)?) ?%")
 
 
 class LossBudget(msgspec.Struct, frozen=True):
-    """At most so many records, or such a share of those done, may be left out.
+    """At most this many records, or this share of those done, may be left out.
 
-    ``text`` is as the user wrote it.
+    ``text`` is what the user wrote.
     """
 
     text: str
@@ -59,7 +59,8 @@ class LossBudget(msgspec.Struct, frozen=True):
         return cls(text, share=share)
 
     def is_exceeded(self, lost: int, done: int, *, at_end: bool) -> bool:
-        """Whether ``lost`` of ``done`` records is more than may be; ``at_end``: nothing follows."""
+        """Whether ``lost`` of ``done`` records is more than allowed; ``at_end``: nothing
+        follows."""
         if self.records is not None:
             return lost > self.records
         assert self.share is not None
@@ -69,7 +70,7 @@ class LossBudget(msgspec.Struct, frozen=True):
 class Losses:
     """What a run leaves out, why, and whether that is too much.
 
-    ``records_before``: done by earlier runs; a share is of these too.  For one thread, but for
+    ``records_before``: done by earlier runs; a share refers to these too.  For one thread, except
     :meth:`is_too_many`.
     """
 
@@ -85,17 +86,17 @@ class Losses:
         self._dead_letter = dead_letter
         self._job = job
         self._records_before = records_before
-        self._letters_open = 0  # as the run ended
+        self._letters_open = 0  # when the run ended
         self._reasons = Reasons()
 
     def take(self, event: FlowEvent) -> None:
-        """Something happened in the core."""
+        """Take note of an event of the core."""
         self._reasons.take(event)
 
     def is_too_many(self, counters: Counters, *, at_end: bool = False) -> bool:
-        """Whether more was left out than may be.
+        """Whether more was left out than allowed.
 
-        Letters of earlier runs count at the end only: this run may process them again.
+        Letters of earlier runs count only at the end: this run may process them again.
         """
         if self._budget is None:
             return False
@@ -104,13 +105,13 @@ class Losses:
         return self._budget.is_exceeded(lost, done, at_end=at_end)
 
     def _earlier(self, counters: Counters) -> int:
-        """How many letters are open that this run did not write."""
+        """How many open letters were not written by this run."""
         return max(0, self._letters_open - _lost(counters))
 
     def enforce(self, control: RunControl) -> None:
-        """Stop the run if too much was left out, also where that is seen without a further loss.
+        """Stop the run if too much was left out, even if no further loss reveals it.
 
-        A share counts only from some number of records on.
+        A share counts only above some number of records.
         """
         if self._budget is None:
             return
@@ -120,9 +121,9 @@ class Losses:
             control.fail(stopped())
 
     def verdict(self, error: BaseException | None, counters: Counters) -> BaseException | None:
-        """Return what ended a run that is over: ``error``, with the final numbers, or the losses.
+        """Return what ended a run: ``error``, with the final numbers, or the losses.
 
-        A run that was ended by its losses says how many there were in the end.
+        If losses ended the run, the error says how many there were in the end.
         """
         uncounted = self._count_letters()
         if error is None and uncounted is not None:
@@ -133,7 +134,7 @@ class Losses:
         return self._error(counters) if is_over or isinstance(error, TooManyLostError) else error
 
     def _count_letters(self) -> InfrastructureError | None:
-        """Count the open letters; return why that can't be done, None if it was."""
+        """Count the open letters; return why that is impossible, None if it worked."""
         port = self._dead_letter
         if not isinstance(port, CountingDeadLetter):
             return None
@@ -164,7 +165,7 @@ class Losses:
         return TooManyLostError(
             f"too many records were left out: {what}, of {counted(total, 'record')} done in {runs};"
             f" --fail-over allows {budget.text}.{f' Most frequent: {why}.' if why else ''}",
-            remedy=f"{self._where()} What is done is saved: mend the cause or raise the limit"
+            remedy=f"{self._where()} What is done is saved: fix the cause or raise the limit"
             " (loss.fail_over), and run again.",
         )
 
@@ -197,7 +198,7 @@ def _lost(counters: Counters) -> int:
 
 
 def stopped() -> TooManyLostError:
-    """Return the error that stops a run; :meth:`Losses.verdict` says more when it is over."""
+    """Return the error that stops a run; :meth:`Losses.verdict` has the details when it is over."""
     return TooManyLostError("too many records were left out.")
 
 

@@ -1,4 +1,4 @@
-"""ManualSpout: a spout that the caller drives, with a loop, threads and bolts of its own."""
+"""ManualSpout: a spout that the caller drives, with its own loop, threads and bolts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MANUAL_EPOCH = 1  # hand-driven bolts do not reconnect; their epoch never chang
 class ManualSpout:
     """``open → activate → next_tuple / ack / fail … → deactivate → close``, as in Storm.
 
-    For callers with a transport and bolts of their own; the parts are those of
+    For callers with their own transport and bolts; the parts are those of
     :class:`flowctl.FlowControlSpout`.  Not thread-safe: all calls come from one thread, and none of
     them blocks except where the producer or the store does.  The producer is opened at the first
     :meth:`activate`, and records flow only from then on.  The attributes may be replaced before
@@ -76,8 +76,8 @@ class ManualSpout:
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None
         self._epoch = 0
-        self._rest: SourceChunk | None = None  # polled, not taken by the core yet
-        self._refused: SourceError | None = None  # of the record after those
+        self._rest: SourceChunk | None = None  # polled, not yet taken by the core
+        self._refused: SourceError | None = None  # of the record that follows those
         self._producer_is_open = False
         self._saved_at_s = 0.0  # or tried to
         self._store_is_away = False
@@ -89,7 +89,7 @@ class ManualSpout:
     def open(
         self, bolts: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take the job's epoch and checkpoint; ``bolts`` maps each bolt's name to its slots.
+        """Acquire the job's epoch and checkpoint; ``bolts`` maps each bolt's name to its slots.
 
         ``clock`` gives monotonic seconds.  The spout starts inactive.
         """
@@ -121,7 +121,8 @@ class ManualSpout:
         core = self._opened()
         if not self._producer_is_open:
             if isinstance(self.producer, SharingProducer):
-                # Acks come by this same thread: nothing to wait for when a partition goes.
+                # Acks come through this same thread, so there is nothing to wait for when a
+                # partition goes.
                 host = Host(self._control, self.save, job=self.name, finish_s=0.0)
                 self.producer.attach(host)
             restored = core.checkpoint()
@@ -134,13 +135,13 @@ class ManualSpout:
         self.is_active = True
 
     def deactivate(self) -> None:
-        """Emit no more and save; acks are still taken."""
+        """Emit no more, and save; acks are still taken."""
         if self.is_active:
             self.is_active = False
             self.save()
 
     def next_tuple(self) -> Emission | None:
-        """Return the next tuple to send and to whom; None: nothing now, or inactive."""
+        """Return the next tuple and the bolt to send it to; None: nothing now, or inactive."""
         core = self._opened()
         if not self.is_active:
             return None
@@ -151,12 +152,12 @@ class ManualSpout:
         emission = self._turn(core, now_s)
         if emission is None:
             while self._fill(core):
-                pass  # all of it was done before: that does not count
+                pass  # everything was done before, which does not count
             emission = self._turn(core, now_s)
         return emission
 
     def _turn(self, core: SpoutCore, now_s: float, emits_max: int = 1) -> Emission | None:
-        """One turn of the core, for at most one emission; nobody here can obey its orders."""
+        """One turn of the core, for at most one emission; nobody here can carry out its orders."""
         turn = pump(core, now_s, emits_max=emits_max)
         for dead in turn.dead:
             assert self.dead_letter is not None
@@ -172,7 +173,7 @@ class ManualSpout:
         return emission
 
     def _fill(self, core: SpoutCore) -> bool:
-        """Poll only when what was polled before has been taken.
+        """Poll only when all that was polled before has been taken.
 
         True if records were taken and none of them has to be sent.
         """
@@ -190,7 +191,7 @@ class ManualSpout:
         return taken > 0 and not core.intake.buffer
 
     def _poll(self) -> SourceChunk | None:
-        """What comes up to the first value that would not arrive as it is; then its error."""
+        """What comes before the first value that would not arrive as it is; then its error."""
         if self._refused is not None:
             raise self._refused
         chunk = self._source.poll(self.settings.tuple.records_max)
@@ -219,7 +220,7 @@ class ManualSpout:
         return outcome
 
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
-        """The emission failed: it goes again after a back-off, to another bolt."""
+        """The emission failed: it is sent again after a back-off, to another bolt."""
         core, now_s = self._opened(), self._clock()
         outcome = core.on_fail(
             emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=now_s
@@ -250,7 +251,8 @@ class ManualSpout:
             self._logger.warning("checkpoint_store_back", job=self.name)
 
     def _save_if_there(self, now_s: float) -> None:
-        """Save; with the store away work goes on, and it is tried again an interval later."""
+        """Save; if the store is unavailable work goes on, and the next try follows after an
+        interval."""
         self._saved_at_s = now_s
         try:
             self.save()
@@ -260,7 +262,7 @@ class ManualSpout:
                 self._logger.warning("checkpoint_store_away", job=self.name, reason=error.problem)
 
     def close(self) -> None:
-        """Save and let go of the producer; the spout may be opened again."""
+        """Save and close the producer; the spout may be opened again."""
         if not self.open_was_called:
             return
         self.is_active = False

@@ -25,7 +25,7 @@ class MemoryCheckpointStore:
     Give one object to several drivers: they fence each other as they would with a server.
     """
 
-    survives = False  # what is saved ends with the process
+    survives = False  # what is saved is lost with the process
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Stored] = {}
@@ -35,7 +35,7 @@ class MemoryCheckpointStore:
         """See :class:`flowctl.ports.CheckpointStore`."""
         with self._lock:
             stored = self._jobs.setdefault(job, _Stored())
-            # The time of day, as its data are lost with the process: see the protocol.
+            # Starts at the time of day, as its data are lost with the process: see the protocol.
             stored.epoch = max(stored.epoch + 1, int(time.time()))
             return stored.epoch
 
@@ -51,10 +51,11 @@ class MemoryCheckpointStore:
             stored = self._jobs.setdefault(job, _Stored())
             if epoch < stored.epoch:
                 raise FencedError(
-                    f"job {job!r} was taken from this driver (epoch {stored.epoch}, ours {epoch}):"
-                    " another driver has begun, or somebody cleared or rewound its checkpoint.",
+                    f"job {job!r} was taken over from this driver (epoch {stored.epoch}, ours"
+                    f" {epoch}):"
+                    " another driver has started, or somebody cleared or rewound its checkpoint.",
                     remedy="If it was cleared or rewound, start the job again. If another driver"
-                    " was started on purpose, let it work; else give this job another name.",
+                    " was started on purpose, let it work; otherwise give this job another name.",
                 )
             for name, value in checkpoint.partitions.items():
                 before = stored.partitions.get(name, PartitionCheckpoint())

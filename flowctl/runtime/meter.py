@@ -1,4 +1,4 @@
-"""Snapshots and the report: what a run looks like from outside."""
+"""Snapshots and the report: a run as seen from outside."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from flowctl.runtime.control import RunControl
 Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
-_PARTITIONS_SHOWN = 20  # a screen's worth
+_PARTITIONS_SHOWN = 20  # a screenful
 
 
 class _Reading(NamedTuple):
-    """The core at one moment; records that wait in the buffer, and that earlier runs had done."""
+    """The core at one moment; records waiting in the buffer, and those done by earlier runs."""
 
     counters: Counters
     bolts: tuple[BoltView, ...]
@@ -58,22 +58,22 @@ class Meter:
         self._rates: deque[tuple[float, int, float | None]] = deque()
         self._waits: deque[tuple[float, Waits]] = deque()
         self._read_before = 0  # of the source, by earlier runs
-        self._gone: dict[str, BoltView] = {}  # bolts that were here, as last seen
+        self._gone: dict[str, BoltView] = {}  # bolts that were connected, as last seen
         self._bolt_rates = BoltRates()
         self._sink_cap: int | None = None
 
     def begin(self) -> None:
-        """The producer is open and nothing is read yet: from here on progress counts."""
+        """The producer is open and nothing is read yet: progress counts from here."""
         if isinstance(self._producer, MeasuredProducer):
             self._read_before = self._producer.progress().done
 
     def take(self, event: FlowEvent) -> None:
-        """Remember what ``event`` says of the run's state."""
+        """Remember what ``event`` says about the run's state."""
         if isinstance(event, SinkCapChanged):
             self._sink_cap = event.after
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
-        """Return how the run stands now; holds the lock for O(bolts + records under way)."""
+        """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
         counters, bolts, buffered, skipped, partitions, down = self._read()
         now_s = control.clock()
@@ -82,7 +82,7 @@ class Meter:
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
-        # Where what was read is saved, a kill runs nothing again (it loses it).
+        # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s = control.store_away_since_s
         return Snapshot(
@@ -123,7 +123,7 @@ class Meter:
         )
 
     def _read(self) -> _Reading:
-        """What the core says, of one moment."""
+        """The core's numbers, all of one moment."""
         with self._control.lock:
             core = self._control.core
             counters = Counters(
@@ -147,7 +147,7 @@ class Meter:
         return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
 
     def _progress(self, unacked: int, acked: int) -> float | None:
-        """Fraction of the source that is acked: what is read, less what is still under way."""
+        """Fraction of the source that is acked: what is read, minus what is still under way."""
         if not isinstance(self._producer, MeasuredProducer):
             return None
         source = self._producer.progress()
@@ -172,7 +172,7 @@ class Meter:
         return (acked - before) / passed_s, eta_s
 
     def _held_up(self, now_s: float, waits: Waits) -> tuple[WaitReason, float]:
-        """What the spout mostly waited for lately, and for what share of the time."""
+        """What the spout mostly waited for recently, and for what share of the time."""
         past = self._waits
         past.append((now_s, waits))
         while now_s - past[0][0] > _RATE_OVER_S and len(past) > 2:

@@ -1,4 +1,4 @@
-"""What whoever runs the bolts says of them: shown, kept, and what ends a run for lack of bolts."""
+"""Notices of the bolts' supervisor: shown, kept, and used to end a run for lack of bolts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowctl.runtime.control import RunControl
 class Notices:
     """Notices of one run.  :meth:`put` is for any thread, the rest for one.
 
-    ``count`` bolts are expected; ``say`` shows a line; ``on_notice`` hears of each notice.
+    ``count`` bolts are expected; ``say`` shows a line; ``on_notice`` gets each notice.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class Notices:
         self._new: deque[BoltNotice] = deque()
         self._fatal: dict[str, BoltNotice] = {}
         self._waiting: dict[str, BoltNotice] = {}
-        self._starting = ""  # what has to start before bolts can: Spark
+        self._starting = ""  # what has to start before the bolts: Spark
 
     def put(self, notice: BoltNotice) -> None:
         """A notice came."""
         self._new.append(notice)
 
     def take(self) -> None:
-        """Show what is new, and forget that bolts wait which have come since."""
+        """Show what is new, and drop "waiting" notices of bolts that have connected since."""
         while self._new:
             notice = self._new.popleft()
             if self._on_notice is not None:
@@ -64,7 +64,7 @@ class Notices:
             self._say(f"{notice.bolt} restarts: {notice.detail}")
 
     def note(self) -> str:
-        """Return what is waited for, "" if all is there."""
+        """Return what the run is waiting for, "" if nothing is missing."""
         if self._waiting:
             return self._waits(next(iter(self._waiting.values())))
         if not self._control.core.bolts:
@@ -76,7 +76,8 @@ class Notices:
         return f"{notice.detail}: {len(self._control.core.bolts)} of {self._count} bolts run"
 
     def check(self, absent_s: float, timeout_s: float) -> None:
-        """No bolt was heard for ``absent_s``: end the run if none will come, or if that is long."""
+        """No bolt was heard for ``absent_s``: end the run if none will come, or if that is too
+        long."""
         if len(self._fatal) >= self._count or "" in self._fatal:
             notice = next(iter(self._fatal.values()))
             self._control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
@@ -84,7 +85,7 @@ class Notices:
             self._control.fail(
                 BoltsUnavailableError(
                     f"no bolt has been heard for {absent_s:.0f} s. {self.note()}",
-                    remedy="Look at the workers' logs; raise start.bolts_timeout_s if they are"
+                    remedy="Check the workers' logs; raise start.bolts_timeout_s if they are"
                     " slow to start.",
                 )
             )

@@ -1,4 +1,4 @@
-"""Tells a listener what becomes of tuples, outside of the core's lock."""
+"""Notifies a listener of what happens to tuples, outside of the core's lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowctl.ports import SpoutListener
 
 
 class Guarded:
-    """Calls a user's listener: what it raises is logged, once a kind of call, and ends nothing.
+    """Calls a user's listener; exceptions are logged, once per kind of call, and end nothing.
 
     For one thread.
     """
@@ -23,7 +23,7 @@ class Guarded:
         self._complained: set[str] = set()
 
     def __call__(self, what: str, call: Callable[[], None]) -> None:
-        """Call; ``what`` names the kind."""
+        """Call it; ``what`` names the kind."""
         try:
             call()
         except Exception as error:
@@ -33,7 +33,7 @@ class Guarded:
 
 
 class ListenerNotifier:
-    """Collects while the lock is held; :meth:`flush` tells.  Used by one thread."""
+    """Collects while the lock is held; :meth:`flush` notifies.  Used by one thread."""
 
     def __init__(self, listener: SpoutListener) -> None:
         self._listener = listener
@@ -46,13 +46,13 @@ class ListenerNotifier:
         self._tell("on_open", lambda: self._listener.on_open(job, restored))
 
     def emitted(self, emission: Emission) -> None:
-        """``emission`` goes out; the listener hears of a tuple's first one."""
+        """``emission`` is sent; the listener is notified of a tuple's first one only."""
         if emission.tuple_id not in self._emissions and emission.attempt == 1:
             self._later("on_emit", lambda: self._listener.on_emit(emission))
         self._emissions[emission.tuple_id] = emission
 
     def acked(self, tuple_id: int) -> None:
-        """A tuple is acked, whatever that means by now."""
+        """A tuple is acked, whatever effect that has by now."""
         emission = self._emissions.pop(tuple_id, None)
         if emission is not None:
             self._later("on_ack", lambda: self._listener.on_ack(emission))
@@ -67,13 +67,13 @@ class ListenerNotifier:
             self._later(
                 "on_max_retry_reached", lambda: self._listener.on_max_retry_reached(dead, why)
             )
-        elif isinstance(event, TupleDropped | TupleCut):  # its pieces are tuples of their own
+        elif isinstance(event, TupleDropped | TupleCut):  # its pieces are separate tuples
             self._emissions.pop(event.tuple_id, None)
 
     def _later(self, what: str, tell: Callable[[], None]) -> None:
         self._waiting.append(lambda: self._tell(what, tell))
 
     def flush(self) -> None:
-        """Tell what was collected, in its order."""
+        """Notify the listener of what was collected, in order."""
         while self._waiting:
             self._waiting.popleft()()

@@ -1,4 +1,5 @@
-"""The parts that a spout is given: what has one obvious meaning is taken, the rest is named."""
+"""The parts that a spout is given: what has one obvious meaning is accepted, the rest is refused by
+name."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _STORE_NEEDED: Final = (*_STORE_CALLS, "jobs", "rewind", "clear")
 _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _DEAD_LETTER_CALLS: Final = ("dead_letter", "dead_letter_many", "open_letters", "close")
 _LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
-_NAME_MAX: Final = 200  # as a file name or a Redis key it should still be readable
+_NAME_MAX: Final = 200  # still readable as a file name or a Redis key
 
 
 class RunnableJob(ABC):
@@ -61,7 +62,7 @@ def check_name(name: str) -> None:
 
 
 def check_parts(job: RunnableJob) -> None:
-    """Raise :class:`ConfigError` for parts that can't be used; take a list, a URL."""
+    """Raise :class:`ConfigError` for parts that can't be used; accept a list, a URL."""
     job.producer = producer_of(job.producer)
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
@@ -69,19 +70,19 @@ def check_parts(job: RunnableJob) -> None:
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
-    """Raise :class:`ConfigError` for one with a coroutine: nobody would await it."""
+    """Raise :class:`ConfigError` if it has a coroutine: nobody would await it."""
     refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
 
 
 def check_listener(given: SpoutListener | None) -> None:
-    """Raise :class:`ConfigError` for one with a coroutine: nobody would await it."""
+    """Raise :class:`ConfigError` if it has a coroutine: nobody would await it."""
     refuse_async(given, _LISTENER_CALLS, "listener")
 
 
 def producer_of(given: Any) -> FlowProducer:
     """Return ``given``, or :class:`Records` of an iterable or a generator function.
 
-    Raises :class:`ConfigError` for anything that is no producer, with the methods that it lacks.
+    Raises :class:`ConfigError` for anything else, naming the methods that it lacks.
     """
     refuse_async(given, PRODUCER_CALLS, "producer")
     _refuse_class("producer", given)
@@ -95,7 +96,7 @@ def producer_of(given: Any) -> FlowProducer:
             f"{kind_of(given)} is not a producer.",
             remedy="For the lines of files: flowctl_files.TextLines(path).",
         )
-    # One that can be polled was meant as a producer, even if it can be iterated as well.
+    # An object that can be polled was meant as a producer, even if it can be iterated as well.
     if not hasattr(given, "poll") and (
         isinstance(given, Iterable) or inspect.isgeneratorfunction(given)
     ):
@@ -113,7 +114,8 @@ def producer_of(given: Any) -> FlowProducer:
 
 
 def bolts_of(given: Any) -> Bolts:
-    """Return ``given``; raise :class:`ConfigError` for a function, or what else is not bolts."""
+    """Return ``given``; raise :class:`ConfigError` for a function, or anything else that is not
+    bolts."""
     refuse_async(given, _BOLTS_CALLS, "bolts")
     _refuse_class("bolts", given)
     missing = _lacks(given, (*_BOLTS_CALLS, "count"))
@@ -130,7 +132,7 @@ def bolts_of(given: Any) -> Bolts:
 
 
 def store_of(given: Any) -> CheckpointStore:
-    """Return ``given``, the store of a Redis URL, or for None one in memory.
+    """Return ``given``, the store of a Redis URL, or one in memory for None.
 
     The adapter for Redis is imported only for a URL.
     """
@@ -161,12 +163,12 @@ def _refuse_class(field: str, given: Any) -> None:
         raise ConfigError(
             field,
             f"{given.__name__} is a class.",
-            remedy=f"Give an object of it: {given.__name__}(…).",
+            remedy=f"Give an instance: {given.__name__}(…).",
         )
 
 
 def kind_of(given: Any) -> str:
-    """Return the type of ``given`` for a message: the values may be long, or secret."""
+    """Return the type of ``given`` for a message: the value may be long, or secret."""
     return "None" if given is None else type(given).__name__
 
 

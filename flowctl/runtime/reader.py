@@ -18,14 +18,14 @@ from flowctl.wire.values import carry_records
 
 _Result = TypeVar("_Result")
 
-# A quarter of the default buffer: it is refilled in few large steps, none of which waits long.
+# A quarter of the default buffer: it is refilled in a few large steps, none of which waits long.
 POLL_RECORDS_MAX = 5_000
-# A source that has nothing right now is asked again after this; below what a person notices.
+# A source with nothing to read is asked again after this; too short for a person to notice.
 _EMPTY_WAIT_S = 0.05
-# Records that are looked at together after one that can't be sent; else a chunk full of them would
-# be looked through once for each.
+# How many records are checked together after one that can't be sent; otherwise a chunk full of them
+# would be checked once for each.
 _AHEAD_OF_BAD = 64
-# The sender tells when there is room; this only bounds how late a stop is seen.
+# The sender signals when there is room; this only bounds how late a stop is noticed.
 _ROOM_WAIT_S = 0.2
 
 
@@ -45,14 +45,14 @@ class Reader(GuardedThread):
         save_first: Callable[[], bool] = lambda: True,
         has_dead_letter: bool = False,
     ) -> None:
-        """``save_first`` saves the checkpoint where that comes before any emit.
+        """``save_first`` saves the checkpoint if that has to come before any emit.
 
-        False: it could not, and the run stops.  ``has_dead_letter``: a record that can't be sent is
-        kept there, and the job goes on.
+        It returns False if it could not save and the run stops.  ``has_dead_letter``: a record that
+        can't be sent is kept there, and the job goes on.
         """
         super().__init__("flowctl-reader", on_death=control.fail)
         self._save_first = save_first
-        # Where what is read is saved first, nothing is kept elsewhere: it is sent once or dropped.
+        # If reads are saved first, nothing is kept elsewhere: a record is sent once or dropped.
         sends_again = control.core.guarantee.sends_again
         self._keeps_refused = has_dead_letter and sends_again
         self._sharing = producer if isinstance(producer, SharingProducer) else None
@@ -72,9 +72,9 @@ class Reader(GuardedThread):
             self.source_error = error
             core = self._control.core
             if isinstance(core, CollectingCore) and core.collects:
-                # What bolts hold until the end of the input is not done without it.
+                # What bolts hold until the end of the input is not complete without it.
                 self._control.fail(error)
-        except BaseException as error:  # before reader_done is set: that looks like the end
+        except BaseException as error:  # before reader_done is set, which looks like the end
             self._control.fail(death_of(self.name, error))
         finally:
             self._control.reader_done.set()
@@ -83,7 +83,7 @@ class Reader(GuardedThread):
     def _read(self) -> None:
         control = self._control
         records_max = POLL_RECORDS_MAX
-        if self._commits_first:  # a kill loses what was read and not sent: keep it small
+        if self._commits_first:  # a kill loses what was read and not sent: keep that little
             records_max = min(records_max, control.core.settings.tuple.records_max)
         while not control.stopping.is_set():
             if self._commits_first:
@@ -102,20 +102,22 @@ class Reader(GuardedThread):
                 control.stopping.wait(_EMPTY_WAIT_S)
 
     def _asked(self, call: Callable[[], _Result]) -> _Result:
-        """Return what the producer answers; what it raises is its own, not a defect of ours."""
+        """Return what the producer returns; what it raises is its own error, not a defect of
+        flowctl."""
         try:
             return call()
         except FlowctlError:
             raise
-        except BaseException as error:  # also SystemExit: the input is not read to its end
+        except BaseException as error:  # also SystemExit: the input was not read to its end
             raise SourceError(
                 f"the producer {self._source_name} raised"
                 f" {type(error).__name__}: {error}{_place_of(error)}.",
-                remedy="Mend it and run again: what it gave before that is processed and saved.",
+                remedy="Fix it and run again: what it returned before that is processed and saved.",
             ) from error
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
-        """Offer all of them; one that can't be sent goes to the dead letter, if there is one."""
+        """Offer all of them; one that can't be sent goes to the dead letter store, if there is
+        one."""
         ahead = len(records)
         while records:
             given = records[:ahead]
@@ -130,10 +132,10 @@ class Reader(GuardedThread):
                 raise refused_error(partition, bad, refused)
             self._set_aside(partition, bad, refused.problem)
             records = records[len(ready) + 1 :]
-            ahead = _AHEAD_OF_BAD  # where one is bad others are: don't look through all each time
+            ahead = _AHEAD_OF_BAD  # bad records come together: don't check all of them each time
 
     def _set_aside(self, partition: str, record: Record, reason: str) -> None:
-        """Give it to the core, which has it kept; waits for room."""
+        """Give it to the core, which passes it to the dead letter store; waits for room."""
         control = self._control
         while not control.stopping.is_set():
             with control.lock:
@@ -146,13 +148,13 @@ class Reader(GuardedThread):
         control.wake()
 
     def _await_room(self) -> None:
-        """Wait until the sender says that there is room, or for a moment.  Holding the lock."""
+        """Wait until the sender signals that there is room, or for a moment.  Holding the lock."""
         self._control.reader_waits = True
         self._control.room.wait(_ROOM_WAIT_S)
         self._control.reader_waits = False
 
     def _offer_ready(self, partition: str, records: Sequence[Record], sizes: Sequence[int]) -> bool:
-        """Offer until all is taken; False: the rest is not to be offered, but is no error."""
+        """Offer until all are taken; False: the rest must not be offered, which is not an error."""
         while records and not self._control.stopping.is_set():
             taken = self._offer_once(partition, records, sizes)
             records, sizes = records[taken:], sizes[taken:]
@@ -178,9 +180,9 @@ class Reader(GuardedThread):
         return taken
 
     def _finish(self, partition: str, end: Position) -> None:
-        """All records of ``partition`` were polled; not all are offered if the run is stopping."""
+        """All records of ``partition`` were polled; if the run is stopping not all were offered."""
         if self._control.stopping.is_set() or self._sharing is not None:
-            return  # of a partition that is shared, others may have read the rest
+            return  # of a shared partition others may have read the rest
         with self._control.lock:
             self._control.core.intake.finish(partition, end)
 
@@ -199,7 +201,8 @@ class Reader(GuardedThread):
             self._control.wake()
 
     def _may_go_on(self) -> bool:
-        """With the store away, work goes on only as far as ``uncommitted_max`` unsaved records."""
+        """If the store is unavailable, work goes on only up to ``uncommitted_max`` unsaved
+        records."""
         control = self._control
         if control.store_away_since_s is None:
             return True

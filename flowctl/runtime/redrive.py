@@ -1,8 +1,8 @@
-"""Dead letters that are to be processed again come before what the producer reads.
+"""Dead letters to be processed again come before what the producer reads.
 
-Each redrive is a partition of its own: in the source's partition these positions count as done,
-and a sink may remember them as written.  A letter is forgotten only once the saved checkpoint
-covers it, so a kill at any moment loses none; the next run goes on where the checkpoint stands.
+Each redrive is a separate partition: in the source's partition these positions count as done, and a
+sink may remember them as written.  A letter is deleted only once the saved checkpoint covers it, so
+a kill at any moment loses none; the next run resumes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from flowctl.ports import (
 
 
 class Redriven:
-    """A producer whose first records are letters, then those of ``inner``.
+    """A producer that returns letters first, then the records of ``inner``.
 
-    Used by the reader's thread, but for :meth:`settle`, which is for one other.  ``waiting`` counts
+    Used by the reader's thread, except :meth:`settle`, which is for one other.  ``waiting`` counts
     the letters that this run processes; ``problem`` says why letters that are done could not be
-    forgotten, "" if all is well.
+    deleted, "" if all is well.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Redriven:
     ) -> None:
         self.inner = inner
         self.problem: str = ""
-        self.left_waiting: int = 0  # letters of spouts that the topology does not have any more
+        self.left_waiting: int = 0  # letters of spouts that the topology no longer has
         self._port = port
         self._job = job
         self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
@@ -56,7 +56,7 @@ class Redriven:
         self.waiting: int = sum(len(chunk.records) for chunk in self._chunks)
 
     def _by_partition(self, letters: Sequence[Letter]) -> dict[str, dict[int, Letter]]:
-        """The letters by the partition and position that they are processed under, in order."""
+        """The letters by the partition and position under which they are processed, in order."""
         found: dict[str, dict[int, Letter]] = {}
         for letter in sorted(letters, key=lambda letter: letter.redrive or (0, 0)):
             prefix = self._prefix_of(letter.partition)
@@ -72,7 +72,7 @@ class Redriven:
         return inner.prefix_of(partition) if isinstance(inner, PrefixingProducer) else ""
 
     def settle(self, saved: Checkpoint) -> None:
-        """Forget the letters that ``saved``, which is in the store, covers."""
+        """Delete the letters that ``saved``, which is in the store, covers."""
         for partition, letters in list(self._letters.items()):
             state = saved.partitions.get(partition)
             if state is None or state == self._seen.get(partition) or self.problem:
@@ -90,9 +90,9 @@ class Redriven:
         try:
             self._port.on_redriven(self._job, letters)
         except Exception as error:
-            # No harm is done: the next run finds them covered by the checkpoint.
+            # No harm is done: the next run finds that the checkpoint covers them.
             self.problem = (
-                f"letters that are processed could not be removed from the dead letter"
+                f"processed letters could not be removed from the dead letter"
                 f" ({type(error).__name__}: {error}); the next run tries again"
             )
             return False
@@ -114,7 +114,7 @@ class Redriven:
         return [*self._letters, *self.inner.partitions()]
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """See :class:`flowctl.ports.FlowProducer`; ``inner`` hears of its own partitions only."""
+        """See :class:`flowctl.ports.FlowProducer`; ``inner`` is given its own partitions only."""
         self.inner.open(without_redrives(checkpoint))
 
     def poll(self, max_records: int) -> SourceChunk | None:
@@ -133,7 +133,8 @@ class Redriven:
 
 
 class SharingRedriven(Redriven):
-    """As :class:`Redriven`, where ``inner`` shares its partitions; letters are always ours."""
+    """As :class:`Redriven`, if ``inner`` shares its partitions; letters always belong to this
+    run."""
 
     inner: FlowProducer
     _polled_letters = False
@@ -157,7 +158,7 @@ class SharingRedriven(Redriven):
 def with_letters_first(
     producer: FlowProducer, dead_letter: DeadLetter | None, *, job: str, restored: Checkpoint
 ) -> Redriven:
-    """Return ``producer`` with the letters that wait to be processed again before its records.
+    """Return ``producer`` with the letters marked for redrive before its records.
 
     Raises :class:`InfrastructureError` when the letters can't be read.
     """
@@ -173,7 +174,7 @@ def _letters_of(port: RedrivableDeadLetter, job: str) -> Sequence[Letter]:
         raise InfrastructureError(
             f"the dead letter {type(port).__name__} can't be read:"
             f" {type(error).__name__}: {error}.",
-            remedy="Mend it, or run without: letters that wait to be processed again are in it.",
+            remedy="Fix it, or run without it: it holds letters that are marked for redrive.",
         ) from error
 
 

@@ -36,26 +36,26 @@ from flowctl.wire.server import Joined, SpoutServer
 from flowctl.wire.terms import RunTerms
 
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
-VIEW_EVERY_S = 0.25  # four times a second reads as live
-# When stopping early, tuples in flight are waited for this long: a tuple takes up to
-# tuple.service_max_s, so nearly all of them make it and need not run again.
+VIEW_EVERY_S = 0.25  # four times a second looks live
+# When stopping early, tuples in flight are awaited for this long: a tuple takes up to
+# tuple.service_max_s, so nearly all of them finish and need not run again.
 STOP_GRACE_S = 3.0
-# The last save waits this long for a store that is away: a failover or restart takes less.
+# The last save waits this long for an unavailable store: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
-BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; then Spark cancels
-# A frozen bolt would never leave, so with one of these nobody is waited for that long; a bolt
-# that lives and has nothing to do leaves within a second.
+BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after that Spark cancels
+# A frozen bolt would never leave, so if there is one nobody is awaited for that long; a live bolt
+# with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
-HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: those that are idle leave within this
+HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 _ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
 
 
 class Run:
-    """The parts of one run.  Built, conducted and closed by one thread."""
+    """The parts of one run.  Built, run and closed by one thread."""
 
     def __init__(self, plan: RunPlan, view: View, interrupts: Interrupts | None = None) -> None:
-        """Take the job's epoch and its checkpoint; nothing else is opened or started yet."""
+        """Acquire the job's epoch and its checkpoint; nothing else is opened or started yet."""
         self._plan = plan
         self._settings = settings = plan.settings.checked()
         self._view = view
@@ -63,7 +63,7 @@ class Run:
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent when the run ended
         self._interrupts = interrupts or Interrupts()
-        self.save_error: BaseException | None = None  # why what is acked is not all saved
+        self.save_error: BaseException | None = None  # why not everything acked is saved
         self._epoch = plan.store.acquire(plan.job)
         self._restored = restored = plan.store.load(plan.job)
         self.control = RunControl(plan.make_core(restored), restored=restored)
@@ -85,7 +85,7 @@ class Run:
         self._set_up_intake()
 
     def _set_up_intake(self) -> None:
-        """What reads, and what becomes of records that can't be processed."""
+        """What reads, and what handles records that can't be processed."""
         job, producer, dead_letter = self._plan.job, self._plan.producer, self._plan.dead_letter
         restored, limit = self._restored, self._settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
@@ -162,7 +162,7 @@ class Run:
     def _await_work(self, meter: Meter) -> bool:
         """Wait for the first record; False if the input ends without one.
 
-        So a job with nothing left to do does not start Spark to find that out.
+        So that a job with nothing left to do does not start Spark to find that out.
         """
         control = self.control
         shown_at_s = control.clock()
@@ -186,7 +186,8 @@ class Run:
                 wait=self._settings.wait,
                 expected=frozenset(names_of(self._plan.bolts)),
             ),
-            # Asking the bolts' side may start Spark: only where the settings leave it open.
+            # Asking the bolts for an address may start Spark: do it only if the settings leave it
+            # open.
             host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
         )
         self._sender = Sender(
@@ -208,7 +209,7 @@ class Run:
             self.checkpointer.start()
 
     def _watch(self, meter: Meter) -> None:
-        """Show the run four times a second until it is over; see that bolts are there."""
+        """Show the run four times a second until it is over; check that bolts are there."""
         control = self.control
         absent_since_s: float | None = control.clock()
         stop_by_s: float | None = None
@@ -235,7 +236,7 @@ class Run:
         self._notices.take()
 
     def _is_idle(self) -> bool:
-        """Nothing to do yet or any more: no bolts are needed."""
+        """Nothing to do yet, or no more: bolts are not needed."""
         core = self.control.core
         return core.is_drained and self.reader.is_alive()
 
@@ -258,9 +259,9 @@ class Run:
         return "running" if self.control.core.counters.acked else "starting"
 
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
-        """Let what is in flight come in, save, stop everything; return what ended the run.
+        """Wait for what is in flight, save, stop everything; return what ended the run.
 
-        A second Ctrl-C skips what is left to wait for, not the save.
+        A second Ctrl-C skips the waiting, not the save.
         """
         self._interrupts.hold()
         if isinstance(error, KeyboardInterrupt) and not self.control.is_all_done():
@@ -289,12 +290,12 @@ class Run:
         return error
 
     def _say(self, text: str) -> None:
-        """Show ``text`` if that can be: with the terminal gone the rest is still to be done."""
+        """Show ``text`` if possible: without a terminal the rest still has to be done."""
         with suppress(Exception):
             self._view.message(text)
 
     def _settle(self) -> None:
-        """Wait for tuples in flight (a run that finished has none)."""
+        """Wait for tuples in flight (a finished run has none)."""
         self.control.stop()
         if self._sender is not None and self._sender.is_alive():
             settle_by_s = self.control.clock() + STOP_GRACE_S
@@ -317,7 +318,7 @@ class Run:
             return  # all that was sent was saved before
         if isinstance(self.control.error, FencedError):
             self._rise_above(self.control.error)
-            return  # the newer driver's checkpoint stands
+            return  # the newer driver's checkpoint stays
         if self.control.store_away_since_s is not None:
             self._say(
                 f"saving: waiting up to {FINAL_SAVE_TIMEOUT_S:.0f} s for the checkpoint store"
@@ -331,18 +332,20 @@ class Run:
             raise
 
     def _rise_above(self, error: FencedError) -> None:
-        """The sink knows a newer driver.  If the store doesn't, let the next run begin above it."""
+        """The sink knows a newer driver.  If the store doesn't, make the next run begin above
+        it."""
         newest = error.newest_epoch
         if newest is None or newest <= self._epoch:
             return
         try:
             self.checkpointer.rise_above(newest)
-        except FlowctlError:  # there is a newer driver, or the store is away: what was said stands
+        # there is a newer driver, or the store is unavailable: the first error stands
+        except FlowctlError:
             return
         self.control.error = emptied_store_error(error.problem, newest=newest, known=self._epoch)
 
     def _stop_parts(self) -> None:
-        """END to the bolts first: they leave by themselves; then cancel what is left."""
+        """END to the bolts first, so that they leave by themselves; then cancel the rest."""
         timeout_s = self._stop_timeout_s()
         self._interrupts.release()
         try:
@@ -376,7 +379,7 @@ class Run:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
             for item in self._server.poll(_ENDS_POLL_S):
-                if isinstance(item, Joined):  # came too late: it waits for an END of its own
+                if isinstance(item, Joined):  # came too late: it waits for its own END
                     self._send_end(item.bolt)
 
     def _send_end(self, bolt: str) -> None:

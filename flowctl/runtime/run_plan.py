@@ -1,4 +1,4 @@
-"""What one run is made of, and what it came to."""
+"""What one run is made of, and its result."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def _as_it_is(report: Report) -> Report:
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one run; they stay the caller's.
+    """The parts of one run; they remain the caller's.
 
-    ``make_core`` returns what decides, from the checkpoint that the store holds; it is called once.
-    ``on_notice`` gets each notice about a bolt, and ``extend`` the report, for a kind of job that
-    has more to tell; both are called by the thread that conducts the run.  ``on_news`` gets what a
-    :class:`flowctl.core.driver.TellingCore` says, from the sender's thread; it must not block.
+    ``make_core`` returns the deciding core, given the checkpoint that the store holds; it is called
+    once. ``on_notice`` gets each notice about a bolt, and ``extend`` completes the report for kinds
+    of jobs that have more to report; both are called by the thread that called
+    :meth:`FlowControlSpout.run`.  ``on_news`` gets what a :class:`flowctl.core.driver.TellingCore`
+    reports, from the sender's thread; it must not block.
     """
 
     job: str
@@ -48,7 +49,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(NamedTuple):
-    """How a run ended; ``error`` None: it finished."""
+    """How a run ended; ``error`` is None if it finished."""
 
     report: Report
     error: BaseException | None

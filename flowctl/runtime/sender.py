@@ -1,7 +1,7 @@
-"""The sender: the one thread that talks to bolts, in the loop of a spout.
+"""The sender: the only thread that talks to bolts, running the loop of a spout.
 
-Under the lock it asks the core what to do; outside it does the I/O.  Acks that are waiting are
-taken in batches.  It waits for traffic, and never past the core's next deadline.
+Under the lock it asks the core what to do; outside it does the I/O.  Waiting acks are taken in
+batches.  It waits for traffic, but never past the core's next deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flowctl.wire.frames import (
 )
 from flowctl.wire.server import Inbound, SpoutServer
 
-# Emissions decided under one hold of the lock: the first bolts should get work while the rest is
+# Emissions decided while the lock is held once: the first bolts should get work while the rest is
 # decided, and acks should not wait for more than about 2 ms (some 8 us each).
 _EMITS_MAX = 256
 # Bytes of emissions encoded before they are handed to the sockets, for the same reason.
@@ -43,11 +43,11 @@ _EMIT_BYTES_MAX = 4 << 20
 
 
 class Outlets(NamedTuple):
-    """Where goes what the core says of tuples, beside the emissions themselves.
+    """Where the core's reports on tuples go, apart from the emissions themselves.
 
-    ``dead_letters`` takes those that were given up, ``notifier`` tells a user's listener,
+    ``dead_letters`` gets tuples that were given up, ``notifier`` notifies a user's listener,
     ``losses`` ends the run when there are too many, and ``news`` gets what a
-    :class:`flowctl.core.driver.TellingCore` says; all but the first are for the sender's thread.
+    :class:`flowctl.core.driver.TellingCore` reports; all but the first are for the sender's thread.
     """
 
     dead_letters: DeadLetters | None = None
@@ -59,8 +59,8 @@ class Outlets(NamedTuple):
 class Sender(GuardedThread):
     """Drives the core until the run is finished.  ``events`` is drained by whoever shows them.
 
-    What its loop (:class:`flowctl.runtime.loops.SpoutLoop`) drives is this object itself.  It is
-    active from when bolts for all stages are there until the run stops.
+    Its loop (:class:`flowctl.runtime.loops.SpoutLoop`) drives this object.  It is active from when
+    bolts for all stages are connected until the run stops.
     """
 
     def __init__(
@@ -78,14 +78,15 @@ class Sender(GuardedThread):
         outlets = outlets or Outlets()
         self._dead_letters, self._notifier, self._losses, self._on_news = outlets
         self._telling = control.core if isinstance(control.core, TellingCore) else None
-        self._news: list[object] = []  # taken with the lock held, told without it
+        self._news: list[object] = []  # collected with the lock held, sent without it
         self._inbound_handler = InboundHandler(control, self._notifier, server.drop_bolt)
-        self.events: deque[FlowEvent] = deque(maxlen=100_000)  # a view that died can't eat memory
+        # a view that died can't fill the memory
+        self.events: deque[FlowEvent] = deque(maxlen=100_000)
         self._logger = logger or light_logger()
-        self._inbound: list[Inbound] | None = None  # what ended the last wait; None: look first
+        self._inbound: list[Inbound] | None = None  # what ended the last wait; None: poll first
         self._was_served = False
         self._waits_for = WaitReason.NOTHING
-        self._next_s: float | None = None  # when the core wants a turn though nothing happens
+        self._next_s: float | None = None  # when the core wants a turn although nothing happens
         self.loop = SpoutLoop(
             self,
             strategy=partial(make_wait_strategy, wait or WaitSettings(), park=self._park),
@@ -106,14 +107,14 @@ class Sender(GuardedThread):
             self.loop.close()
 
     def _died(self, error: FlowctlError) -> None:
-        """Nothing in flight can be waited for: there is nobody to take acks."""
+        """Nothing in flight can be awaited: nobody is left to take acks."""
         self._control.fail(error)
         self._control.finished.set()
 
     def _park(self, timeout_s: float) -> None:
-        """Wait for what bolts say, a wake-up or the core's next deadline."""
+        """Wait for messages from bolts, a wake-up or the core's next deadline."""
         control = self._control
-        if control.finished.is_set():  # what is set later comes with a wake-up
+        if control.finished.is_set():  # an event set later comes with a wake-up
             raise WaitInterrupted
         if timeout_s > 0:
             if self._next_s is not None:  # other threads that change the core wake this one
@@ -139,15 +140,16 @@ class Sender(GuardedThread):
         return self._was_served and not is_stopping
 
     def activate(self) -> None:
-        """Bolts are there."""
+        """Bolts are connected."""
         self._logger.log(logging.DEBUG, "spout_activated")
 
     def deactivate(self) -> None:
-        """The run stops: acks are still taken."""
+        """The run is stopping: acks are still taken."""
         self._logger.log(logging.DEBUG, "spout_deactivated")
 
     def receive(self) -> int:
-        """Process inbound frames, and if inactive what is due; return how many bolts spoke."""
+        """Process inbound frames, and if inactive expired deadlines; return how many bolts sent
+        something."""
         inbound, self._inbound = self._inbound, None
         if inbound is None:
             inbound = self._server.poll(0.0)
@@ -158,7 +160,7 @@ class Sender(GuardedThread):
             for item in inbound:
                 self._inbound_handler.take(item, now_s)
             self._check_failed(now_s)  # a topology's trees also fail by acks
-            if not self.is_active:  # or next_tuple does it
+            if not self.is_active:  # otherwise next_tuple does it
                 turn = pump(core, now_s, emits_max=0, heard_until_s=self._server.heard_until_s)
                 self._conclude(turn, now_s)
         if turn is not None:
@@ -166,7 +168,7 @@ class Sender(GuardedThread):
         return len(inbound)
 
     def _check_failed(self, now_s: float) -> None:
-        """The run ends if the core can't go on."""
+        """End the run if the core can't go on."""
         core = self._control.core
         if core.gave_up is not None:
             self._inbound_handler.check_gave_up(None)
@@ -174,7 +176,7 @@ class Sender(GuardedThread):
             self._inbound_handler.check_target(now_s)
 
     def next_tuple(self) -> int:
-        """Send what windows allow, as far as one hold of the lock reaches."""
+        """Send what windows allow, as much as is decided while the lock is held once."""
         control = self._control
         with control.lock:
             now_s = control.clock()
@@ -191,16 +193,16 @@ class Sender(GuardedThread):
         return len(turn.emissions)
 
     def waits_for(self) -> WaitReason:
-        """Why nothing more is sent just now."""
+        """Why nothing more is sent at the moment."""
         return self._waits_for
 
     def _find_reason(self) -> WaitReason:
-        """Nothing more may be sent: why?  Holding the lock."""
+        """Return why nothing more may be sent.  Holding the lock."""
         control, core = self._control, self._control.core
         intake, settings = core.intake, core.settings
         if not intake.buffer:
             is_full = intake.uncommitted >= settings.buffer.uncommitted_max
-            if control.store_away_since_s is not None:  # what is acked can't be saved meanwhile
+            if control.store_away_since_s is not None:  # meanwhile acked records can't be saved
                 is_full = is_full or control.reader_waits
             return WaitReason.MAX_PENDING if is_full else WaitReason.NO_INPUT
         if intake.is_held:
@@ -208,7 +210,7 @@ class Sender(GuardedThread):
         return WaitReason.MAX_PENDING if core.is_at_limit else WaitReason.BACKPRESSURE
 
     def _conclude(self, turn: Turn, now_s: float) -> None:
-        """What follows from a turn's changes of the core.  Holding the lock."""
+        """Act on a turn's changes of the core.  Holding the lock."""
         control, core = self._control, self._control.core
         self._next_s = turn.next_s
         self._check_failed(now_s)  # trees and targets also fail by time
@@ -246,13 +248,13 @@ class Sender(GuardedThread):
             control.fail_soon(stopped())
 
     def _sends_committed(self) -> bool:
-        """Stopping in order: what is committed already and not sent would be lost, so send it."""
+        """In an orderly stop, send what is committed but not sent, as it would be lost."""
         core = self._control.core
         is_orderly = self._control.error is None and not core.intake.is_held
         return core.guarantee.commits_before_emit and is_orderly
 
     def _send(self, turn: Turn) -> None:
-        """Encode and hand over.  A bolt that just went is reported by the next poll."""
+        """Encode and send.  A bolt that has just gone is reported by the next poll."""
         send = self._server.send
         for e in turn.emissions:
             records = list(e.records)
@@ -291,7 +293,8 @@ class Sender(GuardedThread):
         self._tell_news()
 
     def _refuse(self, emission: Emission, error: SourceError) -> None:
-        """A record can't be put on the wire: the run ends; what else is in flight still counts."""
+        """A record can't be put on the wire: the run ends; the other tuples in flight still
+        count."""
         control = self._control
         with control.lock:
             consumer = control.core.bolts[emission.bolt]

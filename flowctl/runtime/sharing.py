@@ -9,7 +9,7 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.control import RunControl
 
-# What is in flight when a partition goes is waited for this long: most tuples take at most
+# How long to wait for what is in flight when a partition goes: most tuples take at most
 # tuple.service_max_s, and a group waits for its members some 45 s (Kafka's session.timeout.ms).
 FINISH_S = 2.0
 _POLL_S = 0.02  # far below a tuple's time in process
@@ -18,7 +18,7 @@ _POLL_S = 0.02  # far below a tuple's time in process
 class Host:
     """A :class:`flowctl.ports.SourceHost`.  Used by the reader's thread.
 
-    ``finish_s``: how long a partition that goes may hold up the reader for what is in flight.
+    ``finish_s``: how long a departing partition may hold up the reader for what is in flight.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Host:
         """See :class:`flowctl.ports.SourceHost`."""
         control = self._control
         self._finish(partitions)
-        with suppress(CheckpointUnavailableError):  # nothing is called saved that is not
+        with suppress(CheckpointUnavailableError):  # nothing is reported as saved that is not
             self._save()
         with control.lock:
             for partition in partitions:

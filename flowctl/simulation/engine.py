@@ -21,7 +21,7 @@ from flowctl.simulation.sink import SharedSink
 from flowctl.simulation.workload import Workload
 
 _CURVE_POINTS = 100  # samples of the windows over the shortest possible run
-# A stretch without backlog begins when the acks of the last backlog are in: so many round trips.
+# A period without backlog begins when the acks of the last backlog are in: so many round trips.
 _IDLE_AFTER_RTTS = 5
 
 

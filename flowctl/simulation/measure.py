@@ -27,7 +27,7 @@ class Tally:
         self._seen: set[tuple[int, int]] = set()
 
     def completed(self, bolt: int, sending: Sending, at_s: float) -> None:
-        """A bolt is through with a tuple."""
+        """A bolt has finished a tuple."""
         interval = (bolt, sending.began_at_s, at_s)
         self.work.append(interval)
         spout, key = sending.spout, (sending.spout, sending.tuple_id)
@@ -40,7 +40,7 @@ class Tally:
             self.records[spout] = self.records.get(spout, 0) + sending.count
 
     def aborted(self, bolt: int, sending: Sending, at_s: float) -> None:
-        """A tuple that was begun will never be through."""
+        """A tuple that was begun will never be finished."""
         interval = (bolt, sending.began_at_s, at_s)
         self.work.append(interval)
         self.wasted.append(interval)

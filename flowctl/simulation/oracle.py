@@ -58,7 +58,7 @@ class Oracle:
 
 
 def _fluid_s(scenario: Scenario, machines: Sequence[Machine], workload: Workload) -> float:
-    """When all bolts together, each always busy, are through."""
+    """When all bolts together, each always busy, have finished."""
     costs = [workload.cost_s(*workload.block(b), 1) for b in range(workload.blocks)]
 
     def done(at_s: float) -> float:
@@ -76,7 +76,7 @@ def _fluid_s(scenario: Scenario, machines: Sequence[Machine], workload: Workload
 
 
 def _bursts(arrivals: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Beginnings of stretches in which tuples follow each other closely, and their work."""
+    """Beginnings of periods in which tuples follow each other closely, and their work."""
     runs: list[tuple[float, float]] = []
     before_s = float("-inf")
     for at_s, cost in zip(arrivals, costs, strict=True):

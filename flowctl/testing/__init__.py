@@ -1,4 +1,4 @@
-"""For tests: of a ``process`` of your own (:func:`batch`, :func:`run_local`), and of adapters."""
+"""For tests of your own ``process`` (:func:`batch`, :func:`run_local`) and of adapters."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A monotonic clock in the test's hand: ``clock()`` is ``now_s``.  Not thread-safe."""
+    """A monotonic clock that a test controls: ``clock()`` is ``now_s``.  Not thread-safe."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         self._now_s = start_s
@@ -14,9 +14,9 @@ class ManualClock:
         return self._now_s
 
     def advance(self, by_s: float) -> float:
-        """Move on by ``by_s`` seconds, which may be 0; return the new time.
+        """Advance by ``by_s`` seconds, which may be 0; return the new time.
 
-        Raises ValueError for a step back: monotonic time has none.
+        Raises ValueError for a step back: monotonic time never goes back.
         """
         if by_s < 0:
             raise ValueError(f"a monotonic clock cannot go back by {-by_s} s")
@@ -24,6 +24,6 @@ class ManualClock:
         return self._now_s
 
     def advance_to(self, at_s: float) -> float:
-        """Move on to ``at_s``, or stay where that has passed; return the new time."""
+        """Advance to ``at_s``, or stay if that has passed; return the new time."""
         self._now_s = max(self._now_s, at_s)
         return self._now_s

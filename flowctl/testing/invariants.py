@@ -1,4 +1,4 @@
-"""What must hold of a ``SpoutCore`` between any two calls (after dask's ``validate_state``).
+"""What must hold for a ``SpoutCore`` between any two calls (after dask's ``validate_state``).
 
 For tests of adapters and policies: call :func:`check` after every step; it raises
 :class:`flowctl.errors.InternalError` naming what is broken.  O(everything the core holds).
@@ -31,7 +31,8 @@ def _require(holds: bool, problem: str) -> None:
 
 
 def _check_places(core: SpoutCore) -> None:
-    """Every pending tuple is in one place: with a bolt, waiting to go again, or given up."""
+    """Every pending tuple is in exactly one place: with a bolt, waiting for a retry, or given
+    up."""
     seen: dict[int, str] = {}
     for name, consumer in core.bolts.items():
         for tuple_id, flow_tuple in consumer.flight.items():
@@ -101,7 +102,7 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     _require(consumer.liveness is not Liveness.GONE, f"{name} is gone and still listed")
     _require(
         not consumer.has_room or consumer.queued_s != NOT_QUEUED,
-        f"{name} has room and is never asked (S20)",
+        f"{name} has room and is never asked",
     )
     had_room = consumer.has_room
     consumer.refresh()
@@ -114,13 +115,13 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
 
 
 def _check_deadline(core: SpoutCore) -> None:
-    """Whatever waits for time has an alarm (S48: nothing is waited for without end)."""
+    """Whatever waits for time has an alarm: nothing waits without end."""
     deadline_s = core.next_deadline_s()
     for consumer in core.bolts.values():
-        # One that was suspect and spoke again is looked at when it would have been down.
+        # A bolt that was suspect and spoke again is checked when it would have been down.
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
         due_s = max(core.due_s(consumer.bolt), spoke_s)
-        _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nobody will look at it in time")
+        _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nothing will check it in time")
         _require(
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),
             f"{consumer.bolt} holds tuples and there is no deadline",

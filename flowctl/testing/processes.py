@@ -1,4 +1,4 @@
-"""For tests of a ``process`` of your own: a batch by hand, and a small job in this process."""
+"""For tests of your own ``process``: a batch made by hand, and a small job in this process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from flowctl.runtime.faults import refused_error
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.wire.values import carry_records
 
-# So that a failure is seen in a second, not in minutes.
+# So that a failure shows in a second, not in minutes.
 QUICK: Final[Mapping[str, Any]] = {
-    # A second attempt shows whether a failed batch can be processed again; more show no more.
+    # The second attempt shows whether a failed batch can be processed again; more attempts show
+    # nothing new.
     "retry.attempts_max": 2,
-    # Nobody else uses the target in a test, so there is nothing to wait for.
+    # Nothing else uses the target in a test, so there is nothing to wait for.
     "retry.backoff_first_s": 0.01,
     "retry.backoff_max_s": 0.05,
-    # A target that takes nothing: one wait of a bolt that was refused is 0.5 s.
+    # For a target that accepts nothing: one wait of a refused bolt is 0.5 s.
     "retry.give_up_after_s": 2.0,
-    # Threads are there at once.
+    # Threads start at once.
     "start.bolts_timeout_s": 10.0,
 }
 
@@ -45,18 +46,18 @@ def batch(
     attempt: int = 1,
     epoch: int = 1,
 ) -> Batch:
-    """Return what ``process`` gets: a record of each value, at the positions 0, 1, …
+    """Return what ``process`` gets: one record per value, at the positions 0, 1, …
 
-    A :class:`flowctl.Record` among ``values`` is taken as it is, with its own position.
-    ``attempt`` above 1: the batch failed before.  Raises :class:`flowctl.errors.SourceError` for a
-    value that would not reach a bolt as it is, and :class:`ConfigError` for no values at all.
+    A :class:`flowctl.Record` among ``values`` is used as it is, with its own position. ``attempt``
+    above 1 means that the batch failed before.  Raises :class:`flowctl.errors.SourceError` for a
+    value that would not reach a bolt as it is, and :class:`ConfigError` if there are no values.
     """
     records = [
         value if isinstance(value, Record) else Record(place, value)
         for place, value in enumerate(values)
     ]
     if not records:
-        raise ConfigError("values", "a batch holds one record or more.", remedy="Give a value.")
+        raise ConfigError("values", "a batch holds at least one record.", remedy="Give a value.")
     carried, _, refused = carry_records(records)
     if refused is not None:
         raise refused_error(partition, records[len(carried)], refused)
@@ -75,11 +76,11 @@ class LostRecord(msgspec.Struct, frozen=True):
 
 
 class LocalRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job made of its records.
+    """What became of a job's records.
 
     ``done`` are the values that were processed, ``rejected`` the records that ``process`` rejected,
-    ``dead_letters`` those on which it failed until the attempts ran out; each in the order of the
-    partitions' names and positions.
+    ``dead_letters`` those on which it failed until their attempts ran out; each sorted by partition
+    name and position.
     """
 
     report: Report
@@ -97,12 +98,12 @@ def run_local(
     refusal: RefusalRule | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> LocalRun:
-    """Run ``process`` over ``records`` in ``count`` bolts, as threads; return what became of them.
+    """Run ``process`` over ``records`` in ``count`` bolts, as threads; return the outcome.
 
-    ``records`` is a list of values or a producer.  Nothing is left behind: checkpoint and dead
+    ``records`` is a list of values or a producer.  Nothing remains afterwards: checkpoint and dead
     letters are in memory.  A record that ``process`` fails on twice becomes a dead letter, and the
     run goes on.  ``settings`` replaces settings by name, such as ``{"tuple.records_max": 10}``;
-    those of :data:`QUICK` apply otherwise.  Raises what a run raises, such as
+    those of :data:`QUICK` apply otherwise.  Raises whatever a run raises, such as
     :class:`flowctl.TargetDownError` when ``process`` is refused for 2 s.
     """
     witness = _Witness()
@@ -148,20 +149,20 @@ class _Witness:
             self.lost[partition, record.position] = lost
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to open."""
 
     def on_open(self, job: str, restored: Checkpoint) -> None:
-        """Nothing to note."""
+        """Nothing to record."""
 
     def on_emit(self, emission: Emission) -> None:
-        """Nothing to note."""
+        """Nothing to record."""
 
     def on_ack(self, emission: Emission) -> None:
         for record in emission.records:
             self.acked[emission.partition, record.position] = record.value
 
     def on_retry(self, emission: Emission, reason: str) -> None:
-        """Nothing to note."""
+        """Nothing to record."""
 
     def on_max_retry_reached(self, emission: Emission, reason: str) -> None:
-        """It comes to :meth:`dead_letter`."""
+        """Recorded in :meth:`dead_letter`."""

@@ -1,4 +1,4 @@
-"""What every :class:`flowctl.ports.FlowProducer` must do, as tests that adapter authors inherit.
+"""What every :class:`flowctl.ports.FlowProducer` must do, as tests for adapter authors to inherit.
 
 .. code-block:: python
 
@@ -10,9 +10,9 @@
         def producer(self):
             return MyProducer(self.path)
 
-The source is small (each position of it is resumed from), ends, and does not change while the
-tests run.  It should hold two partitions or more, and one of one record.  The suite needs no
-test framework itself; any runner that collects ``test_*`` methods will do.
+The source is small (the tests resume from each of its positions), ends, and does not change while
+the tests run.  It should hold at least two partitions, and one partition with a single record.  The
+suite itself needs no test framework; any runner that collects ``test_*`` methods will do.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from flowctl.core.positions import encode
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.ports import FlowProducer, MeasuredProducer
 
-# An honest producer has something to say long before so many empty chunks in a row.
+# A working producer returns something long before this many empty chunks in a row.
 _EMPTY_POLLS_MAX = 10_000
 
 Contents = dict[str, list[Record]]
 
 
 class ProducerConformance(ABC):
-    """Inherit, and say how a producer over the test source is made."""
+    """Inherit, and define how a producer over the test source is made."""
 
-    # Large enough to take all there is in few calls, so that its bound is not what is tested.
+    # Large enough to take everything in a few calls, so that this limit is not what is tested.
     chunk_records = 1000
 
     @abstractmethod

@@ -1,4 +1,5 @@
-"""What every :class:`flowctl.ports.CheckpointStore` must do, as tests that adapter authors inherit.
+"""What every :class:`flowctl.ports.CheckpointStore` must do, as tests for adapter authors to
+inherit.
 
 .. code-block:: python
 
@@ -25,7 +26,7 @@ from flowctl.ports import CheckpointStore
 
 StoreFactory: TypeAlias = Callable[[], CheckpointStore]
 
-# Each list is one partition's positions in rising order; together, all shapes that there are.
+# Each list holds one partition's positions in rising order; together they cover all shapes.
 RISING_POSITIONS: tuple[tuple[Position, ...], ...] = (
     (-(1 << 63), -256, -1, 0, 1, 255, 256, (1 << 63) - 1),
     (-1e300, -1.5, 0.0, 5e-324, 1.5, float("inf")),
@@ -211,7 +212,7 @@ class CheckpointStoreConformance:
 
 @contextmanager
 def raises(kind: type[Exception]) -> Iterator[None]:
-    """The block must raise ``kind``, with words for people in it."""
+    """The block must raise ``kind`` with a message for people."""
     try:
         yield
     except kind as error:
@@ -223,8 +224,7 @@ def raises(kind: type[Exception]) -> Iterator[None]:
 def check_against_model(store_factory: StoreFactory, *, examples: int = 30) -> None:
     """Run random calls by two drivers on the store and on a plain model; they must agree.
 
-    Each example begins with ``store_factory``'s storage as the last one left it, under new job
-    names.
+    Each example finds ``store_factory``'s storage as the last one left it, under new job names.
     """
     from flowctl.testing.store_model import run
 

@@ -36,7 +36,7 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
 
 
 class _Model:
-    """One job, in the fewest words."""
+    """One job in its simplest form."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -65,7 +65,7 @@ class _Model:
 
 
 def _below(value: PartitionCheckpoint, other: PartitionCheckpoint | None) -> bool:
-    """Whether ``value`` lies before ``other``.  None, nothing yet, lies before every position."""
+    """Whether ``value`` lies before ``other``.  None (nothing yet) lies before every position."""
     if other is None or other.position is None:
         return False
     return value.position is None or value.position < other.position  # type: ignore[operator]

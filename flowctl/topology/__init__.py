@@ -1,7 +1,7 @@
 """Topologies: spouts and bolts in several stages, with Storm's guarantees.
 
 ``from flowctl.topology import Topology, LocalStages``.  Names are loaded when they are first used
-(PEP 562): a worker needs only what bolts are made of.
+(PEP 562): a worker loads only what bolts need.
 """
 
 from __future__ import annotations

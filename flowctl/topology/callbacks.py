@@ -1,4 +1,4 @@
-"""Tells users what happens, in a thread of its own: the hub never waits for them."""
+"""Notifies users of what happens, in a thread of its own: the hub never waits for them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from flowctl.waiting.episodes import SlowCalls
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# How late a reported error may be told; and how many settlements' figures may wait: few objects
-# for the garbage collector to look through, and a wake-up shared by many.
+# How late an error may be reported; and how many settlements' figures may wait: few objects for the
+# garbage collector to visit, and one wake-up shared by many.
 _LOOK_S: Final = 1.0
 _LOOK_AT: Final = 256
 _TASK: Final = 0  # a spout has one task
@@ -36,8 +36,8 @@ _TASK: Final = 0  # a spout has one task
 class SpoutCallbacks(NamedTuple):
     """``on_ack`` when a root's tree is complete, ``on_fail`` each time it failed or expired.
 
-    Both get the value as well.  A root that failed goes again: it may fail several times,
-    and is acked once.  ``hooks`` are called after them.
+    Both get the value as well.  A root that failed is sent again: it may fail several times, and is
+    acked once.  ``hooks`` are called after them.
     """
 
     on_ack: Callable[[RootEnd], None] | None = None
@@ -46,12 +46,12 @@ class SpoutCallbacks(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Nobody wants to hear of each root."""
+        """Whether nobody is notified of every root."""
         return self.on_ack is None and self.on_fail is None and not self.hooks
 
 
 class Told(NamedTuple):
-    """Whom the thread of callbacks tells: callbacks and hooks by spout, and metrics consumers.
+    """Who is notified by the callback thread: callbacks and hooks by spout, and metrics consumers.
 
     ``is_debug``: each ack and fail of a root is logged.
     """
@@ -67,9 +67,9 @@ Message: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 class CallbackThread:
     """One thread for callbacks, spouts' hooks and metrics consumers: one after the other.
 
-    What they raise is logged and changes nothing: the record is done, or goes again, whatever its
-    author makes of it.  One that takes long is logged as well: all others wait for it.  Methods
-    that take messages may be called from any thread, and never block.
+    Exceptions are logged and change nothing: the record is done, or is sent again, regardless.  A
+    slow call is logged as well: all others wait for it.  Methods that take messages may be called
+    from any thread, and never block.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CallbackThread:
             list(told.spouts), settings, tell=self._tell_figures, clock=clock, logger=self._logger
         )
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
-        # Comes with each tuple and can wait: it wakes nobody.
+        # Comes with each tuple and can wait, so it wakes nobody.
         self._watched: deque[tuple[str, Watched]] = deque()
         self._look_at_s = clock()
         name = "flowctl-callbacks"
@@ -100,18 +100,18 @@ class CallbackThread:
         self._thread = Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until all that was queued is told, and the last figures; once more does nothing."""
+        """Wait until everything queued is delivered, and the last figures; may be repeated."""
         self._messages.put(None)
         self._thread.join()
 
     # -- messages ------------------------------------------------------------------------
 
     def ended(self, end: RootEnd) -> None:
-        """A root ended, or went to fail once more."""
+        """A root ended, or failed and is sent again."""
         callbacks = self._spouts[end.spout]
         if end.age_s is not None or self._is_debug or not callbacks.is_empty:
             self._messages.put((self._tell_end, (end, callbacks)))
@@ -124,9 +124,9 @@ class CallbackThread:
             self._messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
 
     def watched(self, bolt: str, watched: Watched) -> None:
-        """A settlement of ``bolt`` brought this."""
+        """A settlement of ``bolt`` brought these figures."""
         self._watched.append((bolt, watched))
-        if len(self._watched) == _LOOK_AT:  # passed once on the way up: the sender alone calls this
+        if len(self._watched) == _LOOK_AT:  # only the sender calls this
             self._messages.put((self._look, ()))
 
     def died(self, task: str, problem: str) -> None:
@@ -152,7 +152,7 @@ class CallbackThread:
         self._metrics.finish(self._clock())
 
     def _look(self) -> None:
-        """Take what was watched, tick if it is time, and say when to look again."""
+        """Collect figures, tick if it is time, and return when to check again."""
         while self._watched:
             self._take_watched(*self._watched.popleft())
         now_s = self._clock()
@@ -189,7 +189,7 @@ class CallbackThread:
             self._reporter(bolt).left_out(watched.errors_left_out)
         try:
             self._metrics.took(bolt, watched)
-        except ConfigError as error:  # the user's metrics of one name are of two kinds
+        except ConfigError as error:  # the user has metrics of two kinds with one name
             self._report(bolt, type(error).__name__, error.problem)
 
     def _call(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
@@ -211,7 +211,7 @@ class CallbackThread:
         return self._errors[task]
 
     def errors(self) -> Iterable[TaskErrors]:
-        """What tasks reported, when all is told."""
+        """What tasks reported, complete once the thread has ended."""
         for task, reporter in sorted(self._errors.items()):
             yield TaskErrors(task=task, count=reporter.count, latest=tuple(reporter.latest))
 
@@ -219,7 +219,7 @@ class CallbackThread:
 def telling_slow(
     what: str, call: Callable[P, R], *, clock: Callable[[], float] = time.monotonic
 ) -> Callable[P, R]:
-    """Return ``call`` of a user, which runs in the hub: it is logged if it holds that up."""
+    """Wrap a user's ``call`` that runs in the hub: it is logged if it holds up the hub."""
     slow = SlowCalls()
 
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:

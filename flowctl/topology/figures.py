@@ -15,8 +15,8 @@ _TASKS_TOLD: Final = 3  # of those that reported errors; the report has all
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, in records.
 
-    ``waiting_*``: in its buffer in the hub; ``at_bolts_max``: sent and not acked, each core's most
-    added up; ``held_now``: acked as tuples and not settled by the bolt.
+    ``waiting_*``: in its buffer in the hub; ``at_bolts_max``: sent and not acked, the maxima of its
+    cores added up; ``held_now``: acked as tuples but not settled by the bolt.
     """
 
     stage: str
@@ -30,9 +30,9 @@ class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
 class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The trees of a run.
 
-    ``ledger_now``: accounts in the XOR ledgers.  ``orphans``: what was said of trees that were
-    done.  ``dropped_emits``: of inputs that another copy had settled.  ``undelivered_emits``:
-    nobody gets their stream, or nobody could be chosen.
+    ``ledger_now``: entries in the XOR ledgers.  ``orphans``: messages about trees that were done.
+    ``dropped_emits``: of inputs that another copy had settled.  ``undelivered_emits``: nothing
+    subscribes to their stream, or no receiver could be chosen.
     """
 
     complete: int
@@ -47,7 +47,8 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task reported (``report_error``), and died of; ``latest`` has the last 20."""
+    """What one task reported (``report_error``), and what it died of; ``latest`` has the last
+    20."""
 
     task: str
     count: int
@@ -60,7 +61,7 @@ class TopologyReport(Report, frozen=True, kw_only=True):
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
     errors: tuple[TaskErrors, ...] = ()
-    # Who held what, if it was interrupted when nothing had been done for long.
+    # Who held what, if the run was interrupted after a long time without progress.
     held_up: tuple[str, ...] = ()
 
     def more(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where the stages run: the port, and all of them as threads of this process."""
+"""Where the stages run: the port, and an implementation with threads of this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LocalStageBolts:
         ]
 
     def listen_host(self) -> str:
-        """Loopback: the bolts are here."""
+        """Loopback: the bolts run here."""
         return "127.0.0.1"
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:

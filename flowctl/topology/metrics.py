@@ -1,4 +1,4 @@
-"""The figures of all tasks of a topology, in the driver: read at ticks, told to consumers."""
+"""The figures of all tasks of a topology, in the driver: read at ticks, passed to consumers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Consumer: TypeAlias = Callable[[TaskInfo, list[Point]], Any]
 class TopologyMetrics:
     """A metric registry with one interval, fed by what settlements bring and by ends of roots.
 
-    For one thread.  ``tell`` gets the figures of each task at each tick, which is also logged, as
+    For one thread.  ``tell`` gets the figures of each task at each tick, which are also logged, as
     ``task_metrics``.
     """
 
@@ -90,12 +90,12 @@ class TopologyMetrics:
             self._tick(interval_s, now_s)
 
     def finish(self, now_s: float) -> None:
-        """Tell what no tick has told yet."""
+        """Report what no tick has reported yet."""
         for interval_s in self._registry.intervals_s:
             self._tick(interval_s, now_s)
 
     def _tick(self, interval_s: float, now_s: float) -> None:
-        """Read and reset all figures, and tell those of each task that has any."""
+        """Read and reset all figures, and report those of each task that has any."""
         covered_s, self._ticked_at_s = now_s - self._ticked_at_s, now_s
         for task in self._registry.tasks(interval_s):
             points = self._registry.points(task=task, interval_s=interval_s)

@@ -1,4 +1,4 @@
-"""What a topology is made of, as plain values, checked: no unknown source, no circle."""
+"""What a topology is made of, as plain values, checked: no unknown source, no cycle."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flowctl.errors import ConfigError
 # Streams that a bolt declares, each with the fields of its values; None: they are not declared.
 Emits: TypeAlias = Mapping[str, Sequence[str | int] | None]
 GroupingKind: TypeAlias = Literal["shuffle", "least_loaded", "fields", "direct", "all"]
-# Any bolt of the stage will do, so that one of them may also take over what another can't do.
+# Any bolt of the stage will do, so one of them may also take over what another can't do.
 _SHARED: frozenset[str] = frozenset({"shuffle", "least_loaded"})
 _NAME_MAX = 100  # it is part of every bolt's name, which people read in a table
 _RESERVED = ":./ "  # put between a name and a partition, a bolt's number, a stream
 
-# Partitions of the tuples by which the hub calls a bolt's on_tick and on_end: no stage has such a
-# name.
+# Partitions of the tuples by which the hub calls a bolt's on_tick and on_end: no stage can have
+# such a name.
 TICK_CALL: Final = ":tick"
 END_CALL: Final = ":end"
 
@@ -42,7 +42,7 @@ def stream_of(source: str) -> str:
 
 
 # An input's id is a number that rises and, in its low bits, the index of its source among those of
-# its stage: so a tuple may hold inputs of several sources, and nothing else says which on the wire.
+# its stage: so a tuple may hold inputs of several sources, and nothing else on the wire says which.
 _SOURCE_BITS = 8
 SOURCES_MAX = 1 << _SOURCE_BITS
 
@@ -103,7 +103,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> list[str]:
-        """What it gets from, each once; an input's source is an index of it."""
+        """Its sources, each once; an input's source is an index into it."""
         return list(dict.fromkeys(subscription.source for subscription in self.subscriptions))
 
     @property
@@ -145,33 +145,35 @@ def declared_emits(stage: str, given: Any) -> Emits | None:
         check_name(stage, stream, [])
         if isinstance(fields, str):
             raise ConfigError(
-                stage, f"emits: {fields!r} is no list of fields.", remedy=f"Give [{fields!r}]."
+                stage, f"emits: {fields!r} is not a list of fields.", remedy=f"Give [{fields!r}]."
             )
     return {stream: None if of is None else tuple(of) for stream, of in given.items()}
 
 
 def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePlan]:
-    """Return the stages so that each comes after all that it gets from.
+    """Return the stages ordered so that each comes after all that it subscribes to.
 
-    Raises :class:`ConfigError` for a stage that gets from nobody, or from one that is not there,
-    and for a circle: full stages of a circle would wait for each other for ever.
+    Raises :class:`ConfigError` for a stage that subscribes to nothing, or to a source that does not
+    exist, and for a cycle: full stages of a cycle would wait for each other for ever.
     """
     known = {*spouts, *(stage.name for stage in stages)}
     emits = {stage.name: stage.emits for stage in stages}
     for stage in stages:
         if not stage.subscriptions:
             raise ConfigError(
-                stage.name, "gets nothing.", remedy='Name its source: .shuffle("lines").'
+                stage.name, "has no source.", remedy='Name its source: .shuffle("lines").'
             )
         if len(stage.sources) > SOURCES_MAX:
             raise ConfigError(
-                stage.name, f"gets from over {SOURCES_MAX} sources.", remedy="Put one between."
+                stage.name,
+                f"subscribes to more than {SOURCES_MAX} sources.",
+                remedy="Put a bolt between.",
             )
         for subscription in stage.subscriptions:
             if subscription.component not in known:
                 raise ConfigError(
                     stage.name,
-                    f"there is no {subscription.component!r} to get from."
+                    f"there is no {subscription.component!r} to subscribe to."
                     + did_you_mean(subscription.component, known),
                     remedy="Known: " + ", ".join(sorted(known)) + ".",
                 )
@@ -183,18 +185,19 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
 
 
 def _check_spout(stage: str, wanted: Subscription) -> None:
-    """A spout emits on the default stream, to nobody in particular."""
+    """A spout emits on the default stream, and never to a specific task."""
     if wanted.stream != DEFAULT_STREAM:
         raise ConfigError(
             stage,
-            f"{wanted.component!r} is a spout, and emits on no stream but the default one"
+            f"{wanted.component!r} is a spout, which emits only on the default stream"
             f" (stream {wanted.stream!r} is wanted).",
             remedy="Leave out stream=, or put a bolt between.",
         )
     if wanted.kind == "direct":
         raise ConfigError(
             stage,
-            f"{wanted.component!r} is a spout, and emits to no task: nobody would get it.",
+            f"{wanted.component!r} is a spout and does not emit to tasks: nobody would receive"
+            " anything.",
             remedy="Use another grouping, or put a bolt between that emits to tasks.",
         )
 
@@ -204,13 +207,14 @@ def _check_emitted(
     wanted: Subscription,
     emits: Emits | None,
 ) -> None:
-    """What a bolt declares must be what others want of it; one that declares nothing may do all."""
+    """A bolt's declaration must include what others need from it; one that declares nothing is not
+    checked."""
     if emits is None:
         return
     if wanted.stream not in emits:
         raise ConfigError(
             stage,
-            f"{wanted.component!r} emits on no stream {wanted.stream!r}."
+            f"{wanted.component!r} does not emit on stream {wanted.stream!r}."
             + did_you_mean(wanted.stream, emits),
             remedy="It declares " + ", ".join(map(repr, emits)) + ".",
         )
@@ -234,9 +238,7 @@ def _sorted(done: set[str], left: list[StagePlan]) -> list[StagePlan]:
         ready = [s for s in left if all(sub.component in done for sub in s.subscriptions)]
         if not ready:
             names = ", ".join(stage.name for stage in left)
-            raise ConfigError(
-                "topology", f"{names} get from each other.", remedy="Make it without circles."
-            )
+            raise ConfigError("topology", f"{names} form a cycle.", remedy="Remove the cycle.")
         ordered += ready
         done |= {stage.name for stage in ready}
         left = [stage for stage in left if stage not in ready]

@@ -1,4 +1,4 @@
-"""Tells a listener what becomes of a topology's roots, from a thread of its own."""
+"""Notifies a listener of what happens to a topology's roots, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowctl.topology.hub.news import RootStep
 class RootNotifier:
     """The calls of a :class:`flowctl.ports.SpoutListener`, where a tuple is a root.
 
-    Who drives the hub only queues: a listener is never waited for.
+    The driver of the hub only queues: it never waits for a listener.
     """
 
     def __init__(self, listener: SpoutListener, *, on_death: OnDeath = lambda error: None) -> None:
@@ -28,11 +28,11 @@ class RootNotifier:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until all that was queued is told."""
+        """Wait until everything queued is delivered."""
         self._calls.put(None)
         self._thread.join()
 
@@ -41,7 +41,7 @@ class RootNotifier:
         self._calls.put(("on_open", lambda: self._listener.on_open(job, restored)))
 
     def took(self, step: RootStep) -> None:
-        """Something became of a root."""
+        """Something happened to a root."""
         listener, (kind, emission, reason) = self._listener, step
         if kind == "emitted":
             self._calls.put(("on_emit", lambda: listener.on_emit(emission)))

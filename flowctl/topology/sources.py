@@ -1,4 +1,4 @@
-"""Several producers as one: a topology may have several spouts, a run has one reader."""
+"""Several producers as one: a topology may have several spouts, but a run has one reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def partition_of(spout: str, partition: str) -> str:
 
 
 def part_of(spout: str, checkpoint: Checkpoint) -> Checkpoint:
-    """Return what of the topology's checkpoint is the spout's, with its own names."""
+    """Return the spout's part of the topology's checkpoint, with the spout's own names."""
     prefix = partition_of(spout, "")
     return Checkpoint(
         {
@@ -39,8 +39,8 @@ def part_of(spout: str, checkpoint: Checkpoint) -> Checkpoint:
 class SpoutHost:
     """What a run offers the producer of one spout (:class:`flowctl.ports.SourceHost`).
 
-    As ``host``, with the spout's own names; its job is also the spout's own, as two spouts of one
-    topology are two readers to whom they share partitions with.
+    As ``host``, with the spout's own names; its job name is also the spout's own, as two spouts of
+    one topology are two readers to those they share partitions with.
     """
 
     def __init__(self, host: SourceHost, spout: str) -> None:
@@ -78,7 +78,7 @@ class Sources:
         self._producers = dict(producers)
         self._open: list[str] = []
         self._sharing = {n: p for n, p in producers.items() if isinstance(p, SharingProducer)}
-        self._ended: list[str] = []  # those that share and are through with what they have
+        self._ended: list[str] = []  # those that share and have finished what they have
         self._polled = ""  # whose records were polled last
 
     def prefix_of(self, partition: str) -> str | None:
@@ -92,7 +92,8 @@ class Sources:
             producer.attach(SpoutHost(host, spout))
 
     def keep(self) -> bool:
-        """See :class:`flowctl.ports.SharingProducer`; what one loses is not another's chunk."""
+        """See :class:`flowctl.ports.SharingProducer`; what one loses does not affect another's
+        chunk."""
         kept = {
             spout: self._sharing[spout].keep() for spout in self._open if spout in self._sharing
         }
@@ -130,14 +131,15 @@ class Sources:
         return _NOTHING_YET if self._open else None
 
     def _serve_ended(self) -> None:
-        """Who shares must be heard of, or all others of its group wait when it is shared anew."""
+        """Producers that share must keep polling, or all others of their group wait at a
+        rebalance."""
         for spout in self._ended[:] if self._open else ():
-            if not self._sharing[spout].keep():  # it may have been given others
+            if not self._sharing[spout].keep():  # it may have been given other partitions
                 self._ended.remove(spout)
                 self._open.append(spout)
 
     def close(self) -> None:
-        """Close all, also where one raises."""
+        """Close all, even if one raises."""
         producers = list(self._producers.values())
         while producers:
             try:
@@ -148,7 +150,7 @@ class Sources:
 
 
 class MeasuredSources(Sources):
-    """As :class:`Sources`, where every producer knows how much there is to read."""
+    """As :class:`Sources`, if every producer knows how much there is to read."""
 
     def __init__(self, producers: Mapping[str, FlowProducer]) -> None:
         super().__init__(producers)

@@ -41,7 +41,7 @@ TREE_TIMEOUT_S = 30.0
 
 
 class BoltDeclarer:
-    """Says from whom a bolt gets its inputs, and how they are shared out among its tasks."""
+    """Says what a bolt gets its inputs from, and how they are shared among its tasks."""
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
@@ -51,7 +51,7 @@ class BoltDeclarer:
         return self._add(component, "shuffle", stream)
 
     def least_loaded(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """To the bolt that will be through with it first."""
+        """To the bolt that is expected to finish it first."""
         return self._add(component, "least_loaded", stream)
 
     def fields(
@@ -88,14 +88,14 @@ class BoltDeclarer:
 
 
 class Topology:
-    """Spouts, bolts and who gets from whom.  ``name`` is the checkpoint's key.
+    """Spouts, bolts and their subscriptions.  ``name`` is the checkpoint's key.
 
     A root is a record of a source; it counts as done, and its position is saved, when the whole
     tree of what was emitted from it is acked.  ``tree_timeout_s``: a tree that is not complete
-    after one to two times this expires and its root goes again.  ``max_pending`` bounds the roots
-    that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is done
-    when it is emitted; more than one only share the ledger.  ``is_debug``: log each ack
-    and fail of a root, at level debug.
+    after one to two times this expires and its root is sent again.  ``max_pending`` bounds the
+    roots that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is
+    done when it is emitted; more than one only share the ledger.  ``is_debug``: log each ack and
+    fail of a root, at level debug.
     """
 
     def __init__(
@@ -108,11 +108,19 @@ class Topology:
         is_debug: bool = False,
     ) -> None:
         if not tree_timeout_s > 0:
-            raise ConfigError("tree_timeout_s", f"{tree_timeout_s} is no time.", remedy="Over 0.")
+            raise ConfigError(
+                "tree_timeout_s", f"must be greater than 0, got {tree_timeout_s}.", remedy="Over 0."
+            )
         if ackers < 0:
-            raise ConfigError("ackers", f"{ackers} is no count.", remedy="Give 0 or more.")
+            raise ConfigError(
+                "ackers", f"must be 0 or more, got {ackers}.", remedy="Give 0 or more."
+            )
         if max_pending is not None and max_pending < 1:
-            raise ConfigError("max_pending", f"{max_pending} blocks all.", remedy="1 or None.")
+            raise ConfigError(
+                "max_pending",
+                f"must be 1 or more, got {max_pending}.",
+                remedy="Give 1 or more, or None.",
+            )
         self.name = name
         self.tree_timeout_s = tree_timeout_s
         self.max_pending = max_pending
@@ -139,9 +147,9 @@ class Topology:
         """Add a spout that emits the values of ``producer``'s records.
 
         ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
-        and the record is done.  It runs in the hub, so it must be quick; a raise fails the root.
-        ``on_ack`` and ``on_fail`` hear of the ends of roots, from a thread of their own, and after
-        them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
+        and the record is done.  It runs in the hub, so it must be quick; an exception fails the
+        root. ``on_ack`` and ``on_fail`` are called at the ends of roots, from a thread of their
+        own, and after them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self._bolts])
         refuse_async(producer, PRODUCER_CALLS, name)
@@ -154,9 +162,9 @@ class Topology:
         self.callbacks[name] = SpoutCallbacks(on_ack, on_fail, make_hooks(hooks))
 
     def metrics(self, consumer: Consumer) -> None:
-        """Have ``consumer(info, points)`` get each task's figures, every ``metrics.interval_s``.
+        """Call ``consumer(info, points)`` with each task's figures, every ``metrics.interval_s``.
 
-        Called from the thread of the spouts' callbacks; what it raises is logged.
+        Called from the thread of the spouts' callbacks; exceptions are logged.
         """
         check_plain(consumer, "metrics")
         self.consumers.append(consumer)
@@ -172,23 +180,25 @@ class Topology:
         emits: Emits | None = None,
         tick_s: float | None = None,
     ) -> BoltDeclarer:
-        """Add a bolt of ``count`` tasks; the result says what it gets: ``.shuffle("lines")``.
+        """Add a bolt of ``count`` tasks; say on the result what it gets: ``.shuffle("lines")``.
 
         ``code`` is a function of an input and a collector (auto-ack: returning acks the input,
         raising fails it), the same in :class:`Batched` for whole tuples, or a class with
         ``execute(input, collector)`` that acks by itself.  ``hooks`` run around it, on the worker:
         each a :class:`flowctl.instrumentation.hooks.TaskHook`, shared by the tasks of a process, or
         a class or function that makes one for each process thread.  ``emits`` names the streams
-        that it emits on, with the fields of their values if they are to be checked:
-        ``{"default": ("client", "path"), "bad": None}``.  What others want of it is checked by it
-        before the run, what it emits while it runs; without it, anything may be wanted.  A class
-        may also have ``on_end(collector)``, called when all input of its stage is done, and
+        that it emits on, with the fields of their values if they are to be checked: ``{"default":
+        ("client", "path"), "bad": None}``.  What others subscribe to is checked against it before
+        the run, what the bolt emits during the run; without it nothing is checked.  A class may
+        also have ``on_end(collector)``, called when all input of its stage is done, and
         ``on_tick(collector)``, called every ``tick_s`` seconds.
         """
         check_name("bolt", name, [*self.producers, *self._bolts])
         for field, value in (("count", count), ("slots", slots)):
             if value < 1:
-                raise ConfigError(field, f"{value!r} is no count.", remedy="Give 1 or more.")
+                raise ConfigError(
+                    field, f"must be 1 or more, got {value!r}.", remedy="Give 1 or more."
+                )
         check_code(name, code, slots)
         check_ticks(name, code, tick_s)
         check_hooks(name, hooks)
@@ -223,7 +233,7 @@ class Topology:
             is_counting=metrics.interval_s is not None,
             one_in=metrics.sample_one_in,
         )
-        isolates = settings.guarantee.processing.sends_again  # else nothing may run twice
+        isolates = settings.guarantee.processing.sends_again  # otherwise nothing may run twice
         return StageCode(plan.code, plan.sources, watch, isolates=isolates)
 
     def job(
@@ -236,11 +246,12 @@ class Topology:
         listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
-        """Return it ready to run, once: what ``flowctl run`` takes.
+        """Return a job that can be run once: what ``flowctl run`` takes.
 
         ``dead_letter`` keeps the records whose trees failed too often; without one the run fails
-        there.  ``listener`` is told what becomes of roots: an emission of it is one record, and
-        its bolt the spout.  ``next_id`` gives ids for trees, for tests; else random ones.
+        there.  ``listener`` is notified of what happens to roots: an emission is one record, and
+        its bolt is the spout.  ``next_id`` gives ids of trees, for tests; by default they are
+        random.
         """
         job = TopologyJob(
             self,

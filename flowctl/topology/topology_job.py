@@ -35,7 +35,7 @@ from flowctl.topology.sources import sources_of
 
 
 class Declared(Protocol):
-    """What a job needs of a :class:`flowctl.topology.Topology`; keys are names of spouts."""
+    """What a job needs from a :class:`flowctl.topology.Topology`; keys are names of spouts."""
 
     name: str
     tree_timeout_s: float
@@ -66,8 +66,8 @@ class TopologyJob(RunnableJob):
     """A topology and where it runs.  :attr:`core` shows how it stands.
 
     It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
-    thread, also before :meth:`run`, which opens nothing then until it is active.  ``next_id``
-    gives the ids of trees; tests replace it.  An object runs once.
+    thread, even before :meth:`run`, which then opens nothing until it is active.  ``next_id`` gives
+    the ids of trees; tests replace it.  An object runs once.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TopologyJob(RunnableJob):
             settings.metrics,
             on_death=self._thread_died,
         )
-        # The run's own notifier is for tuples; here a listener hears of roots.
+        # The run's own notifier is for tuples; here a listener is notified of roots.
         self._root_notifier = None
         if listener is not None:
             self._root_notifier = RootNotifier(listener, on_death=self._thread_died)
@@ -134,7 +134,7 @@ class TopologyJob(RunnableJob):
         finally:
             for teller in tellers:
                 teller.close()
-        if launch.failure is not None:  # a thread died of what came last
+        if launch.failure is not None:  # a thread died on the last items
             raise launch.failure
         assert isinstance(report, TopologyReport)
         return report
@@ -163,7 +163,7 @@ class TopologyJob(RunnableJob):
         self._set_active(True)
 
     def deactivate(self) -> None:
-        """Let the spouts emit no more, nor again; what is under way is done, acked and saved."""
+        """Stop emitting new roots and retries; what is under way is finished, acked and saved."""
         self._set_active(False)
 
     def _set_active(self, is_active: bool) -> None:
@@ -182,7 +182,7 @@ class TopologyJob(RunnableJob):
     def _extended(self, report: Report) -> TopologyReport:
         core = self.core
         is_interrupted = report.outcome == "interrupted"
-        self._teller.close()  # what tasks reported is told
+        self._teller.close()  # all reports of tasks have arrived
         return TopologyReport(
             **msgspec.structs.asdict(report),
             stages=tuple(core.stage_figures()) if core is not None else (),
@@ -217,7 +217,7 @@ class TopologyJob(RunnableJob):
         return self.core
 
     def _wanted(self) -> Wanted:
-        """What somebody wants to hear of; sampling that nobody asks for would cost the hub time."""
+        """Which news anybody needs; unused sampling would cost the hub time."""
         callbacks = self.topology.callbacks.values()
         metrics = self.settings.metrics
         samples = None
@@ -233,7 +233,7 @@ class TopologyJob(RunnableJob):
         )
 
     def _tell(self, news: object) -> None:
-        """Pass on what the hub said; queues only, so nobody is waited for."""
+        """Pass on the hub's news; it only queues, so it never waits."""
         if isinstance(news, RootEnd):
             self._teller.ended(news)
         elif isinstance(news, TaskWatched):

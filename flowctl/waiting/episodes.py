@@ -1,7 +1,7 @@
-"""Episodes of waiting: told once when they start and once when they end, never in between.
+"""Episodes of waiting: logged once when they start and once when they end, never in between.
 
-No clock in here: time comes in as an argument.  One loop's thread uses them; totals may be read
-from any.
+There is no clock in here: time comes in as an argument.  One loop's thread uses them; totals may be
+read from any.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Final
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
 
-# A loop whose windows are full waits for milliseconds many times a second: that is detail.  What
-# lasts longer than this a person may want to know of, and it can't come more often.
+# A loop with full windows waits for milliseconds many times a second, which is detail.  A wait
+# longer than this may interest a person, and can't occur more often.
 LONG_S: Final = 5.0
-# As long as the least RTO: from here on tuples expire because nobody takes their acks.
+# As long as the minimum RTO: from here on tuples expire because nobody takes their acks.
 SLOW_CALL_S: Final = 1.0
 
 
 class Episode:
     """One reason to wait.  ``waited_s`` is the time waited so far, over all episodes [s].
 
-    ``started`` and ``ended`` are the names of the two log events, both with ``fields``; the
-    second has the length of the episode and the number of waits in it.  A episode that lasts
-    ``long_s`` is news: its start is told then, its end when it ends.  The two of a shorter one are
-    told at its end, for debugging.
+    ``started`` and ``ended`` are the names of the two log events, both with ``fields``; the second
+    has the length of the episode and the number of waits in it.  An episode of at least ``long_s``
+    is logged at INFO: its start as soon as it lasts that long, its end when it ends.  Both events
+    of a shorter one are logged at its end, at DEBUG.
     """
 
     __slots__ = (
@@ -61,17 +61,17 @@ class Episode:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether one has started and not ended."""
+        """Whether an episode has started and not ended."""
         return self._since_s is not None
 
     def begin(self, now_s: float) -> None:
-        """A reason to wait; nothing if there was one before."""
+        """There is a reason to wait; does nothing if there was one before."""
         if self._since_s is None:
             self._since_s = now_s
             self._waits = 0
 
     def waited(self, time_s: float, now_s: float) -> None:
-        """One wait is over, which took ``time_s``."""
+        """One wait of ``time_s`` is over."""
         self._waits += 1
         self.waited_s += time_s
         if self._since_s is not None and not self._is_told:
@@ -81,7 +81,8 @@ class Episode:
                 self._logger.log(logging.INFO, self._started, lasts_s=length_s, **self._fields)
 
     def end(self, now_s: float) -> None:
-        """No reason to wait any more; tells the length of the episode, if one was under way."""
+        """There is no reason to wait any more; logs the length of the episode, if one was under
+        way."""
         if self._since_s is None:
             return
         length_s = now_s - self._since_s
@@ -94,7 +95,7 @@ class Episode:
 
 
 class SlowCalls:
-    """Tells when the user's code held up a loop, once per episode of slow calls.
+    """Warns when the user's code held up a loop, once per episode of slow calls.
 
     A spout's acks are taken by the thread that calls ``next_tuple``: while it blocks, nothing is
     acked.

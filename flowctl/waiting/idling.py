@@ -10,7 +10,7 @@ from flowctl.waiting.strategies import WaitStrategy
 
 
 class Idling:
-    """Waits by ``strategy``, counts the waits, and tells the episode that they make.
+    """Waits by ``strategy``, counts the waits, and logs the episode that they make.
 
     For one thread; ``clock`` gives monotonic seconds.
     """
@@ -35,13 +35,13 @@ class Idling:
         self.episode.begin(began_s)
         try:
             self._counter = self._strategy.idle(self._counter)
-        finally:  # an interruption ends a wait too
+        finally:  # an interruption also ends a wait
             ended_s = self._clock()
             self.episode.waited(ended_s - began_s, ended_s)
         return ended_s - began_s
 
     def over(self) -> None:
-        """There is work: the next wait begins anew."""
-        if self.episode.is_under_way:  # the counter may be 0 all along, as a spout's is
+        """There is work: the next wait starts from the beginning."""
+        if self.episode.is_under_way:  # the counter may stay 0 all along, as a spout's does
             self._counter = 0
             self.episode.end(self._clock())

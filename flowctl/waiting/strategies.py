@@ -1,9 +1,9 @@
-"""How a loop waits that has nothing to do: by situation, in steps, and never past a stop.
+"""How a loop waits when it has nothing to do: by situation, in steps, and never past a stop.
 
-:class:`Blocking`, the default, waits until it is woken: the sender by what bolts say or by the
+:class:`Blocking`, the default, waits until it is woken: the sender by messages from bolts or by the
 core's next deadline, a bolt by a tuple, both by the end of the run.  :class:`Progressive` and
-:class:`Park` look again after a while though nobody called; they are for those who want the
-waits of Storm, and cost what docs/adr/0011-waits.md tells.
+:class:`Park` check again after a while although nobody woke them; they are for users who want the
+waits of Storm, at the cost that docs/adr/0011-waits.md gives.
 
 What a wait costs (Python 3.11 on Linux, two cores; median):
 
@@ -18,10 +18,10 @@ park 100 us              190 us                 5.3 ms
 sleep 1 ms               1.1 ms                 6.2 ms
 =======================  =====================  =============================================
 
-So there is no park of 1 ns in Python: level 2 of :class:`Progressive` is the shortest wait that
-lets others run.  The counters mean what they say; 1000 such turns take 80 ms, not 50.  Where the
-wait is for a socket (the sender, a bolt that can't send) the system counts in milliseconds:
-level 2 takes 1 ms there too.
+So Python has no park of 1 ns: level 2 of :class:`Progressive` is the shortest wait that lets others
+run.  The counters count turns; 1000 such turns take 80 ms, not 50.  If the wait is for a socket
+(the sender, a bolt that can't send) the system counts in milliseconds: level 2 takes 1 ms there
+too.
 """
 
 from __future__ import annotations
@@ -33,47 +33,50 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from flowctl.config import WaitSettings, WaitStrategyName
 from flowctl.errors import UnknownNameError
 
-# Wait for so many seconds at most (0: not at all), or until woken; raise WaitInterrupted when told
-# to stop.
+# Wait for at most this many seconds (0: not at all), or until woken; raise WaitInterrupted when
+# told to stop.
 Parking: TypeAlias = Callable[[float], None]
 
-_SHORTEST_S: Final = 1e-9  # level 2 as in the documents; the table above says what it is
-SYSTEM_PARK_US: Final = 5000  # S35: nobody waits for a metrics task
-# What a wait lasts that nobody ends: a wake-up that a defect lost costs this, not a hang, and two
-# wake-ups a second cost nothing (a bolt sends heartbeats twice as often).
+# level 2 as in the requirements; the table above says what it really takes
+_SHORTEST_S: Final = 1e-9
+SYSTEM_PARK_US: Final = 5000  # nobody waits for a metrics task
+# How long a wait lasts that nobody ends: a wake-up lost by a defect costs this and not a hang, and
+# two wake-ups a second cost nothing (a bolt sends heartbeats twice as often).
 BLOCKING_MAX_S: Final = 0.5
 
 
 class WaitInterrupted(Exception):
-    """The loop was told to stop while it waited, or before: its clean end, no error."""
+    """The loop was told to stop while it waited, or before: its normal end, not an error."""
 
 
 class WaitSituation(enum.Enum):
     """Why a loop waits."""
 
-    SPOUT_WAIT = "spout"  # the sender has nothing to send, or as much pending as it may
+    SPOUT_WAIT = "spout"  # the sender has nothing to send, or has reached the limit of pending
     BOLT_WAIT = "bolt"  # a bolt has nothing to take
-    BACK_PRESSURE_WAIT = "backpressure"  # windows are full; a bolt's connection takes no more
+    BACK_PRESSURE_WAIT = "backpressure"  # windows are full; or a bolt's connection takes no more
 
     @classmethod
     def _missing_(cls, value: object) -> WaitSituation:
         known = ", ".join(repr(situation.value) for situation in cls)
         raise UnknownNameError(
-            "situation", f"{value!r} is none.", remedy=f"Use a WaitSituation, or one of {known}."
+            "situation",
+            f"{value!r} is not a situation.",
+            remedy=f"Use a WaitSituation, or one of {known}.",
         )
 
 
 class WaitStrategy(Protocol):
     """What a loop does once when it finds nothing to do.
 
-    :meth:`idle` keeps nothing and may be called from several threads.  The counter is the
-    caller's, who sets it to 0 when work appears.
+    :meth:`idle` keeps no state and may be called from several threads.  The counter belongs to the
+    caller, who resets it to 0 when work appears.
     """
 
     def prepare(self, settings: WaitSettings, situation: WaitSituation) -> None:
-        """Take the numbers of ``situation``; before the first :meth:`idle`.
+        """Take the numbers of ``situation``; call it before the first :meth:`idle`.
 
-        Raises :class:`flowctl.errors.UnknownNameError` (a ``ValueError``) for any other.
+        Raises :class:`flowctl.errors.UnknownNameError` (a ``ValueError``) for an unknown situation.
         """
 
     def idle(self, counter: int) -> int:
@@ -117,7 +120,7 @@ def _numbers(s: WaitSettings, situation: WaitSituation) -> _Numbers:
 
 
 class Blocking:
-    """Until it is woken; :data:`BLOCKING_MAX_S` at most."""
+    """Waits until woken, :data:`BLOCKING_MAX_S` at most."""
 
     __slots__ = ("_park",)
 
@@ -125,7 +128,7 @@ class Blocking:
         self._park = park
 
     def prepare(self, settings: WaitSettings, situation: WaitSituation) -> None:
-        _numbers(settings, situation)  # it needs none, but the situation must be one
+        _numbers(settings, situation)  # it uses no numbers, but the situation must be valid
 
     def idle(self, counter: int) -> int:
         self._park(BLOCKING_MAX_S)
@@ -133,10 +136,10 @@ class Blocking:
 
 
 class Progressive:
-    """First not at all, then as short as can be, then in sleeps that stay the same.
+    """First no wait, then the shortest possible one, then sleeps of constant length.
 
     The counter stops growing at the third level, so that a long wait never starts over.  Cheap
-    while work is expected at once, and no load when it is not.
+    while work is expected soon, and without load when it is not.
     """
 
     __slots__ = ("_level1_until", "_level2_until", "_park", "_sleep_s")
@@ -162,7 +165,7 @@ class Progressive:
 
 
 class Park:
-    """Always the same wait; of 0 it spins and returns 1."""
+    """Always the same wait; 0 means to spin, and returns 1."""
 
     __slots__ = ("_park", "_park_s")
 
@@ -171,7 +174,7 @@ class Park:
 
     @classmethod
     def of(cls, park_us: int, park: Parking) -> Park:
-        """Return one that is prepared, whatever the settings."""
+        """Return a prepared strategy, whatever the settings."""
         strategy = cls(park)
         strategy._park_s = park_us / 1e6
         return strategy
@@ -196,10 +199,10 @@ def make_wait_strategy(
 ) -> WaitStrategy:
     """Return the prepared strategy that ``settings`` name for ``situation``.
 
-    S31 makes :class:`Progressive` the default of all three; here :class:`Blocking` is, because
-    all our loops can be woken, and to look by the clock costs an idle job a quarter of a core
-    for nothing (ADR 11).
-    Its numbers are those of S33 where it is chosen.
+    The requirements make :class:`Progressive` the default of all three; here it is
+    :class:`Blocking`, because all our loops can be woken, and polling costs an idle job a quarter
+    of a core for nothing (ADR 11). If chosen, :class:`Progressive` uses the numbers of the
+    requirements.
 
     ``is_system``: for a part of flowctl itself (acker, metrics), which parks 5 ms whatever the
     settings say.  Raises :class:`flowctl.errors.UnknownNameError`, a ``ValueError``, for

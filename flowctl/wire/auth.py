@@ -25,17 +25,17 @@ from flowctl.errors import AuthenticationError
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = hashlib.sha256().digest_size
-# Seven letters and the version of this exchange: a peer that speaks something else is turned
-# away after eight bytes.
+# Seven letters and the version of this exchange: a peer that speaks something else is refused after
+# eight bytes.
 MAGIC: Final = b"flowctl\x01"
-GREETING_BYTES: Final = len(MAGIC) + NONCE_BYTES  # what a bolt says first
+GREETING_BYTES: Final = len(MAGIC) + NONCE_BYTES  # the first message of a bolt
 _SPOUT: Final = b"flowctl spout proof"
 _BOLT: Final = b"flowctl bolt proof"
-_SAME_KEY: Final = "Start the bolts from this run: each run makes a key of its own."
+_SAME_KEY: Final = "Start the bolts from this run: each run has its own key."
 
 
 class Challenge:
-    """The spout's side without a socket: ``answer`` goes out, then :meth:`check` what comes."""
+    """The spout's side without a socket: send ``answer``, then :meth:`check` the reply."""
 
     def __init__(self, key: bytes, greeting: bytes) -> None:
         bolt_nonce, spout_nonce = greeting[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
@@ -49,7 +49,8 @@ class Challenge:
 
 
 def check_greeting(said: bytes) -> None:
-    """Raise :class:`AuthenticationError` if what a peer said so far is no bolt's greeting."""
+    """Raise :class:`AuthenticationError` if what a peer has sent so far can't begin a bolt's
+    greeting."""
     if not MAGIC.startswith(said[: len(MAGIC)]):
         raise AuthenticationError("The peer does not speak flowctl's protocol.", remedy=_SAME_KEY)
 
@@ -81,7 +82,7 @@ def prove_as_bolt(sock: socket.socket, key: bytes, *, deadline_s: float) -> None
 def receive_exactly(sock: socket.socket, size: int, deadline_s: float) -> bytes:
     """Return the next ``size`` bytes; OSError at the end of the stream or after the deadline.
 
-    The deadline is for all of them: a peer that sends a byte now and then gains nothing.
+    The deadline is for all of them, so a peer gains nothing by sending a byte now and then.
     """
     received = bytearray()
     while len(received) < size:

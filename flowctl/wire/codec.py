@@ -1,8 +1,8 @@
 """Frames to bytes and back: a four-byte big-endian length, then msgpack.
 
-:class:`FrameWriter` appends frames to one outbox, :class:`FrameReader` takes whatever bytes
-came and gives the frames that are complete.  Neither is thread-safe; both take linear time in
-the bytes that pass, however they are cut.
+:class:`FrameWriter` appends frames to one outbox, :class:`FrameReader` takes whatever bytes arrived
+and returns the frames that are complete.  Neither is thread-safe; both take time linear in the
+number of bytes, however they are cut.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def decoder_of(
 ) -> msgspec.msgpack.Decoder[Any]:
     """Return a decoder that takes exactly ``frame_types`` (a frame class or a union of some).
 
-    ``ext_hook`` is :func:`flowctl.wire.values.unpack_hook` where values are wanted, ``keep_hook``
-    where they are sent on.
+    ``ext_hook`` is :func:`flowctl.wire.values.unpack_hook` if values are needed, ``keep_hook`` if
+    they are only passed on.
     """
     return msgspec.msgpack.Decoder(frame_types, ext_hook=ext_hook)
 
@@ -40,9 +40,9 @@ def decode_frame(decoder: msgspec.msgpack.Decoder[T], body: bytes | memoryview) 
     """Decode one frame's body; raise :class:`WireError` for anything that is not a frame."""
     try:
         return decoder.decode(body)
-    # RecursionError: lists nested without end.  ValueError: bytes that are no UTF-8.
+    # RecursionError: lists nested too deeply.  ValueError: bytes that are not UTF-8.
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        # The bytes may be a user's data: only the decoder's words go into the message.
+        # The bytes may be a user's data: only the decoder's message goes into the error.
         raise WireError(f"A frame can't be read: {error}.", remedy=_SAME_VERSION) from None
 
 
@@ -58,9 +58,9 @@ def check_length(length: int, frame_bytes_max: int) -> None:
 class FrameReader(Generic[T]):
     """Cuts a stream of bytes into frames.
 
-    A frame whose announced length is over ``frame_bytes_max`` raises :class:`WireError` as soon
-    as its length is read, so no more than that is ever kept.  After an error the reader is of
-    no more use.
+    A frame whose announced length is over ``frame_bytes_max`` raises :class:`WireError` as soon as
+    its length is read, so no more than that is ever kept.  After an error the reader can't be used
+    any more.
     """
 
     __slots__ = ("_decode", "_decoder", "_frame_bytes_max", "_kept", "_need")
@@ -69,7 +69,7 @@ class FrameReader(Generic[T]):
         self._decoder = decoder
         self._decode = decoder.decode
         self._frame_bytes_max = frame_bytes_max
-        # The beginning of at most one frame; _need is how long it must get to be looked at.
+        # The beginning of at most one frame; _need is how long it must get before it is parsed.
         self._kept = bytearray()
         self._need = LENGTH_BYTES
 
@@ -107,8 +107,8 @@ class FrameReader(Generic[T]):
         return start
 
     def _read_whole(self, view: memoryview, start: int, frames: list[T]) -> None:
-        """Take the frames that lie whole in ``view``; keep the beginning of the last one."""
-        # The hot loop of both sides: no call per frame but unpack, slice and decode.
+        """Take the frames that are complete in ``view``; keep the beginning of the last one."""
+        # The hot loop of both sides: no calls per frame except unpack, slice and decode.
         decode, unpack, limit = self._decode, LENGTH.unpack_from, self._frame_bytes_max
         end = len(view)
         body = start + LENGTH_BYTES
@@ -124,14 +124,14 @@ class FrameReader(Generic[T]):
                 start = stop
                 body = start + LENGTH_BYTES
         except (msgspec.MsgspecError, RecursionError, ValueError):
-            decode_frame(self._decoder, view[body:stop])  # raises again, in our words
+            decode_frame(self._decoder, view[body:stop])  # raises again, with our message
             raise
         if start < end:
             self._kept += view[start:]
 
 
 class FrameWriter:
-    """Appends frames to ``outbox``; whoever sends takes bytes from its front."""
+    """Appends frames to ``outbox``; the sender takes bytes from its front."""
 
     __slots__ = ("_encode_into", "_frame_bytes_max", "outbox")
 
@@ -155,7 +155,7 @@ class FrameWriter:
             if length > self._frame_bytes_max:
                 raise SourceError(
                     f"A tuple takes {length} bytes; {self._frame_bytes_max} are allowed.",
-                    remedy="Raise listen.frame_bytes_max, or cut the record.",
+                    remedy="Raise listen.frame_bytes_max, or shorten the record.",
                 )
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             del outbox[start:]
@@ -169,7 +169,7 @@ class FrameWriter:
         LENGTH.pack_into(outbox, start, length)
 
     def take(self) -> bytearray:
-        """Return all that is in the outbox, and begin a new one."""
+        """Return all that is in the outbox, and start a new one."""
         taken = self.outbox
         self.outbox = bytearray()
         return taken

@@ -17,7 +17,7 @@ from flowctl.wire.values import keep_hook
 
 
 class Connection:
-    """One bolt that was welcomed."""
+    """One bolt that has received its Welcome."""
 
     __slots__ = (
         "bolt",
@@ -34,13 +34,13 @@ class Connection:
         self.bolt = bolt
         self.epoch = epoch
         self.stream = stream
-        # No Hello here: a second one is a breach of protocol like any unknown frame.
+        # No Hello here: a second one breaks the protocol like any unknown frame.
         decoder = decoder_of(
             AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked,
-            keep_hook,  # what a topology's bolt emits goes on to others
+            keep_hook,  # what a topology's bolt emits is passed on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer = FrameWriter(frame_bytes_max)
         self.waits_to_write = False
-        self.closing = False  # we have ended it: what still comes is read and dropped
+        self.closing = False  # we have closed it: what still arrives is read and dropped
         self.is_gone = False

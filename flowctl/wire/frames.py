@@ -1,8 +1,8 @@
-"""The messages between spout and bolt: typed, msgpack, each behind a four-byte length.
+"""The messages between spout and bolt: typed, msgpack, each preceded by a four-byte length.
 
-A frame is an array whose first element is the tag, so its bytes are short and the same on
-every run (S120).  The version is in the first frame of each side; a change that an older peer
-could misread raises it.
+A frame is an array whose first element is the tag, so it is short and its bytes are the same on
+every run.  The version is in the first frame of each side; a change that an older peer could
+misread raises it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.trees.settlement import Settlement
 
-PROTOCOL_VERSION: Final = 2  # 1 had no DetailedAckFrame, other fails and heartbeats
+PROTOCOL_VERSION: Final = 2  # version 1 had no DetailedAckFrame, and other fails and heartbeats
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -32,7 +32,7 @@ class Hello(_Frame, frozen=True, array_like=True, gc=False, tag=1):
 
 
 class Welcome(_Frame, frozen=True, array_like=True, gc=False, tag=2):
-    """Spout → bolt, the answer: ``epoch`` numbers this connection of this bolt.
+    """Spout → bolt, the answer: ``epoch`` counts the connections of this bolt.
 
     ``job_epoch`` is the driver's generation, for :class:`flowctl.core.records.Span`.
     """
@@ -43,7 +43,7 @@ class Welcome(_Frame, frozen=True, array_like=True, gc=False, tag=2):
 
 
 class TupleFrame(_Frame, frozen=True, array_like=True, gc=False, tag=3):
-    """Spout → bolt: work."""
+    """Spout → bolt: a tuple to process."""
 
     tuple_id: int
     attempt: int
@@ -60,17 +60,17 @@ class AckFrame(_Frame, frozen=True, array_like=True, gc=False, tag=4):
     wait_s: float
     service_s: float
     idle_total_s: float
-    sink_s: float | None = None  # last, so that peers without it understand each other
+    sink_s: float | None = None  # last, so that peers without it still understand each other
 
 
 class SettledFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=11):
-    """Bolt of a topology → hub: an ack, with what the bolt made of the tuple."""
+    """Bolt of a topology → hub: an ack, with what the bolt did with the tuple."""
 
     settlement: Settlement = Settlement()
 
 
 class DetailedAckFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=12):
-    """Bolt → spout: an ack with news of single records; most acks have none.
+    """Bolt → spout: an ack with details about single records; most acks have none.
 
     As in :class:`flowctl.core.records.Ack`.
     """
@@ -82,14 +82,14 @@ class DetailedAckFrame(AckFrame, frozen=True, array_like=True, gc=False, tag=12)
 class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Bolt → spout: ``process`` raised.
 
-    ``record_index`` is the record being worked on, if known; ``fenced`` says that the sink
-    refused this driver because a newer one owns it: the run must stop, not retry.
-    ``refused`` says that the target had no room or is away (congestion, not a fault of the
-    records); ``after_s`` is how long it asked to be left alone [s], None: it did not say.
-    ``fatal`` says that no tuple can be processed so (``process`` hands back a coroutine): the run
-    must stop; ``error`` is then what is wrong and, after a newline, what to do.
-    ``is_data_error`` says that by its type the exception is about a value, not about a target.
-    ``newest_epoch`` is the newer driver's, where a sink that fenced us knows it.
+    ``record_index`` is the record being worked on, if known; ``fenced`` says that the sink refused
+    this driver because a newer one owns it: the run must stop, not retry. ``refused`` says that the
+    target had no room or was unavailable (congestion, not a fault of the records); ``after_s`` is
+    how long it asked to be left alone [s], None if it did not say. ``fatal`` says that no tuple can
+    be processed this way (``process`` returns a coroutine): the run must stop; ``error`` then holds
+    the problem and, after a newline, the remedy. ``is_data_error`` says that judged by its type the
+    exception is about a value, not about a target. ``newest_epoch`` is the newer driver's, if the
+    sink that fenced us knows it.
     """
 
     tuple_id: int
@@ -106,31 +106,31 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
-    """Bolt → spout, every ``heartbeat_s``, from a thread of its own.
+    """Bolt → spout, every ``heartbeat_s``, from its own thread.
 
-    ``prolonged``: inputs of a topology's bolt that take longer, said since the last heartbeat.
+    ``prolonged``: inputs of a topology's bolt that take longer, reported since the last heartbeat.
     """
 
     busy_slots: int
     queued: int
-    prolonged: list[int] = []  # last, so that peers without it understand each other
+    prolonged: list[int] = []  # last, so that peers without it still understand each other
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):
-    """Spout → bolt: give these back if you have not begun them."""
+    """Spout → bolt: give these back unless you have begun them."""
 
     tuple_ids: list[int]
 
 
 class Revoked(_Frame, frozen=True, array_like=True, gc=False, tag=8):
-    """Bolt → spout: these were given back, and will not be processed; others had begun."""
+    """Bolt → spout: these were given back and will not be processed; the others had begun."""
 
     tuple_ids: list[int]
 
 
 # Tag 9 was version 1's Ping.
 class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
-    """Spout → bolt: no more work; drop what is queued, close and go."""
+    """Spout → bolt: no more work; drop what is queued and disconnect."""
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End

@@ -1,6 +1,6 @@
-"""From a connected socket to a bolt that is known: TLS, authentication, Hello and Welcome.
+"""From a connected socket to a known bolt: TLS, authentication, Hello and Welcome.
 
-Everything here blocks, and ends by its deadline.
+Everything here blocks, and returns by its deadline.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flowctl.wire.frames import PROTOCOL_VERSION, Hello, Welcome
 if TYPE_CHECKING:
     import ssl
 
-# A handshake takes 1 to 20 ms; a worker that swaps or starts 60 others at once takes a second.
+# A handshake takes 1 to 20 ms; on a worker that swaps or starts 60 others at once, a second.
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-# Names and numbers only; nobody sends more than this before being known.
+# Names and numbers only; no peer sends more than this before it is authenticated.
 _FIRST_FRAME_BYTES_MAX: Final = 4096
 # Leaves room for the host's name in the first frame, whatever the alphabet.
 NAME_MAX: Final = 200
-# Far more than threads or coroutines that any worker runs for one bolt.
+# Far more threads or coroutines than any worker runs for one bolt.
 SLOTS_MAX: Final = 1 << 16
 
 T = TypeVar("T")
@@ -49,12 +49,11 @@ def receive_bolt(
     deadline_s: float,
     expected: Container[str] | None = None,
 ) -> tuple[socket.socket, Hello]:
-    """Spout's side: return the socket (wrapped, if TLS) and what the bolt says of itself.
+    """Spout's side: return the socket (wrapped, if TLS) and what the bolt says about itself.
 
-    ``expected`` are the names of the run's bolts; None: any.
-    The Welcome is left to the caller, who knows the epoch.  Raises
-    :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError, with the
-    connection closed.
+    ``expected`` are the names of the run's bolts; None: any. The caller, who knows the epoch, sends
+    the Welcome.  Raises :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError,
+    with the connection closed.
     """
     try:
         if context is not None:
@@ -87,7 +86,8 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def check_hello(hello: Hello, expected: Container[str] | None) -> None:
-    """Raise :class:`WireError` for a bolt of another version, or that this run did not start."""
+    """Raise :class:`WireError` for a bolt of another version, or one that this run did not
+    start."""
     if hello.version != PROTOCOL_VERSION:
         raise _other_version("bolt", hello.version, ours=PROTOCOL_VERSION)
     _check(hello, expected)
@@ -97,16 +97,16 @@ def _check(hello: Hello, expected: Container[str] | None) -> None:
     """Raise :class:`WireError` for a bolt that this run did not start."""
     name = hello.bolt if len(hello.bolt) <= NAME_MAX else f"{hello.bolt[:20]}…"
     if not 0 < len(hello.bolt) <= NAME_MAX or (expected is not None and hello.bolt not in expected):
-        raise WireError(f"A peer calls itself {name!r}, which is no bolt of this run.")
+        raise WireError(f"A peer calls itself {name!r}, which is not a bolt of this run.")
     if not 0 < hello.slots <= SLOTS_MAX:
         raise WireError(f"Bolt {name!r} says that it has {hello.slots} slots.")
 
 
 def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome]:
-    """Bolt's side: connect and be welcomed.
+    """Bolt's side: connect and receive the Welcome.
 
-    Raises :class:`flowctl.errors.AuthenticationError` or :class:`WireError` when trying again
-    can't help, OSError when it may.
+    Raises :class:`flowctl.errors.AuthenticationError` or :class:`WireError` when a retry can't
+    help, OSError when it may.
     """
     deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
     sock = socket.create_connection((endpoint.host, endpoint.port), timeout=HANDSHAKE_TIMEOUT_S)
@@ -128,9 +128,11 @@ def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome
 
 
 def hello_of(bolt: str, slots: int) -> Hello:
-    """What this process says of itself; ConfigError if the name is too long for a first frame."""
+    """Return the Hello of this process; ConfigError if the name is too long for a first frame."""
     if not 0 < len(bolt) <= NAME_MAX:
-        raise ConfigError("bolt", f"{bolt[:20]!r}… is no name.", remedy="Use 1 to 200 characters.")
+        raise ConfigError(
+            "bolt", f"{bolt[:20]!r}… is not a possible name.", remedy="Use 1 to 200 characters."
+        )
     return Hello(
         version=PROTOCOL_VERSION,
         bolt=bolt,
@@ -160,12 +162,12 @@ def _bytes_of(frame: msgspec.Struct) -> bytes:
 
 
 _HELLO_DECODER: Final = decoder_of(Hello)
-# A bolt of another version is answered all the same: it then names the two versions to its user.
+# A bolt of another version gets an answer all the same, so that it can show its user both versions.
 OTHER_VERSION_ANSWER: Final = _bytes_of(Welcome(version=PROTOCOL_VERSION, epoch=0, job_epoch=0))
 
 
 def _other_version(peer: str, theirs: int, *, ours: int) -> WireError:
     return WireError(
-        f"The {peer} speaks version {theirs} of the protocol, we speak {ours}.",
+        f"The {peer} speaks version {theirs} of the protocol, this side speaks {ours}.",
         remedy="Install the same flowctl-spark version on the driver and the workers.",
     )

@@ -1,4 +1,4 @@
-"""Where the spout listens, and whether with TLS."""
+"""Where the spout listens, and whether it uses TLS."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Final
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 
-# Bolts that start at once wait here while the loop is busy, and strangers before them; who finds it
-# full tries again after a second.  The kernel caps it at its own limit, mostly this.
+# Bolts that start at once wait in this queue while the loop is busy, and strangers before them; a
+# bolt that finds it full tries again after a second.  The kernel caps it at its own limit, usually
+# this one.
 _BACKLOG: Final = 4096
 
 
 def bind(listen: ListenSettings, host: str) -> socket.socket:
-    """Return a listening socket, non-blocking; ``host`` where the settings name none.
+    """Return a non-blocking listening socket; ``host`` is used if the settings name none.
 
-    Raises :class:`ConfigError` for a host that isn't ours or a port that is taken.
+    Raises :class:`ConfigError` for a host that isn't this machine's or a port that is taken.
     """
     wanted = listen.host or host
     try:
@@ -28,7 +29,7 @@ def bind(listen: ListenSettings, host: str) -> socket.socket:
         raise _bad_host(wanted, error) from None
     sock = socket.socket(family, kind, protocol)
     try:
-        # A run that follows another on a fixed port need not wait for old connections to fade.
+        # A run that follows another on a fixed port need not wait for old connections to time out.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(_BACKLOG)
@@ -46,15 +47,15 @@ def bind(listen: ListenSettings, host: str) -> socket.socket:
 
 
 def needs_host(listen: ListenSettings) -> bool:
-    """Whether the settings alone do not say where to listen and what bolts connect to."""
+    """Whether the settings alone leave open where to listen or what bolts connect to."""
     return not listen.host or (not listen.advertise and _is_any(listen.host))
 
 
 def advertised_host(listen: ListenSettings, host: str) -> str:
     """The name that bolts connect to; never one that means "all addresses".
 
-    ``host`` is the driver's address as the bolts' side knows it.  Raises :class:`ConfigError`
-    where nothing better than such an address (0.0.0.0, ::) is known.
+    ``host`` is the driver's address as seen from the bolts.  Raises :class:`ConfigError` if only
+    such an address (0.0.0.0, ::) is known.
     """
     if listen.advertise:
         wanted = listen.advertise
@@ -66,24 +67,24 @@ def advertised_host(listen: ListenSettings, host: str) -> str:
         raise ConfigError(
             "listen.advertise",
             f"bolts can't connect to {wanted!r}, which means all addresses of a machine.",
-            remedy="Set listen.advertise to a name or address of the driver that bolts reach.",
+            remedy="Set listen.advertise to a name or address of the driver that bolts can reach.",
         )
     return wanted
 
 
 def wants_tls(listen: ListenSettings, sock: socket.socket) -> bool:
-    """Whether to use TLS: as set, and with "auto" exactly when not on loopback."""
+    """Whether to use TLS: as set; "auto" means exactly when not on loopback."""
     if listen.tls != "auto":
         return listen.tls == "on"
     return not ipaddress.ip_address(sock.getsockname()[0]).is_loopback
 
 
 def _is_any(host: str) -> bool:
-    """Whether ``host`` means "all addresses", in whatever form; nobody can connect to it."""
+    """Whether ``host`` means "all addresses", in any notation; nobody can connect to it."""
     try:
-        # The resolver knows more forms than ipaddress: "0", "0x0", "::%1".
+        # The resolver knows more notations than ipaddress: "0", "0x0", "::%1".
         found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):  # a name: it is not one of those
+    except (OSError, UnicodeError):  # a name, so not one of those
         return False
     addresses = (str(address[0]).partition("%")[0] for *_, address in found)
     return any(ipaddress.ip_address(address).is_unspecified for address in addresses)

@@ -76,8 +76,8 @@ class PendingPeer:
 class PendingHandshakes:
     """For the loop's thread.  ``refused`` is called with the reason for each one that is refused.
 
-    The selector gets a :class:`PendingPeer` as the data of each socket that is waiting;
-    whoever selects calls :meth:`hear`.
+    The selector gets a :class:`PendingPeer` as the data of each socket that is waiting; whoever
+    selects calls :meth:`receive`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whether msgpack carries values exactly, as fast as Python can tell."""
+"""Whether msgpack carries values exactly, checked as fast as Python can."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from operator import countOf
 from typing import Any, Final
 
-# Values nested deeper than this are refused: both ends must be able to walk through them, each
-# within Python's limit of 1,000 calls, three of which a level may take.
+# Values nested deeper than this are refused: both ends must be able to walk through them within
+# Python's limit of 1,000 calls, and a level may take three.
 DEPTH_MAX: Final = 100
 SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# From here on a list of one type is told apart from others faster by C than by a loop (measured).
+# From this length on, C code checks a list of one type faster than a loop does (measured).
 _LONG_LIST: Final = 8
 _PLAIN: Final = SCALARS | {dict, list}
 
@@ -18,7 +18,7 @@ _PLAIN: Final = SCALARS | {dict, list}
 def are_plain(values: Sequence[Any]) -> bool:
     """Whether msgpack carries all of ``values`` exactly; level by level, as calls cost most.
 
-    They have been encoded before, so none of them holds itself.
+    They have been encoded before, so none of them contains itself.
     """
     level = values
     for _ in range(DEPTH_MAX):
@@ -37,8 +37,8 @@ def are_plain(values: Sequence[Any]) -> bool:
 
 
 def _look_into_dicts(level: Sequence[Any], below: list[Any]) -> bool:
-    """Put what is no scalar into ``below``; False for keys that are no text."""
-    scalars, push = SCALARS, below.append  # this runs for each part of each dict that is read
+    """Put everything but scalars into ``below``; False for keys that are not text."""
+    scalars, push = SCALARS, below.append  # this runs for every part of every dict that is read
     for value in level:
         if value.__class__ is dict:
             for key, item in value.items():

@@ -1,4 +1,5 @@
-"""What is said of a value that would not arrive as it is: which part, what it is, what to use."""
+"""Messages about a value that would not arrive as it was sent: which part, what it is, what to
+use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import msgspec
 
 from flowctl.errors import JobError
 
-#: What arrives as it is sent, for messages.
+#: What arrives exactly as sent, for messages.
 CARRIED: Final = (
     "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, datetime, date, time,"
     " timedelta, Decimal, UUID"
@@ -22,11 +23,11 @@ _KEY_SHOWN_MAX: Final = 60
 
 
 class NotCarriedError(JobError, TypeError):
-    """A value, or a part of it, does not arrive as it is sent; the message names where."""
+    """A value, or a part of it, would not arrive as it was sent; the message says where."""
 
 
 def refused(value: Any, where: str) -> NotCarriedError:
-    """Return the error for the part ``value``, which stands at ``where``."""
+    """Return the error for the part ``value``, found at ``where``."""
     kind = type(value)
     name = name_of(kind)
     article = "an" if name[:1].lower() in "aeiou" else "a"
@@ -54,7 +55,10 @@ def _is_numpy(value: Any) -> bool:
 _INSTEAD: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
     (lambda v: isinstance(v, enum.Enum), "its .value"),
     (lambda v: type(v).__name__ in ("NaTType", "NAType"), "None"),
-    (lambda v: isinstance(v, datetime.datetime), ".to_pydatetime(), or a datetime of its fields"),
+    (
+        lambda v: isinstance(v, datetime.datetime),
+        ".to_pydatetime(), or a datetime made from its fields",
+    ),
     (lambda v: isinstance(v, bytes | bytearray | memoryview), "bytes()"),
     (lambda v: isinstance(v, str), "str()"),
     (lambda v: isinstance(v, tuple) and hasattr(v, "_asdict"), "tuple() or ._asdict()"),
@@ -84,7 +88,7 @@ def name_of(kind: type) -> str:
 
 
 def shown(key: Any) -> str:
-    """A key in a message: short, and whatever its ``repr`` does."""
+    """A key for a message: short, even if its ``repr`` is not, or raises."""
     try:
         text = repr(key)
     except Exception:  # user code
@@ -93,5 +97,5 @@ def shown(key: Any) -> str:
 
 
 def short(where: str) -> str:
-    """Where it begins and where it ends, if it is long."""
+    """The beginning and the end, if the text is long."""
     return where if len(where) <= 240 else f"{where[:80]}…{where[-159:]}"

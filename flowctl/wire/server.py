@@ -1,8 +1,8 @@
 """The spout's end of the wire: one loop over all bolts, driven by the sender thread.
 
 Throughput comes from doing little per frame and system calls per *batch*: :meth:`SpoutServer.send`
-only encodes into the bolt's outbox, :meth:`SpoutServer.flush` hands each outbox to the kernel
-in one call, :meth:`SpoutServer.poll` takes all that a bolt has said in one.
+only encodes into the bolt's outbox, :meth:`SpoutServer.flush` hands each outbox to the kernel in
+one call, :meth:`SpoutServer.poll` receives all that a bolt has sent in one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from flowctl.wire.pending_handshakes import PendingPeer
 from flowctl.wire.stream import stream_of
 from flowctl.wire.terms import RunTerms
 
-# Some thousand acks, or four records of 64 KB: more than comes between two polls.
+# Some thousand acks, or four records of 64 KB: more than arrives between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
-# Bolts read at once what they get; one that doesn't within this time won't miss the END.
+# Bolts read at once what they get; a bolt that doesn't within this time would not see the END
+# anyway.
 _CLOSE_TIMEOUT_S: Final = 1.0
 _WAKES: Final = 64  # one byte each, and rarely more than one
-# What one poll takes before its caller, who refills windows, has a turn (some 2 ms).  With
-# thousands of bolts it would else read from all before it sends to any, in turns of a tenth of a
-# second.
+# What one poll takes before its caller, who refills windows, gets a turn (some 2 ms).  With
+# thousands of bolts it would otherwise read from all of them before sending to any, in turns of a
+# tenth of a second.
 _FRAMES_PER_POLL: Final = 256
 _FRAMES_PER_PENDING: Final = 8  # a proof and a Hello take as long as so many acks
 
 
 class Joined(NamedTuple):
-    """A bolt is there.  ``epoch`` counts the connections of this name, from 1."""
+    """A bolt connected.  ``epoch`` counts the connections of this name, from 1."""
 
     bolt: str
     epoch: int
@@ -54,7 +55,7 @@ class Joined(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What a bolt said, in its order; never empty."""
+    """Frames of one bolt, in the order sent; never empty."""
 
     bolt: str
     epoch: int
@@ -75,13 +76,13 @@ Inbound: TypeAlias = Joined | Received | Left
 class SpoutServer:
     """Listens for bolts and exchanges frames with them.
 
-    For one thread, except :meth:`wake`.  Binds when made; raises
-    :class:`flowctl.errors.ConfigError` if it can't.  An outbox is bounded by what the caller
-    sends before acks come back: the window.
+    For one thread, except :meth:`wake`.  Binds in the constructor; raises
+    :class:`flowctl.errors.ConfigError` if it can't.  An outbox is bounded by what the caller sends
+    before acks come back: the window.
     """
 
     def __init__(self, listen: ListenSettings, terms: RunTerms, *, host: str) -> None:
-        """``host`` is the driver's address that bolts can reach, where ``listen`` has none."""
+        """``host`` is the driver's address that bolts can reach, used if ``listen`` has none."""
         listening = listener.bind(listen, host)
         self._job_epoch = terms.job_epoch
         self._frame_bytes_max = listen.frame_bytes_max
@@ -92,7 +93,7 @@ class SpoutServer:
             listening.close()
             raise
         self._uses_tls = context is not None
-        #: What a bolt needs to come here; holds the key.
+        #: What a bolt needs to connect; holds the key.
         self.endpoint = Endpoint(
             host=advertised,
             port=listening.getsockname()[1],
@@ -105,7 +106,7 @@ class SpoutServer:
         )
         self._bolts: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
-        self._dirty: set[Connection] = set()  # something in the outbox, not waiting to write
+        self._dirty: set[Connection] = set()  # something is in the outbox, not waiting to write
         self._closing: set[Connection] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._woken = False
@@ -118,7 +119,7 @@ class SpoutServer:
         )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
         self._gate = AcceptGate(listening, self._selector, self._handshakes.pending)
-        # What the last select found and no poll has taken yet, the next one last.
+        # What the last select found and no poll has handled yet; the next one is last.
         self._found: list[tuple[selectors.SelectorKey, int]] = []
         self._found_at_s = self._heard_until_s = time.monotonic()
 
@@ -132,19 +133,20 @@ class SpoutServer:
 
     @property
     def rejected(self) -> int:
-        """How many connections did not prove the key, or did not say Hello rightly."""
+        """How many connections did not prove the key, or sent an invalid Hello."""
         return self._handshakes.rejected
 
     @property
     def heard_until_s(self) -> float:
-        """All that bolts said until then (monotonic) was returned: nobody was silent unheard."""
+        """Everything that bolts had sent by then (monotonic) was returned, so silence until then is
+        real."""
         return self._heard_until_s
 
     def poll(self, timeout_s: float | None) -> list[Inbound]:
         """Wait for traffic, :meth:`wake` or ``timeout_s`` (None: no limit); return what came.
 
-        Where much came it returns a part, and the next calls the rest without a wait.
-        Outboxes of bolts that became ready to read on are flushed on the way.
+        If much arrived it returns a part, and the next calls return the rest without waiting.
+        Outboxes of bolts that became ready for more are flushed on the way.
         """
         inbound: list[Inbound] = []
         if not self._found:
@@ -173,7 +175,7 @@ class SpoutServer:
         return inbound
 
     def send(self, bolt: str, frame: ToBolt) -> bool:
-        """Put ``frame`` into the bolt's outbox; False if the bolt is not connected (any more).
+        """Put ``frame`` into the bolt's outbox; False if the bolt is not connected.
 
         Raises :class:`flowctl.errors.SourceError` for a record that can't be sent.
         """
@@ -186,7 +188,7 @@ class SpoutServer:
         return True
 
     def flush(self) -> None:
-        """Hand every outbox to the kernel, as far as it takes it now; never blocks."""
+        """Hand every outbox to the kernel, as far as the kernel accepts it now; never blocks."""
         if self._dirty:
             dirty, self._dirty = self._dirty, set()
             for connection in dirty:
@@ -196,14 +198,14 @@ class SpoutServer:
         """Make a :meth:`poll` that waits, or the next one, return at once.  Thread-safe."""
         if not self._woken:
             self._woken = True
-            # Full: it will wake up anyhow.  Closed: nobody is left to wake.
+            # Full: it will wake up anyway.  Closed: nobody is left to wake.
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
 
     def close_bolt(self, bolt: str) -> None:
-        """End the bolt's connection once its outbox (an END, say) is sent; no Left follows.
+        """End the bolt's connection once its outbox (such as an END) is sent; no Left follows.
 
-        What the bolt still says is dropped.
+        What the bolt still sends is dropped.
         """
         connection = self._bolts.pop(bolt, None)
         if connection is not None:
@@ -216,7 +218,7 @@ class SpoutServer:
             self._drop(connection)
 
     def close(self) -> None:
-        """Close all; waits a second at most for bolts to read what was sent to them."""
+        """Close all connections; wait a second at most for bolts to read what was sent to them."""
         self._found.clear()
         self._gate.close()
         self._handshakes.close()
@@ -234,8 +236,8 @@ class SpoutServer:
     # -- traffic ---------------------------------------------------------------------------
 
     def _attend(self, connection: Connection, events: int, inbound: list[Inbound]) -> int:
-        """Write and read what can be; return about how many frames came."""
-        if connection.is_gone:  # since it was found
+        """Write and read what is possible; return about how many frames arrived."""
+        if connection.is_gone:  # since it was selected
             return 0
         if events & selectors.EVENT_WRITE:
             self._stop_waiting(connection)
@@ -243,7 +245,7 @@ class SpoutServer:
         return self._receive(connection, inbound) if events & selectors.EVENT_READ else 1
 
     def _receive(self, connection: Connection, inbound: list[Inbound]) -> int:
-        """One read (all of what TLS has inside), so that no bolt keeps the loop to itself."""
+        """One read (with TLS: all that is buffered), so that no bolt keeps the loop to itself."""
         buffer, stream = self._buffer, connection.stream
         count = 1
         try:
@@ -269,7 +271,7 @@ class SpoutServer:
         try:
             sent = connection.stream.send(outbox)
         except OSError:
-            # The read side will say why it is gone, after what it said before that.
+            # The read side will report why it is gone, after the frames that came before that.
             connection.writer.take()
             return
         del outbox[:sent]
@@ -290,17 +292,19 @@ class SpoutServer:
     def _take_wakes(self) -> None:
         """Read, and only then clear the flag.
 
-        The flag says: a byte is in the pipe, or on its way, or this poll is being answered.  A
-        wake that finds it set writes nothing, so it must never be set with nothing to come:
+        A set flag means that a byte is in the pipe or on its way, or that this poll answers it.  A
+        wake that finds the flag set writes nothing, so it must never stay set without a byte to
+        come:
 
         * A wake between the read and the clearing writes nothing.  This poll answers it: what it
-          tells of was done before it, and the caller looks only after we have returned.
+          announces was done before it, and the caller looks only after we have returned.
         * A wake after the clearing writes a byte that nobody has read: the next poll returns.
         * A wake that set the flag before the clearing and writes after it leaves a byte under a
-          cleared flag: one poll too many, and none too few.
+          cleared flag: one poll too many, but none too few.
 
-        The other way round, a wake between clearing and reading would set the flag, and its byte
-        would be read here: set with nothing to come, and no later wake would write again.
+        The other way round, a wake between clearing and reading would set the flag and its byte
+        would be read here: the flag would stay set without a byte, and no later wake would write
+        again.
         """
         with contextlib.suppress(BlockingIOError):
             self._wake_in.recv(_WAKES)
@@ -354,7 +358,7 @@ class SpoutServer:
         self._closing.discard(connection)
 
     def _bounded(self, timeout_s: float | None) -> float | None:
-        """``timeout_s``, or less if a handshake or the gate has a deadline before that."""
+        """``timeout_s``, or less if a handshake or the gate has an earlier deadline."""
         due_s = self._handshakes.next_deadline_s()
         opens_at_s = self._gate.opens_at_s
         if opens_at_s is not None:

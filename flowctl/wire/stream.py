@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """What both sides read from and write to once the handshake is over.
+    """What both sides read from and write to after the handshake.
 
     One thread may receive while another sends; two may not send at once.
     """
@@ -21,31 +21,32 @@ class Stream(Protocol):
         """The descriptor to wait on."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """Fill the front of ``buffer``: how many bytes, 0 at the end, None if there are none."""
+        """Fill the front of ``buffer``; return how many bytes, 0 at the end, None if there are none
+        now."""
 
     def send(self, data: bytearray) -> int:
-        """Hand bytes from the front of ``data`` to the kernel; 0 if it takes none now.
+        """Hand bytes from the front of ``data`` to the kernel; return 0 if it accepts none now.
 
-        After a 0 the next call must begin with the same bytes (TLS insists).
+        After a 0 the next call must begin with the same bytes (TLS requires it).
         """
 
     def pending(self) -> bool:
-        """Whether bytes wait inside, where no wait on the descriptor would see them."""
+        """Whether bytes are buffered inside, where a wait on the descriptor would not see them."""
 
     def shutdown(self, how: int) -> None:
-        """As of a socket, but without errors on a connection that is gone."""
+        """As for a socket, but without errors on a connection that is gone."""
 
     def close(self) -> None: ...
 
 
 def stream_of(sock: socket.socket, *, tls: bool) -> Stream:
-    """Make ``sock`` non-blocking and take it over."""
+    """Make ``sock`` non-blocking and take ownership of it."""
     sock.setblocking(False)
     return TlsStream(sock) if tls else PlainStream(sock)
 
 
 class PlainStream:
-    """TCP as it is."""
+    """Plain TCP."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -76,7 +77,7 @@ class PlainStream:
 
 
 class TlsStream:
-    """TLS: each call may want the other direction first; OpenSSL wants one caller at a time."""
+    """TLS: each call may need the other direction first; OpenSSL allows one caller at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         import ssl
@@ -90,7 +91,7 @@ class TlsStream:
         return self._sock.fileno()
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """One TLS record at a time: 16 KB at most."""
+        """One TLS record at a time, at most 16 KB."""
         try:
             with self._lock:
                 return self._sock.recv_into(buffer)
@@ -98,7 +99,7 @@ class TlsStream:
             return None
 
     def send(self, data: bytearray) -> int:
-        """One TLS record after the other, until the kernel takes no more."""
+        """One TLS record after the other, until the kernel accepts no more."""
         sent = 0
         with self._lock, memoryview(data) as view:
             try:
@@ -113,7 +114,7 @@ class TlsStream:
             return self._sock.pending() > 0
 
     def shutdown(self, how: int) -> None:
-        # Not SSLSocket.shutdown: it forgets that there is TLS, and another thread may be inside.
+        # Not SSLSocket.shutdown: it drops the TLS state, and another thread may be inside.
         _shutdown(self._sock, how)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the bolts of a run are told, and who may join it."""
+"""What the bolts of a run are told, and which may join it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from flowctl.config import WaitSettings
 
 
 class RunTerms(NamedTuple):
-    """What the bolts of one run are told, and which are let in.
+    """What the bolts of one run are told, and which bolts are accepted.
 
     ``key`` proves that a bolt belongs to the run; ``expected`` are the names of its bolts (None:
-    any name will do).  A bolt sends a sign of life every ``heartbeat_s`` and waits as ``wait``
-    says.
+    any name).  A bolt sends a heartbeat every ``heartbeat_s`` and waits as ``wait`` says.
     """
 
     job: str

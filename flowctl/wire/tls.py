@@ -1,8 +1,8 @@
-"""One self-signed certificate per run; the bolts accept this one and no other.
+"""One self-signed certificate per run; the bolts accept only this one.
 
-TLS keeps what flows from being read; who may take part is decided by :mod:`flowctl.wire.auth`.
-The ssl and cryptography modules are imported only where TLS is on: a worker that listens to a
-local spout needs neither.
+TLS keeps the traffic private; :mod:`flowctl.wire.auth` decides who may take part. The ssl and
+cryptography modules are imported only if TLS is on: a worker that connects to a local spout needs
+neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
 _NAME: Final = "flowctl run"
-# A streaming run lasts for months, clocks of workers may be wrong: pinning is what counts, so
+# A streaming run may last for months and workers' clocks may be wrong: pinning is what counts, so
 # the dates are wide.
 _DAYS_BEFORE: Final = 365
 _DAYS_AFTER: Final = 3650
@@ -28,15 +28,16 @@ _DAYS_AFTER: Final = 3650
 def spout_context() -> tuple[ssl.SSLContext, str]:
     """Make a certificate; return the spout's context and the certificate (PEM) to pin.
 
-    Raises :class:`MissingExtraError` when the ``cryptography`` package is missing.
+    Raises :class:`MissingExtraError` if the ``cryptography`` package is missing.
     """
     import ssl
 
     certificate_pem, key_pem = _make_certificate()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # no bolt resumes a session; a ticket would be read as first data
-    # ssl loads a key from a file only: ours lives for this moment, readable by us alone.
+    # bolts never resume a session; a ticket would be read as the first data
+    context.num_tickets = 0
+    # ssl loads a key only from a file: this one exists for a moment, readable only by this user.
     with tempfile.TemporaryDirectory(prefix="flowctl-") as directory:
         path = pathlib.Path(directory, "spout.pem")
         path.touch(mode=0o600)
@@ -46,7 +47,7 @@ def spout_context() -> tuple[ssl.SSLContext, str]:
 
 
 def accept(sock: socket.socket, context: ssl.SSLContext, *, timeout_s: float) -> ssl.SSLSocket:
-    """Spout's side of the TLS handshake; takes ``sock`` over; OSError when it fails."""
+    """Spout's side of the TLS handshake; takes ownership of ``sock``; OSError when it fails."""
     sock.settimeout(timeout_s)
     return context.wrap_socket(sock, server_side=True)
 
@@ -73,7 +74,7 @@ def connect(sock: socket.socket, certificate_pem: str, *, timeout_s: float) -> s
 def _not_pinned(reason: str) -> AuthenticationError:
     return AuthenticationError(
         f"The spout does not have this run's certificate: {reason}.",
-        remedy="Start the bolts from this run, and look for a proxy in between.",
+        remedy="Start the bolts from this run, and check for a proxy in between.",
     )
 
 

@@ -1,12 +1,12 @@
-"""Values of records and emits: each arrives as it was sent, value and type, or is refused by name.
+"""Values of records and emits: each arrives exactly as sent, value and type, or is refused by name.
 
 msgpack knows None, bool, int of 64 bits, float, str, bytes, lists and dicts.  msgspec also takes
 datetimes, Decimals, tuples and more, and sends them as text or lists, which nobody would notice
-before the value is used.  So a value is looked through before it is sent.  What holds only plain
-parts goes as it is.  Of any other, the parts that msgpack would change are wrapped in extension
-types, each with a code of its own, and the whole in one more (:data:`_WHOLE`), so that a frame has
-one extension per value.  The codes are part of the wire format and of whatever keeps values (ADR
-12): they are never given another meaning.
+before the value is used.  So every value is checked before it is sent.  A value of plain parts is
+sent as it is.  In any other value, the parts that msgpack would change are wrapped in extension
+types, each with its own code, and the whole in one more (:data:`_WHOLE`), so that a frame has one
+extension per value.  The codes are part of the wire format and of everything that stores values
+(ADR 12): their meaning never changes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from flowctl.errors import WireError
 from flowctl.wire.plain import DEPTH_MAX, SCALARS, are_plain
 from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, shown
 
-_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # msgpack's
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # the range of msgpack
 _NOT_ENCODED = (TypeError, OverflowError, ValueError, RecursionError)
 
 _WHOLE: Final = 1
 _TUPLE: Final = 2
 _SET: Final = 3
 _FROZENSET: Final = 4
-_DICT: Final = 5  # with keys that msgpack does not have: key, value, key, value, …
+_DICT: Final = 5  # with keys that msgpack does not support: key, value, key, value, …
 _INT: Final = 6  # of more than 64 bits
 _DECIMAL: Final = 7
 _UUID: Final = 8
@@ -52,17 +52,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_value(value: Any) -> bytes:
-    """Return bytes that stand for ``value``; :func:`decode_value` gives its equal of equal type.
+    """Return bytes for ``value``; :func:`decode_value` turns them into an equal value of equal
+    type.
 
-    The same value gives the same bytes on every run.  Raises :class:`NotCarriedError`, which
-    names the part, for what can't be kept exactly.
+    The same value gives the same bytes on every run.  Raises :class:`NotCarriedError`, which names
+    the part that can't be kept exactly.
     """
     carried = carry(value)
     return carried.data if carried.__class__ is Packed else _encode(carried)
 
 
 def decode_value(data: bytes | bytearray | memoryview) -> Any:
-    """Return the value that ``data`` stands for; :class:`WireError` if there is none."""
+    """Return the value encoded in ``data``; :class:`WireError` if it can't be decoded."""
     try:
         return _decode(data)
     except _NOT_DECODED as error:
@@ -73,19 +74,20 @@ def decode_value(data: bytes | bytearray | memoryview) -> Any:
 
 
 def carry(value: Any) -> Any:
-    """Return ``value`` if msgpack carries it exactly, else it as :class:`Packed`.
+    """Return ``value`` if msgpack carries it exactly, else a :class:`Packed` of it.
 
     Raises :class:`NotCarriedError`.
     """
     try:
-        _encode(value)  # first: it ends where a list holds itself
+        _encode(value)  # first: it fails if a list contains itself
     except _NOT_ENCODED:
         return _packed(value)
     return value if are_plain((value,)) else _packed(value)
 
 
 def carry_emits(emits: list[Emitted], start: int) -> None:
-    """Make those from ``start`` on ready to be sent, in place; raise :class:`NotCarriedError`."""
+    """Make the emits from ``start`` on ready to be sent, in place; raise
+    :class:`NotCarriedError`."""
     for index in range(start, len(emits)):
         emit = emits[index]
         carried = carry(emit.value)
@@ -94,9 +96,9 @@ def carry_emits(emits: list[Emitted], start: int) -> None:
 
 
 class Carried(NamedTuple):
-    """Records that are ready to be sent, and their sizes as the core counts them.
+    """Records that are ready to be sent, and their sizes as counted by the core.
 
-    ``refused`` says why the record after them is not; None: they are all.
+    ``refused`` says why the next record can't be sent; None if all can.
     """
 
     records: Sequence[Record]
@@ -108,10 +110,10 @@ def carry_records(records: Sequence[Record]) -> Carried:
     """Make ``records`` ready to be sent, up to the first that can't be."""
     values = [record.value for record in records]
     kinds = set(map(type, values))
-    if kinds in _TEXTS:  # what UTF-8 can't hold is seen when it is sent
+    if kinds in _TEXTS:  # text that UTF-8 can't encode is detected when it is sent
         return Carried(records, list(map(len, values)))
     try:
-        # This encodes lists and dicts: it ends where one holds itself.
+        # This encodes lists and dicts: it fails if one contains itself.
         if kinds <= _CONTAINED:
             sizes = [len(_encode(value)) for value in values]
         else:
@@ -147,30 +149,30 @@ def _carry_one_by_one(records: Sequence[Record]) -> Carried:
 
 
 def enc_hook(value: Any) -> Any:
-    """What an encoder of frames asks about what it does not know."""
+    """Encoder hook for frames: called for types that msgpack does not know."""
     if value.__class__ is Packed:
         return _Ext(_WHOLE, value.data)
     raise TypeError(f"Encoding objects of type {name_of(type(value))} is unsupported")
 
 
 def unpack_hook(code: int, data: memoryview) -> Any:
-    """What a decoder of frames makes of an extension where the value itself is wanted."""
+    """Decoder hook for frames where the value itself is needed."""
     return _unpacked(code, data).value
 
 
 def keep_hook(code: int, data: memoryview) -> Packed:
-    """What a decoder of frames makes of it where the value is to be sent on."""
+    """Decoder hook for frames where the value is only passed on."""
     return _unpacked(code, data)
 
 
 def _unpacked(code: int, data: memoryview) -> Packed:
     if code != _WHOLE:
-        raise ValueError(f"extension {code} is no value")
+        raise ValueError(f"extension {code} is not a value")
     kept = bytes(data)
     try:
         return Packed(kept, _decode(kept))
     except _NOT_DECODED as error:
-        # In the one kind that whoever decodes a frame expects.
+        # As the type of error that decoders of frames expect.
         raise ValueError(f"a value can't be read: {_why(error)}") from None
 
 
@@ -178,13 +180,13 @@ def _unpacked(code: int, data: memoryview) -> Packed:
 
 
 class _Walk:
-    """One walk through one value: ``is_plain`` until something was met that is not."""
+    """One walk through one value: ``is_plain`` until a part is found that is not."""
 
     def __init__(self) -> None:
         self.is_plain = True
 
     def tree(self, value: Any, where: str, depth: int) -> Any:
-        """Return ``value`` with all in extensions that msgpack would change."""
+        """Return ``value`` with everything in extensions that msgpack would change."""
         kind = type(value)
         wrap = _WRAPS.get(kind)
         if wrap is not None:
@@ -194,7 +196,7 @@ class _Walk:
             return _text(value, where)
         if kind is int and not _INT_MIN <= value <= _INT_MAX:
             self.is_plain = False
-            size = (value.bit_length() + 8) // 8  # and a bit for the sign
+            size = (value.bit_length() + 8) // 8  # plus one bit for the sign
             return _Ext(_INT, value.to_bytes(size, "big", signed=True))
         if kind in SCALARS:
             return value
@@ -227,14 +229,14 @@ class _Walk:
 
     def _set(self, value: set[Any] | frozenset[Any], where: str, depth: int) -> Any:
         self.is_plain = False
-        # In the order of their bytes: the same on every run (S120).
+        # Sorted by their bytes: the same on every run.
         parts = sorted(_encode(self.tree(v, f"{where}{{{shown(v)}}}", depth)) for v in value)
         code = _SET if type(value) is set else _FROZENSET
         return _Ext(code, _encode([msgspec.Raw(part) for part in parts]))
 
 
 def _packed(value: Any) -> Any:
-    """As :func:`carry`, slowly: with names for what is refused."""
+    """As :func:`carry`, but slower: its errors name what is refused."""
     walk = _Walk()
     tree = walk.tree(value, "value", 0)
     return value if walk.is_plain else Packed(_encode(tree), value)
@@ -246,8 +248,8 @@ def _text(value: str, where: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise NotCarriedError(
-                f"{short(where)} is a str with half a character at {error.start}, which UTF-8"
-                " can't hold; decode it with errors='replace', or use bytes."
+                f"{short(where)} is a str with a lone surrogate at {error.start}, which UTF-8"
+                " can't encode; decode it with errors='replace', or use bytes."
             ) from None
     return value
 
@@ -291,7 +293,7 @@ def _wrap_timedelta(value: datetime.timedelta, where: str) -> Any:
 
 
 def _zone(zone: datetime.tzinfo | None, where: str) -> Any:
-    """None, a name of the time zone database, or a fixed offset [µs] and its own name, if any."""
+    """None, a name from the time zone database, or a fixed offset [µs] and its own name, if any."""
     if zone is None:
         return None
     if type(zone) is datetime.timezone:
@@ -334,7 +336,7 @@ def _unwrap_dict(data: bytes) -> dict[Any, Any]:
 
 
 def _unwrap(code: int, data: memoryview) -> Any:
-    """The decoder's: what an extension within a value stands for."""
+    """Decoder hook for extensions within a value."""
     return _UNWRAPS[code](bytes(data))
 
 
@@ -370,7 +372,7 @@ _UNWRAPS: Final[dict[int, Callable[[bytes], Any]]] = {
 
 def _why(error: BaseException) -> str:
     if isinstance(error, zoneinfo.ZoneInfoNotFoundError):
-        return f"{error.args[0]} on this machine; pip install tzdata, or its package of the system"
+        return f"{error.args[0]} on this machine; pip install tzdata, or the system's package of it"
     if isinstance(error, KeyError):
-        return f"it holds an extension {error} that is not known here"
+        return f"it holds an extension {error} that this version does not know"
     return str(error) or type(error).__name__

@@ -55,7 +55,7 @@ def test_cleared_without_its_sink_it_says_that_rows_are_left_out_and_the_same_wi
     job.finish()
     delete_rows(job)
     said = checkpoint(job, "clear", "lines", "--yes")
-    assert "already wrote are left out" in said and "--sink FILE.py:SINK" in said
+    assert "already written" in said and "--sink FILE.py:SINK" in said
     job.run()
     assert count_rows(job.database) == 0  # as was said
     checkpoint(job, "clear", "lines", "--sink", SINK, "--yes")

@@ -55,15 +55,15 @@ def test_streams_that_the_caller_closed(command: str, code: int, tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("flowctl run .", "neither a Python file nor a module's name"),
-        ('flowctl run ""', "neither a Python file nor a module's name"),
+        ("flowctl run .", "neither a Python file nor the name of a module"),
+        ('flowctl run ""', "neither a Python file nor the name of a module"),
         ("flowctl run job.py --report nowhere/report.json", "--report: no directory"),
         ("flowctl run job.py --report .", "--report: . is a directory"),
         ("flowctl run job.py --report /proc/report", "--report: /proc/report can't be written"),
         ("flowctl run job.py --set windw.policy=fixed", "Did you mean window.policy?"),
         ("flowctl run job.py --set window.policy=fixd", "one of aiad, aimd, arc, fixed"),
         ("flowctl demo --local --dir /proc/demo", "--dir: /proc/demo can't be used"),
-        ("flowctl demo --kill --records 10", "--kill: 10 records are done before"),
+        ("flowctl demo --kill --records 10", "--kill: 10 records would be done before"),
         ("flowctl demo --kill --svg a.svg", "--svg: can't be used with --kill"),
         ("flowctl demo --svg nowhere/a.svg", "--svg: there is no directory"),
     ],

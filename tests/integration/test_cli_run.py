@@ -261,10 +261,10 @@ def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
         (["job.py", "--set", "checkpoint.interval_s=inf"], "above 0 and at most 3600"),
         (["job.py", "--set", "checkpoint.interval_s=1e10"], "above 0 and at most 3600"),
         (["job.py", "--redis", "host:6379"], "redis://[user:password@]host"),
-        (["."], "neither a Python file nor a module's name"),
-        ([""], "neither a Python file nor a module's name"),
+        (["."], "neither a Python file nor the name of a module"),
+        ([""], "neither a Python file nor the name of a module"),
         (["redis/"], "no file redis"),
-        (["job.py", "--master", "local[2]"], "don't run on Spark"),
+        (["job.py", "--master", "local[2]"], "do not run on Spark"),
         (["job.py", "--bolts", "0"], "0 is not in the range"),
     ],
 )

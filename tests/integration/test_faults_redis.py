@@ -132,7 +132,7 @@ def test_a_key_of_another_kind(tmp_path: Path, valkey: Valkey) -> None:
     client = valkey.client()
     client.set(KEY, "somebody else's")
     driver = Job(tmp_path, 100, FLOWCTL_REDIS_URL=valkey.url).run()
-    driver.assert_failed(EXIT_FAILED, "is no hash", "prefix")
+    driver.assert_failed(EXIT_FAILED, "is not a hash", "prefix")
     assert client.get(KEY) == b"somebody else's"
     client.close()
 

@@ -106,7 +106,7 @@ def test_bolts_of_two_runs_at_once_are_refused() -> None:
     nowhere = Endpoint(host="127.0.0.1", port=9, key=b"k" * 32, job="j")
     bolts.start(nowhere, lambda notice: None)
     try:
-        with pytest.raises(ConfigError, match="at work in another run"):
+        with pytest.raises(ConfigError, match="in use by another run"):
             bolts.start(nowhere, lambda notice: None)
     finally:
         bolts.stop(timeout_s=10)

@@ -31,7 +31,7 @@ def test_a_batch_measures_the_sink() -> None:
 
 
 def test_what_no_bolt_could_get_is_refused() -> None:
-    with pytest.raises(ConfigError, match="values: a batch holds one record or more"):
+    with pytest.raises(ConfigError, match="values: a batch holds at least one record"):
         batch([])
     with pytest.raises(SourceError, match=r"records, record 1: .*object"):
         batch([1, object()])

@@ -159,7 +159,7 @@ def test_interrupted_it_saves_and_its_command_resumes(tmp_path: Path) -> None:
     ("job", "arguments", "said"),
     [
         ("job.py:topology", [], "job = topology.job(SparkStages(), checkpoint=…)"),
-        ("job.py:job", ["--bolts", "2"], "--bolts: a topology's stages have a count each."),
+        ("job.py:job", ["--bolts", "2"], "--bolts: the stages of a topology have a count each."),
         ("job.py:job", ["--master", "local[2]"], "SparkStages in a topology"),
         ("job.py", [], "There is: job.py:job"),
     ],

@@ -157,7 +157,7 @@ def test_a_frozen_server_is_a_time_out(server: Server) -> None:
 @pytest.mark.parametrize(
     ("user_info", "says"),
     [
-        ("", "wants a password"),
+        ("", "requires a password"),
         (":wrong-" + _SECRET + "@", "refuses"),
         ("someone:" + _SECRET + "@", "refuses"),
     ],
@@ -183,7 +183,7 @@ def test_a_user_with_too_few_rights(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         client.acl_setuser("etl", enabled=True, passwords="+" + _SECRET, categories=["+@read"])
     store = RedisCheckpointStore(f"redis://etl:{_SECRET}@127.0.0.1:{server.port}")
-    assert "the rights that a checkpoint needs" in _refusal(store)
+    assert "the permissions that a checkpoint needs" in _refusal(store)
 
 
 def test_a_user_who_may_run_scripts_but_not_write_and_the_rule_that_is_proposed(
@@ -194,7 +194,7 @@ def test_a_user_who_may_run_scripts_but_not_write_and_the_rule_that_is_proposed(
         rules = ["on", f">{_SECRET}", "~*", "+@read", "+@scripting", "+@connection"]
         client.execute_command("ACL", "SETUSER", "etl", *rules)
         with pytest.raises(
-            CheckpointUnavailableError, match="the rights that a checkpoint"
+            CheckpointUnavailableError, match="the permissions that a checkpoint"
         ) as caught:
             store.acquire("job")
         proposed = caught.value.remedy.partition("SETUSER name ")[2].rstrip(".").split()

@@ -291,15 +291,15 @@ def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
-        ({"bolt": "b9"}, "no bolt of this run"),
-        ({"bolt": "driver\x1b[2J"}, "no bolt of this run"),
-        ({"bolt": ""}, "no bolt of this run"),
+        ({"bolt": "b9"}, "not a bolt of this run"),
+        ({"bolt": "driver\x1b[2J"}, "not a bolt of this run"),
+        ({"bolt": ""}, "not a bolt of this run"),
         ({"slots": 0}, "0 slots"),
         ({"slots": -3}, "-3 slots"),
         ({"slots": 1 << 40}, "slots"),
     ],
 )
-def test_a_hello_that_can_not_be_is_refused_at_the_door(hello, why, use_tls):
+def test_a_hello_that_can_not_be_is_refused_in_the_handshake(hello, why, use_tls):
     with capture_logs() as logs, spout(tls=use_tls, expected={"b1", "b2"}) as s:
         wrong = msgspec.structs.replace(hello_of("b1", 1), **hello)
         with pytest.raises(OSError):

@@ -122,9 +122,9 @@ def test_rewind(store: RedisCheckpointStore) -> None:
     [
         (["etl", "--partition", "a.log"], "--to"),
         (["etl", "--partition", "a.log", "--to", "1", "--start"], "--to"),
-        (["etl", "--partition", "a.log", "--to", "{}"], "no position"),
+        (["etl", "--partition", "a.log", "--to", "{}"], "not a position"),
         (["etl", "--partition", "a.log", "--to", "[99999, 1]"], "ahead"),
-        (["etl", "--partition", "a.log", "--to", "7"], "no position"),
+        (["etl", "--partition", "a.log", "--to", "7"], "not a position"),
         (["etl", "--partition", "c.log", "--start"], "a.log, b.log"),
         (["elt", "--partition", "a.log", "--start"], "elt"),
     ],
@@ -147,7 +147,7 @@ def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
     epoch = store.inspect("etl").epoch
     assert "etl is forgotten. A running driver will stop." in _run("clear", "etl", "--yes").stdout
     with pytest.raises(
-        FencedError, match="another driver has begun, or somebody cleared"
+        FencedError, match="another driver has started, or somebody cleared"
     ) as caught:
         store.save("etl", _CHECKPOINT, epoch=epoch)
     assert "start the job again" in caught.value.remedy
@@ -191,12 +191,14 @@ def test_a_byte_and_a_line_that_do_not_belong_together_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["rewind", "etl", "--partition", "a.log", "--to", "4000:20", "--yes"]
-    assert "4000:20 is where a line of a.log begins could not be" in _run(*command).stderr
+    assert (
+        "could not check whether 4000:20 is where a line of a.log begins" in _run(*command).stderr
+    )
     store.clear("etl")
     store.save("etl", _CHECKPOINT, epoch=store.acquire("etl"))
     (tmp_path / "a.log").write_text(("x" * 199 + "\n") * 55 + "y" * 1344 + "\nz\n")
     error = _failure(*command)
-    assert "at byte 4000 begins line 21" in str(error) and "Line 20 is 3800:20." in error.remedy
+    assert "line 21 begins at byte 4000" in str(error) and "Line 20 is 3800:20." in error.remedy
     assert store.load("etl") == _CHECKPOINT
     command[5] = "3800:20"
     assert _run(*command).stderr == ""
@@ -254,7 +256,7 @@ class TestSinks:
                     "--yes").output  # fmt: skip
         module = sys.modules["sinks_of_job"]
         assert module.sink.calls == module.other.calls == [("etl", None, None)]
-        assert said.count("delete them") == 2 and "left out" not in said
+        assert said.count("Delete the rows") == 2 and "skips" not in said
         assert store.jobs() == []
         # Again, as after a sink that failed: the checkpoint is gone, the sink still forgets.
         _run("clear", "etl", "--sink", "sinks_of_job.py", "--yes")
@@ -275,9 +277,12 @@ class TestSinks:
         self, store: RedisCheckpointStore, command: list[str]
     ) -> None:
         said = _run(*command, "--yes").output.splitlines()[-1]
-        assert "an SqlSink already wrote are left out" in said and "--sink FILE.py:SINK" in said
+        assert (
+            "An SqlSink skips rows that it has already written" in said
+            and "--sink FILE.py:SINK" in said
+        )
         quiet = _run(*command, "--yes", "--json")
-        assert json.loads(quiet.stdout)["sinks"] == {} and "left out" in quiet.stderr
+        assert json.loads(quiet.stdout)["sinks"] == {} and "skips" in quiet.stderr
 
     def test_a_sink_that_remembered_nothing_is_told(self, store: RedisCheckpointStore) -> None:
         said = _run("clear", "etl", "--sink", "sinks_of_job.py:empty", "--yes").output
@@ -290,8 +295,8 @@ class TestSinks:
             ("sinks_of_job.py:Sink", "no forget(job)"),
             ("sinks_of_job.py:snik", "has no 'snik'"),
             ("nothing.py:sink", "no file nothing.py"),
-            (".", "neither a Python file nor a module's name"),
-            ("", "neither a Python file nor a module's name"),
+            (".", "neither a Python file nor the name of a module"),
+            ("", "neither a Python file nor the name of a module"),
         ],
     )
     def test_what_is_no_sink_is_refused_and_nothing_is_changed(

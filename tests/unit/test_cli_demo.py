@@ -98,7 +98,7 @@ def test_the_plan_is_drawn_from_its_seed(tmp_path: Path) -> None:
     PLAN.save(tmp_path)
     assert Plan.load(tmp_path) == PLAN
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(ConfigError, match="no plan"):
+    with pytest.raises(ConfigError, match="not the plan"):
         Plan.load(tmp_path)
 
 

@@ -113,14 +113,14 @@ def test_what_others_wrote_can_not_move_the_terminal(
 def test_redrive_marks_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep()
     text = run(capsys, "redrive", "visits", "--id", ids()[0])
-    assert text.startswith("1 letter of visits: its next run")
+    assert text.startswith("1 letter of visits: the next run")
     text = run(capsys, "redrive", "visits")
-    assert "2 letters of visits: its next run" in text
-    assert "1 letter already in a redrive, left there." in text
+    assert "2 letters of visits: the next run" in text
+    assert "1 letter already marked for redrive." in text
     text = run(capsys, "redrive", "visits")
-    assert text == "3 letters already in a redrive, left there.\n"
+    assert text == "3 letters already marked for redrive.\n"
     assert len(FileDeadLetter().to_redrive("visits")) == 3
-    assert "3 in a redrive" in run(capsys, "list")
+    assert "3 marked for redrive" in run(capsys, "list")
     assert "redrive:" in run(capsys, "show", "visits")
     told = as_json(capsys, "redrive", "visits")
     assert told == {
@@ -184,7 +184,7 @@ def test_a_line_that_was_cut_short_is_told(place: Path, capsys: pytest.CaptureFi
     path.write_bytes(path.read_bytes()[:-30])
     for words in (["list"], ["show", "visits"]):
         text = run(capsys, *words)
-        assert "visits.jsonl: 1 line cut short or damaged, left out" in text
+        assert "visits.jsonl: 1 line truncated or damaged, skipped" in text
         assert "2 letters" in text
 
 

@@ -88,7 +88,7 @@ def test_a_missing_attribute_names_what_there_is(job: Path) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("number", "int"), ("other", "str")])
 def test_what_is_no_spout_is_refused(job: Path, name: str, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is no FlowControlSpout but {kind}"):
+    with pytest.raises(ConfigError, match=f"{name} is not a FlowControlSpout but {kind}"):
         jobs.load_spout(f"{job}:{name}")
 
 

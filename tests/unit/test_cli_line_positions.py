@@ -39,12 +39,12 @@ def test_pairs_that_belong_together_are_taken(
 @pytest.mark.parametrize(
     ("position", "says", "pair"),
     [
-        ((4, 3), "at byte 4 begins line 2", "Line 3 is 8:3"),
+        ((4, 3), "line 2 begins at byte 4", "Line 3 is 8:3"),
         ((5, 2), "byte 5 is within line 2", "Line 2 is 4:2"),
-        ((9, 700), "at byte 9 begins line 4", "Line 4 is 9:4"),
-        ((0, 0), "at byte 0 begins line 1", "Line 1 is 0:1"),
+        ((9, 700), "line 4 begins at byte 9", "Line 4 is 9:4"),
+        ((0, 0), "line 1 begins at byte 0", "Line 1 is 0:1"),
         ((13, 4), "byte 13 is within line 4", "Line 4 is 9:4"),
-        ((4, 2, 3), "at byte 4 begins line 2", "Line 2 is 4:2"),
+        ((4, 2, 3), "line 2 begins at byte 4", "Line 2 is 4:2"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
@@ -85,5 +85,5 @@ def test_every_line_of_any_file(
     for number, start in enumerate(starts, start=1):
         assert check_line((start, number), str(path), saved) == ""
         if number > 1:
-            with pytest.raises(ConfigError, match="begins line"):
+            with pytest.raises(ConfigError, match="begins at byte"):
                 check_line((start, number - 1), str(path), saved)

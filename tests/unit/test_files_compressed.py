@@ -82,7 +82,7 @@ def test_it_is_read_on_from_the_checkpoint(name: str, compress: Compress) -> Non
 def test_one_that_is_cut_short_is_not_taken_for_a_whole_one(name: str, compress: Compress) -> None:
     data = compress(DATA)
     Path(name).write_bytes(data[: len(data) * 2 // 3])
-    with pytest.raises(Damaged, match="data are damaged or cut short after line") as caught:
+    with pytest.raises(Damaged, match="data are damaged or truncated after line") as caught:
         read(name)
     assert caught.value.good == LINES[: len(caught.value.good)]
 
@@ -91,7 +91,7 @@ def test_one_that_is_cut_short_is_not_taken_for_a_whole_one(name: str, compress:
 def test_what_is_something_else_is_named(name: str, compress: Compress) -> None:
     del compress
     Path(name).write_bytes(b"plain text\n" * 100)
-    with pytest.raises(Damaged, match=r"data are damaged or cut short after line 0"):
+    with pytest.raises(Damaged, match=r"data are damaged or truncated after line 0"):
         read(name)
 
 

@@ -193,7 +193,7 @@ def test_a_directory_is_no_file(here: Path) -> None:
 
 def test_a_pipe_is_no_file(here: Path) -> None:
     os.mkfifo(here / "pipe")
-    with pytest.raises(SourceError, match="no regular file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         TextLines("pipe").partitions()
 
 
@@ -323,7 +323,7 @@ def test_a_gzip_cut_short_gives_what_is_whole(here: Path) -> None:
     good, error = _good_then_error(TextLines("a.gz"))
     assert good == lines[: len(good)]
     assert len(good) > 8_000
-    assert "a.gz: the gzip data are damaged or cut short after line" in str(error)
+    assert "a.gz: the gzip data are damaged or truncated after line" in str(error)
 
 
 def test_a_gzip_that_is_none(here: Path) -> None:

@@ -272,7 +272,7 @@ class Halfway:
         (Halfway(), "Halfway is not a producer: it has no open(), close()."),
         (7, "int is not a producer: it has no partitions(), open(), poll(), close()."),
         (None, "None is not a producer"),
-        (ListProducer, "ListProducer is a class. Give an object of it: ListProducer(…)."),
+        (ListProducer, "ListProducer is a class. Give an instance: ListProducer(…)."),
         ("logs/*.log", "flowctl_files.TextLines(path)"),
         ({1, 2}, "no order"),
     ],
@@ -317,7 +317,7 @@ def test_a_url_is_taken_as_the_checkpoint() -> None:
     ("given", "said"),
     [
         ("localhost:6379/secret", 'checkpoint="redis://host:6379/0"'),
-        ("redis://user:secret@a/b", "database is no number"),
+        ("redis://user:secret@a/b", "database is not a number"),
         (7, "int is not a checkpoint store: it has no acquire(), load()"),
         (MemoryCheckpointStore, "is a class"),
     ],

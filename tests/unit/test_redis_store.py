@@ -233,7 +233,7 @@ def test_a_key_of_another_type(store: RedisCheckpointStore, client: Client) -> N
         lambda: store.load("job"),
         lambda: store.save("job", _checkpoint(a=1), epoch=1),
     ):
-        with pytest.raises(CheckpointCorruptError, match="is no hash"):
+        with pytest.raises(CheckpointCorruptError, match="is not a hash"):
             call()
     assert store.jobs() == []
     assert store.clear("job")
@@ -246,7 +246,7 @@ def test_a_position_of_another_kind_is_no_place_to_go_back_to(
     epoch = store.acquire("job")
     store.save("job", Checkpoint({"a": PartitionCheckpoint((5, 1), 1)}), epoch=epoch)
     for position in (1, "x", 1.0, (1,)):
-        with pytest.raises(ConfigError, match="another kind"):
+        with pytest.raises(ConfigError, match="another form"):
             store.rewind("job", "a", position)
     store.save("job", Checkpoint({"a": PartitionCheckpoint((6, 1), 1)}), epoch=epoch)
 

@@ -95,7 +95,7 @@ def test_names_that_need_quotes() -> None:
     ("rows", "said"),
     [
         ([(1, "a")], "1 rows for a batch of 2 records"),
-        ([(1, "a"), (2,)], "position 2: a row of 1 values where 2 are due"),
+        ([(1, "a"), (2,)], "position 2: a row of 1 values where 2 are expected"),
         ([(1, "a"), "text"], "position 2: str is not a row"),
         ([[1, "a"], None], "position 1: int is not a row"),
         ([{"number": 1}, {"line": "a"}], r"position 2: a row with the keys \['line'\]"),

@@ -81,7 +81,7 @@ def test_a_hook_may_be_given_as_what_makes_it():
     for _ in range(2):
         make_hooks(given).emit(EmitInfo(1, "default", 0, None))
     assert [name for name, _, _ in calls] == ["made", "given"] * 2
-    with pytest.raises(ConfigError, match="a str is no hook"):
+    with pytest.raises(ConfigError, match="a str is not a hook"):
         check_hooks("bolt", ["x"])
 
 

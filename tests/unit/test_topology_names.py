@@ -29,7 +29,7 @@ def declared() -> Topology:
     [
         (
             lambda t: t.bolt("b", nothing).shuffle("parse", stream="bads"),
-            "b: 'parse' emits on no stream 'bads'. Did you mean 'bad'?",
+            "b: 'parse' does not emit on stream 'bads'. Did you mean 'bad'?",
         ),
         (
             lambda t: t.bolt("b", nothing).fields("parse", "clients"),
@@ -41,15 +41,15 @@ def declared() -> Topology:
         ),
         (
             lambda t: t.bolt("b", nothing).shuffle("s", stream="errors"),
-            "b: 's' is a spout, and emits on no stream but the default one",
+            "b: 's' is a spout, which emits only on the default stream",
         ),
         (
             lambda t: t.bolt("b", nothing).direct("s"),
-            "b: 's' is a spout, and emits to no task: nobody would get it",
+            "b: 's' is a spout and does not emit to tasks",
         ),
         (
             lambda t: t.bolt("b", nothing).shuffle("pars"),
-            "b: there is no 'pars' to get from. Did you mean 'parse'?",
+            "b: there is no 'pars' to subscribe to. Did you mean 'parse'?",
         ),
         (
             lambda t: t.bolt("b", nothing).fields("parse", 1.5),

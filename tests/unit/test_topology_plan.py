@@ -47,18 +47,18 @@ def test_a_circle_is_refused() -> None:
     topology = made()
     topology.bolt("a", nothing).shuffle("s").shuffle("b")
     topology.bolt("b", nothing).shuffle("a")
-    with pytest.raises(ConfigError, match="a, b get from each other"):
+    with pytest.raises(ConfigError, match="a, b form a cycle"):
         topology.plans()
 
 
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda t: t.bolt("a", nothing), "gets nothing"),
-        (lambda t: t.bolt("a", nothing).shuffle("x"), "no 'x' to get from. Known: a, s"),
+        (lambda t: t.bolt("a", nothing), "has no source"),
+        (lambda t: t.bolt("a", nothing).shuffle("x"), "no 'x' to subscribe to. Known: a, s"),
         (lambda t: t.bolt("s", nothing), "there already"),
         (lambda t: t.bolt("a.b", nothing), "can't be a name"),
-        (lambda t: t.bolt("a", nothing, count=0), "0 is no count"),
+        (lambda t: t.bolt("a", nothing, count=0), "must be 1 or more, got 0"),
         (lambda t: t.bolt("a", 7).shuffle("s"), "a int can't be a bolt"),
         (lambda t: t.bolt("a", nothing).fields("s"), "none given"),
         (lambda t: t.bolt("a", type("M", (), {"execute": 1}), slots=2), "one thread"),

@@ -135,7 +135,7 @@ def test_ticks_of_a_bolt_that_is_gone_stop() -> None:
 @pytest.mark.parametrize(
     ("code", "tick_s", "problem"),
     [
-        (Ticking, None, "has on_tick, and no interval"),
+        (Ticking, None, "has on_tick, but no interval"),
         (Totals, 1.0, "there is no on_tick"),
         (nothing, 1.0, "there is no on_tick"),
         (Ticking, 0.0, "tick_s must be greater than 0, got 0.0"),

@@ -206,7 +206,7 @@ def test_events_give_their_reasons() -> None:
 
 def test_store_away_and_notes_are_shown() -> None:
     text = screen(snapshot(store_away_s=12.0, note="waiting for 4 of 12 bolts"))
-    assert "checkpoint store away for 12.0 s" in text
+    assert "checkpoint store unavailable for 12.0 s" in text
     assert "waiting for 4 of 12 bolts" in text
 
 

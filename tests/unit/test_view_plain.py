@@ -126,7 +126,7 @@ def test_the_store_going_and_coming_is_one_line_each(out: io.StringIO) -> None:
     view.start("j", "j")
     for away_s in (1.0, 2.0, 3.0, None, None):
         view.update(msgspec.structs.replace(SNAPSHOT, store_away_s=away_s))
-    assert out.getvalue().count("store away") == 1
+    assert out.getvalue().count("store unavailable") == 1
     assert out.getvalue().count("store back") == 1
 
 

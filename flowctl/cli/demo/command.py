@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     from flowctl.cli.demo.demo_job import Show
     from flowctl.cli.demo.kill import Kill
 
-_SEED_DEFAULT = 7  # any; fixed, so that two people see the same demo
+_SEED_DEFAULT = 7  # any value; fixed, so that two people see the same demo
 _RECORDS_DEFAULT, _RECORDS_LOCAL = 200_000, 30_000
 _BOLTS_DEFAULT = 12
-# With the start of Spark (8 to 13 s) and the check (2 s) within half a minute on two busy cores.
+# Together with starting Spark (8 to 13 s) and the check (2 s) within half a minute on two busy
+# cores.
 _SECONDS_DEFAULT = 8.0
-# In threads it is a first look: as short as lets the slow bolt be seen.
+# With threads it is a first look: just long enough to see the slow bolt.
 _SECONDS_LOCAL = 6.0
-# Fewer are done before the first save, and nothing would be left to resume.
+# Fewer would be done before the first save, leaving nothing to resume.
 _RECORDS_MIN_KILL = 2_000
 
 
 @click.command()
-@click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Of the log, the slow bolt, "
+@click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Determines the log, the"
+                                                                       " slow bolt "
               "and the moment of the kill.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0.5), help="How long the work should take; "
               f"{_SECONDS_DEFAULT:g}, or {_SECONDS_LOCAL:g} with --local.")  # fmt: skip
@@ -44,10 +46,11 @@ _RECORDS_MIN_KILL = 2_000
               type=click.IntRange(min=2), help="How many bolts.")  # fmt: skip
 @click.option("--records", type=click.IntRange(min=1), help="Lines of the log; "
               f"{_RECORDS_DEFAULT}, or {_RECORDS_LOCAL} with --local.")  # fmt: skip
-@click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL on the way and resume.")
+@click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL halfway and resume.")
 @click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
-              help="Keep everything here; one with an interrupted demo is resumed.")  # fmt: skip
+              help="Keep everything in this directory; an interrupted demo in it is"
+                   " resumed.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 @click.option("--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
@@ -70,9 +73,9 @@ def demo(
 ) -> int:
     """Run the main job on embedded parts and check it.
 
-    Makes a web access log, runs it through bolts on a local Spark into SQLite, with the
-    checkpoint in a Valkey of its own and one bolt 10x slower for a while; then compares the sink
-    with the input.  Exit code 0 only if every line is there exactly once.
+    Generates a web access log, runs it through bolts on a local Spark into SQLite, with its own
+    Valkey for the checkpoint and one bolt 10x slower for a while; then compares the sink with the
+    input.  Exit code 0 only if every line is there exactly once.
     """
     from flowctl.cli.demo.demo_job import Show
 
@@ -93,11 +96,11 @@ def demo(
 
 
 def _check(*, records: int, kill: bool, svg: Path | None) -> None:
-    """Refuse what could only fail after a while."""
+    """Refuse early what would fail only after a while."""
     if kill and records < _RECORDS_MIN_KILL:
         raise ConfigError(
             "--kill",
-            f"{count(records)} records are done before the driver can be killed.",
+            f"{count(records)} records would be done before the driver can be killed.",
             remedy=f"Give at least --records {_RECORDS_MIN_KILL}.",
         )
     if svg is None:
@@ -112,7 +115,7 @@ def _check(*, records: int, kill: bool, svg: Path | None) -> None:
 
 @contextmanager
 def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
-    """Yield the demo's directory; a temporary one goes at the end, if all went well."""
+    """Yield the demo's directory; a temporary one is deleted at the end if all went well."""
     root = directory or Path(tempfile.mkdtemp(prefix="flowctl-demo-"))
     places = Places(root.absolute(), keep=keep or directory is not None)
     try:
@@ -121,7 +124,7 @@ def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
         raise ConfigError(
             "--dir",
             f"{places.root} can't be used: {error.strerror or error}.",
-            remedy="Give a directory that you may write to.",
+            remedy="Give a directory that you can write to.",
         ) from None
     try:
         yield places

@@ -71,7 +71,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[int, ...] = ()
 
     def view(self, plan: Plan) -> View:
-        """Return the view; the picture is of a moment when the slow bolt has long been slow."""
+        """Return the view; the picture is taken when the slow bolt has been slow for long."""
         inner = make_view(self.mode)
         if self.svg is None:
             return inner
@@ -115,7 +115,7 @@ def _bolts(work: Work, plan: Plan) -> Any:
 def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: str) -> Outcome:
     """Run the job until it is finished and return the outcome, which is also saved.
 
-    Raises what ``FlowControlSpout.run`` raises; after an interruption the outcome is saved too.
+    Raises what ``FlowControlSpout.run`` raises; the outcome is saved after an interruption too.
     """
     shown = DemoView(show.view(plan), headline(plan))
     spout = build_spout(plan, places, redis_url)

@@ -1,4 +1,4 @@
-"""Which records ran, and when: written by the bolts, apart from flowctl's own books.
+"""Which records ran, and when: written by the bolts, independent of flowctl's own records.
 
 One file per run (epoch), bolt and process; a line per tuple when it is begun:
 ``unix seconds, bolt, file, line numbers``.
@@ -53,13 +53,13 @@ def _open_append(path: Path) -> int:
 
 @cache
 def started_unix_s(directory: Path, epoch: int) -> float:
-    """Return when the first tuple of run ``epoch`` was begun, the same for all processes."""
+    """Return when the first tuple of run ``epoch`` was begun; all processes agree on it."""
     path = directory / f"{epoch}.start"
     if not path.exists():
         mine = directory / f"{epoch}.start.{os.getpid()}-{threading.get_ident()}"
         mine.write_text(repr(time.time()))
         try:
-            os.link(mine, path)  # the first wins, and is never seen half written
+            os.link(mine, path)  # the first one wins, and is never seen half written
         except FileExistsError:
             pass
         finally:

@@ -1,4 +1,4 @@
-"""``demo --kill``: the driver in a process of its own, killed by SIGKILL, then started again."""
+"""``demo --kill``: the driver in its own process, killed by SIGKILL, then started again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.numbers import percent
 from flowctl.instrumentation.views import ViewMode
 
-# Often enough to strike within 1 % of the chosen place, too rarely to be felt by the server.
+# Often enough to strike within 1 % of the chosen place, rarely enough not to load the server.
 _POLL_S = 0.05
 _SHOW_CURSOR = "\x1b[?25h"
 

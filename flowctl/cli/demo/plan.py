@@ -1,4 +1,4 @@
-"""What a demo will do, drawn from its seed; kept in its directory so that it can be resumed."""
+"""What a demo will do, derived from its seed; kept in its directory so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowctl.errors import ConfigError
 JOB = "demo"
 SLOW_FACTOR = 10
 FILES = 8
-# The slow phase as parts of the run: long enough that the window is seen to follow both ways.
+# The slow phase as fractions of the run: long enough to see the window follow in both directions.
 _SLOW_FROM, _SLOW_TO = 0.25, 0.6
 _KILL_FROM, _KILL_TO = 0.2, 0.8
 
@@ -66,12 +66,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except msgspec.MsgspecError as error:
             raise ConfigError(
-                "--dir", f"{path} is no plan of a demo ({error}).", remedy="Give a new directory."
+                "--dir",
+                f"{path} is not the plan of a demo ({error}).",
+                remedy="Give a new directory.",
             ) from None
 
 
 class Places:
-    """Where the parts of a demo lie in its directory; ``keep``: it is still needed."""
+    """Where the parts of a demo are in its directory; ``keep``: it is still needed."""
 
     def __init__(self, directory: Path, *, keep: bool = False) -> None:
         self.keep = keep

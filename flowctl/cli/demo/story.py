@@ -1,4 +1,4 @@
-"""What the demo showed, in a few lines: each figure measured, none taken on trust."""
+"""What the demo showed, in a few lines: every figure is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowctl.instrumentation.numbers import count, counted, duration, percent
 
 
 class Share(NamedTuple):
-    """The slow bolt's part of a run: of the records begun, and of what all bolts could do."""
+    """The slow bolt's share: of the records begun, and of what all bolts could do."""
 
     slow_for_s: float
     records: float
@@ -23,7 +23,8 @@ class Share(NamedTuple):
 
 
 def share_of_slow_bolt(plan: Plan, directory: Path, epoch: int) -> Share:
-    """Measure from the journal of run ``epoch`` what the slow bolt got and could do."""
+    """Measure from the journal of run ``epoch`` what the slow bolt received and what it could
+    do."""
     entries = list(journal.entries(directory, epoch))
     total = sum(len(entry.records) for entry in entries)
     slow = sum(len(entry.records) for entry in entries if entry.bolt == plan.slow_bolt)

@@ -1,4 +1,4 @@
-"""Is every line's effect in the sink, once?  Plain Python and sqlite3: nothing of flowctl's.
+"""Is every line's effect in the sink exactly once? Plain Python and sqlite3, no code of flowctl.
 
 The sum of 64-bit hashes over all rows does not depend on their order; a row that is lost,
 doubled or changed in any field changes it (or goes unseen once in 2**64).
@@ -24,7 +24,7 @@ class Sum(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The sink beside the input; ``lost`` and ``doubled`` in records."""
+    """The sink compared with the input; ``lost`` and ``doubled`` in records."""
 
     input: Sum
     sink: Sum
@@ -72,7 +72,7 @@ def input_rows(logs: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _fields(line: str) -> tuple[Any, ...]:
-    # Cut at the quotes: another way than the regular expression of the job that is checked.
+    # Cut at the quotes: a different way from the regular expression of the job under test.
     before, request, numbers, _, _, agent, _ = line.split('"')
     host, at = before.split(" ", 1)[0], before[before.index("[") + 1 : before.index("]")]
     words = request.split(" ")

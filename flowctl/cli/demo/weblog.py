@@ -1,4 +1,5 @@
-"""A web access log from a seed: combined format, the same bytes for the same seed everywhere."""
+"""A web access log generated from a seed: combined format, the same bytes for the same seed
+everywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _AGENTS = (
 )
 _AGENT_WEIGHTS = (25, 40, 22, 8, 3, 2)
 _REFERERS = ("-", "https://shop.example/", "https://shop.example/search?q=shoes")
-# One line in so many is what a port scanner leaves: a request that is no HTTP.
+# One line in this many is left by a port scanner: a request that is not HTTP.
 _GARBAGE_ONE_IN = 1_000
 _GARBAGE = r"\x16\x03\x01\x02"
 _REQUESTS_PER_S = 40

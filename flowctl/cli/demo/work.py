@@ -1,6 +1,6 @@
 """What the demo's bolts do with a tuple: parse lines, cost some time, write rows.
 
-Runs on Spark's workers: imports little.
+Runs on Spark's workers, so it imports little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowctl.cli.demo.plan import SLOW_FACTOR, Plan
 from flowctl.errors import JobError
 
 COLUMNS = ("file", "line", "host", "at", "method", "path", "status", "bytes", "agent")
-# No UNIQUE: a row written twice must be there to be found.
+# No UNIQUE: a row that was written twice must be there to be found.
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS access (file TEXT, line INTEGER, host TEXT, at TEXT, "
     "method TEXT, path TEXT, status INTEGER, bytes INTEGER, agent TEXT)"
@@ -30,7 +30,7 @@ _LINE = re.compile(
 
 
 class Sink(Protocol):
-    """The part of ``flowctl_sql.SqlSink`` that is used here."""
+    """The part of ``flowctl_sql.SqlSink`` that the demo uses."""
 
     def write(self, rows: list[dict[str, Any]], *, batch: Batch) -> Any: ...
 
@@ -39,7 +39,7 @@ def parse(file: str, line_number: int, line: str) -> dict[str, Any]:
     """Return the row for one line of the log."""
     found = _LINE.fullmatch(line)
     if found is None:
-        raise JobError(f"{file}, line {line_number} is no line of an access log.")
+        raise JobError(f"{file}, line {line_number} is not a line of an access log.")
     size = found["bytes"]
     return {
         "file": file,
@@ -57,8 +57,8 @@ def parse(file: str, line_number: int, line: str) -> dict[str, Any]:
 class Work:
     """The demo's ``process``: a record costs ``plan.cost_s``, ten times that on the slow bolt.
 
-    Every tuple is entered in the journal when it is begun, so that what ran twice is measured
-    and not taken from flowctl's own counts.  Pickled to workers; used by several threads.
+    Every tuple is entered in the journal when it is begun, so that duplicates are measured, not
+    taken from flowctl's own counts.  Pickled to workers; used by several threads.
     """
 
     def __init__(self, plan: Plan, journal_directory: Path, sink: Sink) -> None:

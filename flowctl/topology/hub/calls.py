@@ -1,7 +1,7 @@
 """Calls of bolts that collect: ``on_tick`` at intervals, ``on_end`` when their input is done.
 
-A call goes to a bolt as a tuple does, behind all that it was sent before, and its answer comes back
-as an ack, with what the bolt emitted, acked and failed.  No window and no record knows of it.
+A call goes to a bolt like a tuple, behind everything it was sent before, and its answer comes back
+as an ack, with what the bolt emitted, acked and failed.  It counts in no window and in no record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEFT_OVER: Final = "on_end neither acked nor failed it"
 
 
 class _Call:
-    """One that was not answered yet."""
+    """A call that has not been answered yet."""
 
     __slots__ = ("consumer", "has_more", "kind", "number", "sent_at_s", "stage")
 
@@ -55,7 +55,7 @@ class _Trouble:
         self.is_waiting = False
 
     def wait(self, until_s: float) -> None:
-        """It is called again then."""
+        """When it is called again."""
         self.due_s = until_s
         self.is_waiting = True
 
@@ -63,10 +63,11 @@ class _Trouble:
 class Calls:
     """Part of ``TopologyCore``, not thread-safe.
 
-    ``on_end`` is called once for each bolt of a stage that is there when its input is done: nothing
-    more comes from the sources or the stages before it, and its bolts have settled all but what
-    they hold.  It is called again for a bolt that gets inputs after that.  What such a bolt holds
-    does not expire while the bolt is connected.  ``gave_up``: an ``on_end`` that failed too often.
+    ``on_end`` is called once for each connected bolt of a stage when its input is done: nothing
+    more comes from the sources or the stages before it, and its bolts have settled everything
+    except what they hold.  It is called again for a bolt that gets inputs after that.  What such a
+    bolt holds does not expire while the bolt is connected.  ``gave_up``: an ``on_end`` that failed
+    too often.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Calls:
         self.is_used = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
         self.gave_up: TupleGaveUp | None = None
         self._number = CALLS_FROM
-        self._open: dict[str, _Call] = {}  # by bolt: one at a time
+        self._open: dict[str, _Call] = {}  # by bolt: at most one at a time
         self._ended: set[str] = set()  # bolts that got nothing since their on_end
         self._troubles: dict[str, _Trouble] = {}
         self._tick_due_s: dict[str, tuple[float, Stage]] = {}
@@ -107,7 +108,7 @@ class Calls:
         self._troubles.pop(bolt, None)
 
     def sent(self, bolt: str) -> None:
-        """``bolt`` is sent a tuple: its ``on_end`` is to come after that."""
+        """``bolt`` is sent a tuple: its ``on_end`` must come after that."""
         self._ended.discard(bolt)
         call = self._open.get(bolt)
         if call is not None:
@@ -116,8 +117,9 @@ class Calls:
     # -- calls go out --------------------------------------------------------------------
 
     def poll(self, now_s: float, *, is_input_done: bool) -> Emission | None:
-        """Return the next call.  ``is_input_done``: the sources gave all, and it is planted."""
-        # Ends first: an on_tick that takes as long as its interval must not put them off.
+        """Return the next call.  ``is_input_done``: the sources have ended, and everything is
+        planted."""
+        # Ends first: an on_tick that takes as long as its interval must not delay them.
         if self.ending and is_input_done and not self._roots.to_go_again:
             for stage in self._done_stages():
                 for consumer in self._not_ended(stage):
@@ -126,7 +128,8 @@ class Calls:
         return self._poll_tick(now_s, is_input_done) if self._ticks else None
 
     def _poll_tick(self, now_s: float, is_input_done: bool) -> Emission | None:
-        """Return the next tick; none goes to who is done, as the run waits for its answer."""
+        """Return the next tick; a bolt that is done gets none, as the run would wait for its
+        answer."""
         is_over = is_input_done and self._roots.is_drained
         is_over = is_over and all(stage.is_drained for stage in self._stages)
         while self._ticks:
@@ -162,7 +165,7 @@ class Calls:
                 over.add(stage)
 
     def _not_ended(self, stage: Stage) -> Iterator[AdaptiveFlowConsumer]:
-        """Bolts of ``stage`` whose ``on_end`` is to come; not a silent one that has nothing."""
+        """Bolts of ``stage`` whose ``on_end`` is due; without silent ones that hold nothing."""
         for core in stage.cores:
             for bolt, consumer in core.bolts.items():
                 is_void = consumer.is_suspect and not stage.held.get(bolt)
@@ -185,7 +188,7 @@ class Calls:
         return call is not None and call.number == number
 
     def on_ack(self, ack: Ack, now_s: float) -> AckOutcome:
-        """Take what the bolt said in the call; inputs that ``on_end`` left unsettled fail."""
+        """Take what the bolt reported in the call; inputs that ``on_end`` left unsettled fail."""
         call = self._answered(ack.bolt, ack.epoch, ack.tuple_id, now_s)
         if call is None:
             return AckOutcome.UNKNOWN
@@ -198,7 +201,8 @@ class Calls:
         return AckOutcome.ACKED
 
     def on_fail(self, bolt: str, epoch: int, number: int, reason: str, now_s: float) -> AckOutcome:
-        """``on_end`` raised: it is called again after a back-off, where anything goes again."""
+        """``on_end`` raised: it is called again after a back-off, if the guarantee allows
+        retries."""
         call = self._answered(bolt, epoch, number, now_s)
         if call is None or call.kind != END_CALL:
             return AckOutcome.UNKNOWN
@@ -222,7 +226,8 @@ class Calls:
         after_s: float | None,
         now_s: float,
     ) -> AckOutcome:
-        """The target of ``on_end`` has no room: it is called again later, no fault is counted."""
+        """The target of ``on_end`` has no room: it is called again later, without counting a
+        fault."""
         call = self._answered(bolt, epoch, number, now_s)
         if call is None or call.kind != END_CALL:
             return AckOutcome.UNKNOWN
@@ -284,7 +289,8 @@ class Calls:
                 self._ticks[bolt] = stage
 
     def renew_held(self, now_s: float) -> None:
-        """Trees were judged by a tick: those whose inputs wait for an ``on_end`` live on."""
+        """A tick has checked the trees: those whose inputs wait for an ``on_end`` are kept
+        alive."""
         for stage in self.ending:
             for bolt, held in stage.held.items():
                 consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
@@ -293,7 +299,7 @@ class Calls:
                         self._router.prolong(stage, input_id, now_s)
 
     def are_done(self, *, is_input_done: bool) -> bool:
-        """Whether the run may end: no call is open, and ``on_end`` was called wherever it is."""
+        """Whether the run may end: no call is open, and every ``on_end`` was called."""
         if self._open:
             return False
         if not (self.ending and is_input_done):
@@ -303,7 +309,7 @@ class Calls:
 
 
 def _holds_tracked(stage: Stage) -> bool:
-    """Whether bolts hold inputs that settle or expire; nobody waits for others."""
+    """Whether bolts hold inputs that settle or expire without waiting for others."""
     return any(
         stage.parcels[input_id].is_tracked
         for held in stage.held.values()

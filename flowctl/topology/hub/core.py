@@ -1,8 +1,8 @@
 """TopologyCore: the driver contract for several stages.  Pure: time comes in, decisions go out.
 
-Every tuple passes this hub: what a bolt emits rides on its ack, is routed to the next stages'
-cores, and goes out when their windows allow.  A stage gets nothing while one that it feeds is full,
-so a slow stage slows the first, and no queue grows.
+Every tuple passes this hub: what a bolt emits comes with its ack, is routed to the next stages'
+cores, and is sent when their windows allow.  A stage gets nothing while one that it feeds is full,
+so a slow stage slows down the first, and no queue grows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 
 
 class HubPlan(NamedTuple):
-    """What a hub is made for: ``stages`` in the order of the flow, and how trees are kept.
+    """What a hub is made from: ``stages`` in the order of the flow, and how trees are kept.
 
-    ``translate`` gives the values to emit, by spout; where there is none, the source's are.
+    ``translate`` gives the values to emit, by spout; without one, those of the source are emitted.
     """
 
     stages: Sequence[StagePlan]
@@ -54,8 +54,8 @@ class HubPlan(NamedTuple):
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    Bolts are named ``stage.number``.  ``has_dead_letter``: the driver asks ``poll_dead_letter``.
-    ``wanted``: what :meth:`take_news` gives.
+    Bolts are named ``stage.number``.  ``has_dead_letter``: the driver polls ``poll_dead_letter``.
+    ``wanted``: what :meth:`take_news` returns.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TopologyCore:
             wanted=wanted,
             has_dead_letter=has_dead_letter,
         )
-        self.is_active = True  # else nothing is planted; any thread may set it
+        self.is_active = True  # otherwise nothing is planted; any thread may set it
         self.handover = Handover(self._roots.intake, self._roots, self._events)
         self._input_ended = False
         self._stages = {
@@ -94,14 +94,14 @@ class TopologyCore:
         self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
         self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, rules.chance)
         self._held_up = HeldUp(self._in_order, self._roots, self._events)
-        self._last_first = self._in_order[::-1]  # who empties buffers goes before who fills them
+        self._last_first = self._in_order[::-1]  # those that empty buffers go first
 
     # -- bolts come and go ---------------------------------------------------------------
 
     def add_bolt(
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
-        """As in ``SpoutCore``; what it held, as far as a bolt before it did, is put again."""
+        """As in ``SpoutCore``; what it held, as far as an earlier bolt did too, is queued again."""
         stage, core = self._place(bolt)
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
@@ -110,9 +110,9 @@ class TopologyCore:
         self._calls.came(stage, bolt, now_s)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt went: its tuples go to others of its stage, and so does what it held.
+        """A bolt is gone: its tuples, and what it held, go to other bolts of its stage.
 
-        Where nothing is sent again, both are dropped.
+        If nothing may be sent again, both are dropped.
         """
         if self.bolts.pop(bolt, None) is None:
             return
@@ -122,7 +122,7 @@ class TopologyCore:
         if self.guarantee.sends_again:
             self._router.put_again(stage, stage.take_held(bolt))
         else:
-            why = f"bolt {bolt} went, which held it: {reason}"
+            why = f"bolt {bolt}, which held it, is gone: {reason}"
             self._router.fail_inputs(stage, bolt, list(stage.held.pop(bolt, ())), why, now_s)
         self._told.collect(stage, core, now_s)
 
@@ -154,12 +154,12 @@ class TopologyCore:
         return self._roots.set_aside(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
-        """As in ``SpoutCore``; each stage hears of it when nothing is left before it."""
+        """As in ``SpoutCore``; each stage is told when nothing is left before it."""
         self._input_ended = True
         self._roots.intake.end()
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
-        """Return the next tuple that a window and the stages after it allow, and to whom."""
+        """Return the next tuple that a window and the stages after it allow, and its bolt."""
         if self._roots.has_next and self.is_active:
             self._planter.plant(now_s)
         for stage in self._last_first:
@@ -201,7 +201,7 @@ class TopologyCore:
         """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
         stage, core = self._place(ack.bolt)
         if self._roots.wanted.tasks and ack.settlement and ack.settlement.watched:
-            # Of copies too: they were worked on.
+            # Also for copies: they were worked on.
             self._roots.news.append(TaskWatched(ack.bolt, ack.settlement.watched))
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(ack, now_s)
@@ -209,7 +209,7 @@ class TopologyCore:
         outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
             self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
-        if core.has_lost:  # this ack proved others lost
+        if core.has_lost:  # this ack proved that others are lost
             self._told.collect(stage, core, now_s)
         return outcome
 
@@ -257,7 +257,7 @@ class TopologyCore:
         outcome = core.on_refused(
             *sent, reason=reason, after_s=after_s, now_s=now_s, record_index=at
         )
-        if outcome is AckOutcome.REFUSED:  # what its trees wait for is under way
+        if outcome is AckOutcome.REFUSED:  # its trees wait for something that is under way
             for record in records:
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._told.collect(stage, core, now_s)
@@ -277,7 +277,7 @@ class TopologyCore:
     def on_prolonged(
         self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
     ) -> None:
-        """``bolt`` needs longer for inputs that it has: the time of their trees begins anew."""
+        """``bolt`` needs longer for inputs that it has: the timers of their trees restart."""
         consumer = self.bolts.get(bolt)
         if consumer is not None and consumer.epoch == epoch:
             stage = self._place(bolt)[0]
@@ -294,7 +294,7 @@ class TopologyCore:
         return self._place(bolt)[1].attempts_of(bolt, tuple_id)
 
     def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
-        """As in ``SpoutCore``; what it held over its tuples is put again as well."""
+        """As in ``SpoutCore``; what it held beyond its tuples is queued again as well."""
         core = self._place(bolt)[1]
         core.counters.peers_dropped += 1
         self._events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
@@ -328,7 +328,7 @@ class TopologyCore:
         self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
 
     def held_up(self) -> tuple[str, ...]:
-        """Who holds what, since when, if no root was done for long (else nothing)."""
+        """Who holds what, since when, if no root was done for long (otherwise nothing)."""
         return self._held_up.held() if self._held_up.is_stuck else ()
 
     # -- what others read ----------------------------------------------------------------
@@ -338,7 +338,7 @@ class TopologyCore:
         return self._told.poll()
 
     def take_news(self) -> Sequence[News]:
-        """Return what was wanted and happened since the last call, in order."""
+        """Return the wanted news since the last call, in order."""
         return self._roots.take_news()
 
     def checkpoint(self) -> Checkpoint:
@@ -352,7 +352,7 @@ class TopologyCore:
 
     @property
     def target_down(self) -> TargetWentDown | None:
-        """As in ``SpoutCore``, of the stage that met it first."""
+        """As in ``SpoutCore``, of the stage that found it first."""
         down = [core.target_down for core in self._cores]
         return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
 
@@ -367,7 +367,7 @@ class TopologyCore:
 
     @property
     def is_at_limit(self) -> bool:
-        """As in ``SpoutCore``: so many roots are pending, or the spouts are not active."""
+        """As in ``SpoutCore``: too many roots are pending, or the spouts are inactive."""
         return not self.is_active or self._planter.is_at_limit
 
     @property
@@ -382,7 +382,7 @@ class TopologyCore:
 
     @property
     def is_drained(self) -> bool:
-        """Every root is done, what belongs to no tree as well, and ``on_end`` was called."""
+        """Every root is done, and what belongs to no tree as well, and ``on_end`` was called."""
         is_drained = self._roots.is_drained and all(stage.is_drained for stage in self._in_order)
         return is_drained and self._calls.are_done(is_input_done=self._input_ended)
 

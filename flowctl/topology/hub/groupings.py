@@ -13,19 +13,19 @@ from flowctl.errors import JobError
 from flowctl.topology.plan import Subscription, did_you_mean
 from flowctl.wire.values import encode_value
 
-# Of a value, and the task that it was emitted to (None: to nobody in particular): task numbers.
+# For a value, and the task that it was emitted to (None: to no specific one): task numbers.
 Choose: TypeAlias = Callable[[Any, int | None], Sequence[int]]
 
 _NOBODY: tuple[int, ...] = ()
-_FIELDS_TOLD: Final = 10  # of a value that lacks one: enough to see what it is
+_FIELDS_TOLD: Final = 10  # fields shown of a value that lacks one: enough to recognise it
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def task_of_key(key: Sequence[Any], tasks: int) -> int:
-    """Return which of ``tasks`` has ``key``: the same in every run, process and machine.
+    """Return which of ``tasks`` gets ``key``: the same in every run, process and machine.
 
-    Python's own hash of a text differs from process to process; a CRC does not, and spreads keys
-    well enough over a few tasks.
+    Python's own hash of a text differs between processes; a CRC does not, and spreads keys well
+    enough over a few tasks.
     """
     try:
         data = _encode(key)

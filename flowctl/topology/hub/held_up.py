@@ -1,4 +1,4 @@
-"""What a topology waits for when nothing is done any more: which stage holds what, since when."""
+"""What a topology waits for when nothing makes progress: which stage holds what, since when."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from flowctl.instrumentation.numbers import clock, count, counted
 from flowctl.topology.hub.roots import Roots
 from flowctl.topology.hub.stage import Stage
 
-# Without a root done for this long it is told: longer than any tuple should take, and soon enough
-# that somebody is still looking.
+# Reported when no root was done for this long: longer than any tuple should take, and soon enough
+# that somebody is still watching.
 _TELL_AFTER_S: Final = 10.0
-_TELL_EVERY_S: Final = 60.0  # at most, after it was told at 10, 20 and 40 s
-_BOLTS_TOLD: Final = 3  # of a stage; the rest as a number
+_TELL_EVERY_S: Final = 60.0  # at most this far apart, after reports at 10, 20 and 40 s
+_BOLTS_TOLD: Final = 3  # per stage; the others as a number
 
 
 class HeldUp:
-    """Sees whether roots are done.  Part of ``TopologyCore``, not thread-safe.
+    """Watches whether roots make progress.  Part of ``TopologyCore``, not thread-safe.
 
-    When none was for long it tells, at growing intervals, who holds what (:class:`TreesHeldUp`).
+    If none was done for long it reports, at growing intervals, who holds what
+    (:class:`TreesHeldUp`).
     """
 
     def __init__(self, stages: Sequence[Stage], roots: Roots, events: deque[FlowEvent]) -> None:
@@ -35,16 +36,16 @@ class HeldUp:
         self._is_at_limit = False
 
     def look(self, *, is_idle: bool, is_at_limit: bool, now_s: float) -> None:
-        """Tell, if it is time.  ``is_idle``: there is nothing to do."""
+        """Report, if it is time.  ``is_idle``: there is nothing to do."""
         self._now_s = now_s
         self._is_at_limit = is_at_limit
         if is_idle:
             self._since_s = None
             return
         roots = self._roots
-        # What is in no tree is done when its stage is through with it.
+        # What is in no tree is done when its stage has finished it.
         if roots.pending:
-            # No root ends while a bolt collects until the end; what it is given is progress.
+            # No root ends while a bolt collects until the end; what it receives counts as progress.
             collecting = sum(stage.done for stage in self._stages if stage.plan.has_end)
             progress = roots.ended + collecting
         else:
@@ -64,7 +65,7 @@ class HeldUp:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing was done for so long that it was told."""
+        """Whether nothing was done for so long that it was reported."""
         return self._since_s is not None and self._now_s - self._since_s >= _TELL_AFTER_S
 
     def next_s(self) -> float | None:
@@ -85,7 +86,7 @@ class HeldUp:
 
 
 def holdings(stage: Stage, now_s: float) -> Iterator[str]:
-    """Say what ``stage`` has that is not done."""
+    """Describe what ``stage`` has that is not done."""
     held = [(bolt, len(of), min(of.values())) for bolt, of in stage.held.items() if of]
     if held:
         yield f"stage {stage.name!r} holds {_at_bolts(held, now_s)}"

@@ -1,4 +1,4 @@
-"""What the hub says of roots and tasks, and what of it is wanted: plain values."""
+"""What the hub reports about roots and tasks, and which of it is wanted: plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowctl.topology.hub.tree_root import Root
 
 
 class RootEnd(msgspec.Struct, frozen=True):
-    """What a spout's callbacks are told; ``value`` is what the source gave.
+    """What a spout's callbacks get; ``value`` is the source's.
 
     ``reason`` None: the tree is complete.  ``age_s``: since its emission; None: not sampled.
     """
@@ -35,7 +35,8 @@ class RootEmitted(NamedTuple):
 
 
 class RootStep(NamedTuple):
-    """What a listener hears of one root; ``emission`` names the spout as its bolt, one record."""
+    """What a listener gets about one root; ``emission`` has the spout as its bolt, and one
+    record."""
 
     kind: Literal["emitted", "acked", "retried", "gave_up"]
     emission: Emission
@@ -43,7 +44,7 @@ class RootStep(NamedTuple):
 
 
 class TaskWatched(NamedTuple):
-    """A settlement of ``bolt`` brought this."""
+    """A settlement of ``bolt`` brought these figures."""
 
     bolt: str
     watched: Watched
@@ -53,10 +54,10 @@ News: TypeAlias = RootEnd | RootEmitted | RootStep | TaskWatched
 
 
 class Wanted(NamedTuple):
-    """What is to be told; what nobody wants is not made.
+    """What is to be reported; unwanted news are not created.
 
-    ``ends``: every end of a root (else only those of roots that ``samples`` picks as they are
-    emitted); ``emits``: each emission of a spout; ``steps``: what a listener hears; ``tasks``: what
+    ``ends``: every end of a root (otherwise only those of roots that ``samples`` picks at their
+    emission); ``emits``: each emission of a spout; ``steps``: what a listener gets; ``tasks``: what
     settlements bring.
     """
 
@@ -70,7 +71,7 @@ class Wanted(NamedTuple):
 def step(
     kind: Literal["emitted", "acked", "retried", "gave_up"], root: Root, reason: str = ""
 ) -> RootStep:
-    """Return what a listener hears of ``root``, which has a number."""
+    """Return what a listener gets about ``root``, which has a number."""
     record = root.record
     emission = Emission(
         tuple_id=root.number,

@@ -1,4 +1,4 @@
-"""What happened in a topology, for others to read; what a stage gave up fails its roots instead."""
+"""Events of a topology for others to read; what a stage gave up fails its roots instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowctl.topology.hub.stage import Stage
 
 
 class TopologyEvents:
-    """Gives out the topology's own ``events``, then those of its cores.
+    """Returns the topology's own ``events``, then those of its cores.
 
     Part of ``TopologyCore``, not thread-safe.
     """
@@ -41,9 +41,10 @@ class TopologyEvents:
         return None
 
     def collect(self, stage: Stage, core: TupleCore, now_s: float) -> None:
-        """Take a core's events; what it gave up on or dropped is not lost but fails its roots.
+        """Take a core's events; what it gave up or dropped is not lost but fails its roots.
 
-        What that means is told of each root; of a tuple of inputs it would say nothing to anybody.
+        The consequence is reported for each root; a report on a tuple of inputs would tell nobody
+        anything.
         """
         while (event := core.poll_event()) is not None:
             self._events.append(event)

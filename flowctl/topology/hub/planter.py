@@ -1,4 +1,4 @@
-"""When trees begin, and what holds them back: absent bolts, full stages, ``max_pending``."""
+"""When trees begin, and what delays them: absent bolts, full stages, ``max_pending``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowctl.topology.hub.stage import Stage
 class Planter:
     """Plants roots in the first stages.  Part of ``TopologyCore``, not thread-safe.
 
-    ``max_pending`` bounds the roots that are planted and not done (None: nothing does).
+    ``max_pending`` bounds the roots that are planted and not done (None: no limit).
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Planter:
     def plant(self, now_s: float) -> None:
         """Begin trees, while the first stages have room."""
         if not self.was_served:
-            return  # a tree's time would run while Spark starts
+            return  # otherwise a tree's timer would run while Spark starts
         roots = self._roots
         while not any(stage.is_full for stage in self._first):
             batch = roots.take(self._room())
@@ -45,7 +45,7 @@ class Planter:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether so many roots are pending that no new one may be planted."""
+        """Whether the limit of pending roots is reached, so no new one may be planted."""
         return self._room() <= 0
 
     def _room(self) -> int:
@@ -54,7 +54,7 @@ class Planter:
         return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
 
     def pass_end_on(self, now_s: float) -> None:
-        """Nothing is left to plant: each stage hears of the end when nothing is left before it."""
+        """Nothing is left to plant: each stage is told when nothing is left before it."""
         for stage in self._stages:
             if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
                 stage.end_of_input(now_s)

@@ -1,4 +1,4 @@
-"""Inputs that a target refused: they go again at their stage, later, without a fault."""
+"""Inputs that a target refused: their stage gets them again later, without counting a fault."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flowctl.topology.hub.stage import Parcel, Stage
 
 
 class Waiting(NamedTuple):
-    """A refused input, and from when on it goes again."""
+    """A refused input, and when it is sent again."""
 
     due_s: float
-    number: int  # makes two with the same time differ
+    number: int  # distinguishes two with the same time
     stage: Stage
     parcel: Parcel
 
@@ -24,8 +24,8 @@ class Waiting(NamedTuple):
 class Refused:
     """Part of ``Router``, not thread-safe.  ``total`` counts refusals of single inputs.
 
-    An input waits as long as its target asked for; if that did not say, for a back-off that grows
-    with each refusal in a row.
+    An input waits as long as its target asked for; if the target did not say, for a back-off that
+    grows with each refusal in a row.
     """
 
     def __init__(self, settings: RetrySettings, chance: Callable[[], float] | None) -> None:
@@ -36,7 +36,7 @@ class Refused:
         self._waiting: list[Waiting] = []
 
     def __iter__(self) -> Iterator[Waiting]:
-        """All that wait, in no order."""
+        """All that are waiting, in no particular order."""
         return iter(self._waiting)
 
     def refused_for_s(self, parcel: Parcel, now_s: float) -> float | None:
@@ -47,7 +47,7 @@ class Refused:
         return now_s - since_s
 
     def add(self, stage: Stage, parcel: Parcel, after_s: float | None, now_s: float) -> None:
-        """``parcel`` was refused at ``stage``, which has it no more."""
+        """``parcel`` was refused at ``stage``, which no longer has it."""
         self.total += 1
         parcel.refusals += 1
         if parcel.refused_since_s is None:
@@ -58,7 +58,7 @@ class Refused:
         heappush(self._waiting, Waiting(now_s + after_s, next(self._numbers), stage, parcel))
 
     def take(self, now_s: float) -> Waiting | None:
-        """Return the next one that goes again by now, or None."""
+        """Return the next one that is due, or None."""
         if not self._waiting or self._waiting[0].due_s > now_s:
             return None
         waiting = heappop(self._waiting)
@@ -66,5 +66,5 @@ class Refused:
         return waiting
 
     def next_s(self) -> float | None:
-        """When :meth:`take` will give one, or None."""
+        """When :meth:`take` will return one, or None."""
         return self._waiting[0].due_s if self._waiting else None

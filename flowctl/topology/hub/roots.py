@@ -1,4 +1,5 @@
-"""The roots of a topology: source records whose trees are not complete, and those to go again."""
+"""The roots of a topology: source records whose trees are not complete, and those to be sent
+again."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ from flowctl.topology.hub import tree_root as told
 from flowctl.topology.hub.news import News, RootEmitted, RootEnd, Wanted, step
 from flowctl.topology.hub.tree_root import Drops, Part, Root
 
-# Records that are planted at once: enough to fill a tuple, few enough to take some 1 ms.
+# How many records are planted at once: enough to fill a tuple, few enough to take some 1 ms.
 PLANT_RECORDS: Final = 256
 
 
 class TreeRules(NamedTuple):
     """How trees are kept.
 
-    ``next_id`` gives random 64-bit ids; ``ackers`` ledgers share the trees (0: nothing is
-    tracked); a tree that is not complete after one to two ``timeout_s`` expires.  ``max_pending``
-    bounds the roots that were planted and are not done, also those that wait for their back-off
-    (None: only the stages' windows do); it holds back none that goes again.  ``chance`` gives
-    numbers from 0 to 1 for the jitter of back-offs (None: none).
+    ``next_id`` gives random 64-bit ids; ``ackers`` ledgers share the trees (0: nothing is tracked);
+    a tree that is not complete after one to two ``timeout_s`` expires.  ``max_pending`` bounds the
+    roots that were planted and are not done, including those that wait for their back-off (None:
+    only the stages' windows do); it does not delay retries.  ``chance`` gives numbers from 0 to 1
+    for the jitter of back-offs (None: none).
     """
 
     next_id: NextId
@@ -46,11 +47,11 @@ class TreeRules(NamedTuple):
 class Roots:
     """Intake, pending trees, the ackers' ledgers, and retries.  Not thread-safe.
 
-    A root that fails goes again after a back-off, and is given up after ``retry.attempts_max``
-    failures; one that expires goes again at once, however often (as in ``core/recovery.py``).
-    Where the guarantee sends nothing again, either is dropped, counted and told; trees are there
-    for statistics and to bound what is under way, and ``ackers`` 0 does without them.
-    ``news`` is what was ``wanted`` to be told, for whoever drives the hub to take.
+    A root that fails is sent again after a back-off, and is given up after ``retry.attempts_max``
+    failures; one that expires is sent again at once, however often (as in ``core/recovery.py``). If
+    the guarantee allows no retries, either is dropped, counted and reported; then trees only serve
+    statistics and bound what is under way, and ``ackers`` 0 does without them. ``news`` holds the
+    ``wanted`` reports, for the driver of the hub to take.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Roots:
         self.news: deque[News] = deque()
         self.acked = self.failed = self.expired = self.replayed = 0
         self.dropped = self.dead_lettered = self.handed_over = 0
-        self.pending = self.pending_max = 0  # also those that wait to go again
+        self.pending = self.pending_max = 0  # including those that wait for a retry
         self.drops = Drops()
         self.sends_again = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked
@@ -87,14 +88,14 @@ class Roots:
         self._numbers = 0
         self._events = events
         self._tree_timeout_s = rules.timeout_s
-        self._timer: TickTimer | None = None  # from the first time that a clock is seen
+        self._timer: TickTimer | None = None  # from the first time the clock is known
 
     # -- what goes out -------------------------------------------------------------------
 
     def take(self, new_max: int = PLANT_RECORDS) -> Sequence[Root]:
-        """Return what is to be planted next: one that goes again first, then new records.
+        """Return what is to be planted next: retries first, then new records.
 
-        Of new ones at most ``new_max``; what goes again is not held back by that.
+        Of new ones at most ``new_max``; retries are not limited by that.
         """
         again = self._attempts.take()
         if again is not None:
@@ -117,25 +118,25 @@ class Roots:
 
     @property
     def has_next(self) -> bool:
-        """Whether :meth:`take` gives something."""
+        """Whether :meth:`take` returns something."""
         return self._attempts.has_ready or bool(self.intake.buffer)
 
     @property
     def gave_up(self) -> TupleGaveUp | None:
-        """The first root whose attempts ran out and that nothing keeps."""
+        """The first root whose attempts ran out and that no dead letter store keeps."""
         first = self._attempts.gave_up
         return None if first is None else told.gave_up(first.item, first.reason, at_s=first.at_s)
 
     def ledger_of(self, root_id: int) -> AckerLedger:
-        """Return the ledger that keeps account of ``root_id``, always the same one."""
-        if len(self.ledgers) == 1:  # nearly always, and asked for each edge
+        """Return the ledger responsible for ``root_id``, always the same one."""
+        if len(self.ledgers) == 1:  # the usual case, and checked for each edge
             return self.ledgers[0]
         owner = owner_of(root_id, self._owners)
         assert isinstance(owner, int)
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """``value`` was emitted of ``root``; a listener hears of the first time."""
+        """``value`` was emitted for ``root``; a listener is told the first time only."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:
@@ -144,7 +145,7 @@ class Roots:
             self.news.append(RootEmitted(root.spout, value))
 
     def take_news(self) -> Sequence[News]:
-        """Return what was wanted and happened since the last call, in order."""
+        """Return the wanted news since the last call, in order."""
         taken = tuple(self.news)
         self.news.clear()
         return taken
@@ -160,7 +161,8 @@ class Roots:
         """The whole tree is acked: only now its record counts as acked."""
         if self.wanted.steps and root.number:
             self.news.append(step("acked", root))
-        if not root.part.is_gone:  # else its partition is another's: nobody counts it
+        # otherwise its partition belongs to another driver, and nobody counts it
+        if not root.part.is_gone:
             self._count_done(root)
             self._tell(root, None, age_s)
 
@@ -225,12 +227,13 @@ class Roots:
         self._tell(root, reason, age_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """``record`` can't be sent: it waits for the dead letter.  False: there is no room now."""
+        """``record`` can't be sent: it waits for the dead letter store.  False: there is no room
+        now."""
         buffer = self.intake.buffer
         before = buffer.records
         if not self.intake.offer(partition, [record], now_s, [0]):
             return False
-        if buffer.records > before:  # else an earlier run was done with it
+        if buffer.records > before:  # otherwise an earlier run has finished it
             cut = buffer.take_last()
             root = Root(self._parts.get(partition) or self._open(partition), cut.seq, record)
             root.part.pending += 1
@@ -242,7 +245,7 @@ class Roots:
         return True
 
     def _number(self, root: Root) -> None:
-        """Number it, as it is about to be told of for the first time."""
+        """Number it, as it is about to be reported for the first time."""
         if not root.number:
             self._numbers += 1
             root.number = self._numbers
@@ -262,7 +265,7 @@ class Roots:
         self._events.append(told.gave_up(root, reason, at_s=now_s))
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
-        """Nothing is sent again in this mode: count it, tell it, forget it."""
+        """No retries in this mode: count it, report it, forget it."""
         self.dropped += 1
         self.pending -= 1
         root.part.pending -= 1
@@ -278,7 +281,7 @@ class Roots:
         return None
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
-        """It is safe, and so counts as acked; one whose partition went is ignored."""
+        """It is safe, so it counts as acked; one whose partition is gone is ignored."""
         root = self._dead.pop(number, None)
         if root is None or root.part.is_gone:
             return
@@ -308,10 +311,10 @@ class Roots:
         return part.pending
 
     def forget(self, partition: str, now_s: float) -> int:
-        """``partition`` is another's: what its trees come to counts here no more.
+        """``partition`` belongs to another driver: the results of its trees no longer count here.
 
-        Return how many were under way.  Their accounts stay with the ackers until they run out:
-        taken out, the acks that still come would open them again, and leave orphans.
+        Return how many were under way.  Their entries stay with the ackers until they expire: if
+        they were removed, late acks would open them again and leave orphans.
         """
         del now_s
         under_way = self.hold_back(partition)
@@ -338,7 +341,7 @@ class Roots:
         return tick_s if due_s is None else min(due_s, tick_s)
 
     def on_time(self, now_s: float) -> bool:
-        """Make due retries ready; True if a tick has passed and trees were judged by it."""
+        """Make due retries ready; True if a tick has passed and trees were checked by it."""
         self._attempts.ripen(now_s)
         if self._timer is None:
             self._timer = TickTimer(self._tree_timeout_s, now_s=now_s)
@@ -354,7 +357,7 @@ class Roots:
 
     @property
     def ended(self) -> int:
-        """Roots that are done with, in whatever way."""
+        """Roots that have ended, in whatever way."""
         return self.acked + self.dropped + self.handed_over
 
     @property

@@ -28,12 +28,12 @@ from flowctl.topology.plan import (
 )
 from flowctl.wire.values import carry
 
-# Of a partition and a record: what is emitted; None: nothing, the record is done.
+# For a partition and a record: what is emitted; None: nothing, the record is done.
 Translate = Callable[[str, Record], Any]
 
 
 class Route(NamedTuple):
-    """``stage`` gets from a source, as its ``source``-th, what ``choose`` gives to its tasks."""
+    """``stage`` receives from a source, its ``source``-th, what ``choose`` gives to its tasks."""
 
     stage: Stage
     source: int
@@ -43,8 +43,8 @@ class Route(NamedTuple):
 class Router:
     """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
-    ``dropped`` counts emits of copies of inputs that had been settled before, ``untracked_failed``
-    inputs that failed and are in no tree: nobody sends them again, so each is told.
+    ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
+    inputs that failed and are in no tree: nobody sends them again, so each is reported.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Router:
                 stage.fed_by += (feeder,)
 
     def plant(self, root: Root, now_s: float) -> None:
-        """Begin the tree of ``root``; what can't be emitted fails it."""
+        """Begin the tree of ``root``; if it can't be emitted it fails."""
         roots, spout = self._roots, root.spout
         try:
             value, sent, targets = self._first_of(root)
-        except Exception as error:  # also what a user's translate raises
+        except Exception as error:  # including what a user's translate raises
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
         if targets:
@@ -96,7 +96,7 @@ class Router:
         )
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, sent, index, task))
-        if planting.init is None:  # nobody gets it, or nobody keeps account
+        if planting.init is None:  # nobody receives it, or nothing is tracked
             roots.done(root, None if started_at_s is None else 0.0)
         else:
             init = planting.init
@@ -104,7 +104,7 @@ class Router:
             self._judge(verdict, "", now_s)
 
     def _first_of(self, root: Root) -> tuple[Any, Any, list[tuple[Stage, int, int]]]:
-        """Return what is emitted of ``root``, that as it is sent, and who gets it."""
+        """Return what is emitted for ``root``, its form on the wire, and who gets it."""
         translate = self._translate.get(root.spout)
         if translate is None:
             value = root.record.value
@@ -122,7 +122,7 @@ class Router:
         ]
 
     def put_again(self, stage: Stage, parcels: Sequence[Parcel]) -> None:
-        """A bolt went that held these, or refused them."""
+        """The bolt that held these is gone, or refused them."""
         for parcel in parcels:
             stage.put(next(self._numbers), parcel)
         stage.flush()
@@ -130,7 +130,7 @@ class Router:
     def settle(
         self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
     ) -> None:
-        """Emits first, as their edges ride on the acks of their anchors."""
+        """Emits first, as their edges are part of the acks of their anchors."""
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         self.undelivered.flush(now_s)
@@ -156,7 +156,7 @@ class Router:
         parcels = stage.parcels
         anchors = [parcels[i] for i in emit.anchors if i in parcels]
         if emit.anchors and not anchors:
-            self.dropped += 1  # what it was made from was settled by another copy
+            self.dropped += 1  # its anchors were settled by another copy
             return
         source = source_key(stage.name, emit.stream)
         try:
@@ -200,7 +200,7 @@ class Router:
     def fail_inputs(
         self, stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
     ) -> None:
-        """Their roots fail with them; those in no tree are told here, as nobody else will."""
+        """Their roots fail with them; those in no tree are reported here, as nobody else will."""
         untracked: list[int] = []
         for input_id in input_ids:
             parcel = stage.take(bolt, input_id)
@@ -215,9 +215,10 @@ class Router:
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
     def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> None:
-        """It goes again here, later; where nothing does, or it was refused for too long, it fails.
+        """It is sent again here, later; if retries are not allowed, or it was refused for too long,
+        it fails.
 
-        Its trees wait for it: their time begins anew now, at each tick, and when it goes again.
+        Its trees wait for it: their timers restart now, at each tick, and when it is sent again.
         """
         parcel = stage.parcels.get(failed.input_id)
         if parcel is None:
@@ -234,7 +235,7 @@ class Router:
         self._renew(stage, parcel, now_s)
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
-        """The time of its trees begins anew; one that is settled is let be."""
+        """The timers of its trees restart; if it is settled nothing happens."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
             self._renew(stage, parcel, now_s)
@@ -252,18 +253,18 @@ class Router:
         for root in stage.acks.on_tick():
             reason = f"an input was held for too long in {stage.name}"
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-        if self._roots.ledgers:  # else nothing is tracked, and what is held has no time
+        if self._roots.ledgers:  # otherwise nothing is tracked, and what is held does not expire
             stage.forget_held(self._roots.trees)
 
     def on_time(self, now_s: float) -> None:
-        """Put again what was refused and has waited; tell what is due to be told."""
+        """Queue again what was refused and has waited; report what is due."""
         self.undelivered.flush(now_s)
         while (waiting := self.refused.take(now_s)) is not None:
             self._renew(waiting.stage, waiting.parcel, now_s)
             self.put_again(waiting.stage, [waiting.parcel])
 
     def renew_refused(self, now_s: float) -> None:
-        """Trees were judged by a tick: those of what waits, as it was refused, live on."""
+        """A tick has checked the trees: those of refused inputs that wait are kept alive."""
         for waiting in self.refused:
             self._renew(waiting.stage, waiting.parcel, now_s)
 

@@ -17,18 +17,18 @@ from flowctl.core.trees.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.tuple_core import TupleCore
 from flowctl.topology.plan import StagePlan, component_of, input_id_of
 
-# Records that may wait for a bolt while nobody knows how fast it is: the first tuple that it gets
-# has so many (core/sizing.py).
+# How many records may wait for a bolt while its speed is unknown: its first tuple has this many
+# (core/sizing.py).
 _WAITING_FIRST: Final = 25
-# What waits for a stage, and what its feeders are about to emit, may be so many of the longest
-# tuples that each of its bolts does: the feeder's two and its own two, so that neither runs dry.
+# How many of the longest tuples of each bolt may wait for a stage, including what its feeders are
+# about to emit: the feeder's two and its own two, so that neither runs dry.
 _TUPLES_AHEAD: Final = 4
 
 
 class Parcel(Anchored):
-    """A value on its way to a task, or there.  ``source`` is the index of whom it is from.
+    """A value on its way to a task, or there.  ``source`` is the index of its sender.
 
-    ``value`` is as it goes over the wire: perhaps a :class:`flowctl.core.carried.Packed`.
+    ``value`` is in its wire form: perhaps a :class:`flowctl.core.carried.Packed`.
     """
 
     __slots__ = ("core", "is_tracked", "refusals", "refused_since_s", "source", "value")
@@ -44,13 +44,13 @@ class Parcel(Anchored):
 
 
 class Stage:
-    """A stage's windows and buffers: one ``TupleCore``, or one a task where that matters.
+    """A stage's windows and buffers: one ``TupleCore``, or one per task if it matters which task
+    gets an input.
 
-    Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are
-    the positions of the records in the cores, all of one partition, so that inputs from several
-    sources ride in one tuple.  What is put is never refused: whoever feeds a stage
-    first asks whether it :attr:`is_full`, so the most that waits is what may wait and one tuple's
-    emits.
+    Not thread-safe.  ``parcels`` are the inputs that are not settled, by id; ids rise and are the
+    positions of the records in the cores, all of one partition, so that inputs from several sources
+    ride in one tuple.  Puts are never refused: feeders first ask whether the stage :attr:`is_full`,
+    so at most the limit and one tuple's emits are waiting.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Stage:
     ) -> None:
         self.plan = plan
         self.name = plan.name
-        self.feeds: tuple[Stage, ...] = ()  # the stages that get from it
+        self.feeds: tuple[Stage, ...] = ()  # the stages that it feeds
         self.fed_by: tuple[Stage, ...] = ()
         self.is_first = False  # a spout feeds it
         self.is_ended = False
@@ -70,7 +70,7 @@ class Stage:
         # Bolt → inputs that it has not settled, and since when it holds them.
         self.held: dict[str, dict[int, float]] = {}
         self.acks = PendingAcks(next_id)
-        self.refused_now = 0  # inputs that wait as their target refused them
+        self.refused_now = 0  # inputs that wait because their target refused them
         self.waiting_max = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
         count = plan.count if plan.is_keyed else 1
@@ -78,7 +78,8 @@ class Stage:
         self.cores = [TupleCore(core_settings, log, chance=chance) for log in self._backlogs]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
-        self.rate: float | None = None  # records a second that it and those after it can do
+        # records a second that it and the stages after it can process
+        self.rate: float | None = None
         self._arrived = [0] * len(plan.sources)  # by whom it is from
         self._bytes_max = settings.buffer.bytes_max
         self._unsent: list[list[Record]] = [[] for _ in self.cores]
@@ -97,7 +98,7 @@ class Stage:
         self._has_unsent = True
 
     def flush(self) -> None:
-        """Give what was put, as runs, to the cores."""
+        """Give what was put to the cores, as runs."""
         if not self._has_unsent:
             return
         self._has_unsent = False
@@ -109,16 +110,16 @@ class Stage:
 
     @property
     def waiting(self) -> int:
-        """Records that no bolt was given yet."""
+        """Records that have not been given to any bolt."""
         return sum(core.buffer.records for core in self.cores)
 
     @property
     def is_full(self) -> bool:
         """Whether its feeders should hold back.
 
-        A core of it has, or will have when its feeders' bolts are through with what they hold, as
-        much waiting as its bolts hold, or do in about a second if that is more.  What comes from
-        spouts is there at once, so none of it need wait for that long.
+        Full when one of its cores has, or will have when its feeders' bolts have finished what they
+        hold, as much waiting as its bolts hold, or process in about a second if that is more.
+        Records from spouts are available at once, so none of them need wait that long.
         """
         ahead = coming = 0.0
         if self.rate is not None and self.fed_by:
@@ -132,11 +133,11 @@ class Stage:
         return False
 
     def _coming(self) -> float:
-        """Records that its feeders will emit to it, of what their bolts hold now."""
+        """Records that its feeders will emit to it from what their bolts hold now."""
         return sum(feeder.at_bolts * self.ratio_of(feeder) for feeder in self.fed_by)
 
     def ratio_of(self, feeder: Stage) -> float:
-        """Return how many records come of one at ``feeder``; 1 while nobody knows."""
+        """Return how many records result from one at ``feeder``; 1 while unknown."""
         done = feeder.done
         if not done:
             return 1.0
@@ -158,7 +159,7 @@ class Stage:
         return sum(core.counters.records_acked for core in self.cores)
 
     def refresh_rate(self) -> None:
-        """Work out :attr:`rate` anew; those that it feeds go first."""
+        """Update :attr:`rate`; the stages that it feeds must be updated before."""
         own = sum(speed(bolt) for core in self.cores for bolt in core.bolts.values())
         self.rate = own or None
         for fed in self.feeds:
@@ -215,7 +216,7 @@ class Stage:
         return None
 
     def end_of_input(self, now_s: float) -> None:
-        """Nothing more is expected: share out, take back and copy what is left."""
+        """Nothing more is expected: share, take back and copy what is left."""
         self.is_ended = True
         if self.plan.is_keyed:
             return  # no other bolt could help
@@ -225,7 +226,7 @@ class Stage:
     # -- what bolts hold -----------------------------------------------------------------
 
     def hold(self, bolt: str, input_ids: Iterable[int], now_s: float) -> None:
-        """``bolt`` neither acked nor failed these, though it is through with their tuple."""
+        """``bolt`` neither acked nor failed these, although it has finished their tuple."""
         held = self.held.setdefault(bolt, {})
         for input_id in input_ids:
             if input_id in self.parcels:
@@ -239,14 +240,14 @@ class Stage:
         return self.parcels.pop(input_id, None)
 
     def take_held(self, bolt: str) -> list[Parcel]:
-        """``bolt`` is gone: return what it held, to be put again."""
+        """``bolt`` is gone: return what it held, to be queued again."""
         held = self.held.pop(bolt, {})
         return [self.parcels.pop(input_id) for input_id in held if input_id in self.parcels]
 
     def forget_held(self, is_pending: Mapping[int, object] | Any) -> None:
-        """Drop held inputs none of whose trees is pending: nobody waits for them.
+        """Drop held inputs whose trees are all over: nobody waits for them.
 
-        Those that were never in a tree are let be: nothing else would bring them again.
+        Those that were never in a tree are kept: nothing else would bring them again.
         """
         for held in self.held.values():
             for input_id in [i for i in held if self._is_forgotten(i, is_pending)]:
@@ -267,8 +268,8 @@ def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:
     hedge = settings.hedge
     if plan.is_manual:  # a copy would be held by two bolts
         hedge = replace(hedge, enabled=False)
-    # Whether positions are saved before anything is sent is a matter of roots; what a stage has to
-    # know is whether it may send again.
+    # Saving positions before sending is a matter of roots; a stage only has to know whether it may
+    # send again.
     sends_again = settings.guarantee.processing.sends_again
     return CoreSettings(
         window=settings.window,

@@ -1,4 +1,4 @@
-"""How a topology stands, added up of its stages, roots and routes: pure reads."""
+"""The state of a topology, summed over its stages, roots and routes: pure reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A root, the partition that it is from, and the events that tell what became of it."""
+"""A root, the partition that it is from, and the events that report what became of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ class Part:
     """A source partition while it is read here: what its roots share.
 
     ``ledger``: where their acks are counted; None where the guarantee counts what was read.
-    ``pending``: its roots that are not done.  ``is_gone``: another driver reads it, and nothing
-    that its roots come to counts here.  Given again it is another Part, with another ledger.
+    ``pending``: its roots that are not done.  ``is_gone``: another driver reads it, and results of
+    its roots do not count here.  If it is assigned again it becomes another Part, with another
+    ledger.
     """
 
     __slots__ = ("is_gone", "ledger", "name", "pending", "spout")
@@ -28,9 +29,9 @@ class Part:
 class Root:
     """One source record that is not done.
 
-    ``faults``: how often its tree has failed; ``replays``: how often it went again.  ``number``
-    is by which it is told of, from 1; 0: nobody was told yet.  ``failed_at``: the bolts that failed
-    it, the last one last.
+    ``faults``: how often its tree has failed; ``replays``: how often it was sent again.  ``number``
+    identifies it in reports, from 1; 0: it was not reported yet.  ``failed_at``: the bolts that
+    failed it, the last one last.
     """
 
     __slots__ = ("failed_at", "faults", "number", "part", "record", "replays", "seq")
@@ -61,7 +62,7 @@ class Root:
 
 
 def failed(root: Root, reason: str, *, bolt: str, retry_at_s: float, at_s: float) -> TupleFailed:
-    """Its tree failed at ``bolt``, or expired (""), and goes again."""
+    """Its tree failed at ``bolt``, or expired (""), and it is sent again."""
     position = root.record.position
     return TupleFailed(
         at_s=at_s,
@@ -92,7 +93,7 @@ def gave_up(root: Root, reason: str, *, at_s: float) -> TupleGaveUp:
 
 
 def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
-    """It is safe in the dead letter."""
+    """It is safe in the dead letter store."""
     position = root.record.position
     return TupleDeadLettered(
         at_s=at_s,
@@ -105,9 +106,10 @@ def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
 
 
 class Drops:
-    """Roots that were dropped and not told of yet: neighbours with one reason are told as one.
+    """Roots that were dropped and not reported yet: neighbours with one reason are reported
+    together.
 
-    A bolt that dies takes thousands along, and nobody reads as many lines.
+    A bolt that dies drops thousands at once, and nobody reads that many lines.
     """
 
     __slots__ = ("_runs",)
@@ -119,7 +121,7 @@ class Drops:
         return bool(self._runs)
 
     def add(self, root: Root, reason: str, at_s: float) -> None:
-        """``root`` failed or expired where nothing goes again."""
+        """``root`` failed or expired in a mode without retries."""
         if self._runs:
             first, last, why, since_s = self._runs[-1]
             if last.part is root.part and last.seq + 1 == root.seq and why == reason:
@@ -128,7 +130,7 @@ class Drops:
         self._runs.append((root, root, reason, at_s))
 
     def take(self) -> list[TupleDropped]:
-        """Return what to tell, in order, and begin anew."""
+        """Return what to report, in order, and start over."""
         runs, self._runs = self._runs, []
         return [
             TupleDropped(

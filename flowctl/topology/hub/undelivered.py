@@ -1,4 +1,4 @@
-"""Emits that nobody gets: counted, and told in a few lines however many there are."""
+"""Emits that nobody receives: counted, and reported in a few lines however many there are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from flowctl.core.events import EmitUndelivered, FlowEvent
 
-# The first ones are told at once, more of the same kind after this: often enough to be noticed.
+# The first ones are reported at once, more of the same kind after this: often enough to be noticed.
 _TELL_EVERY_S: Final = 10.0
 
 
@@ -32,7 +32,8 @@ class Undelivered:
         self._untold = 0
 
     def add(self, source: str, bolt: str, reason: str) -> None:
-        """``bolt`` emitted a value as ``source`` that reaches nobody; told at a :meth:`flush`."""
+        """``bolt`` emitted a value as ``source`` that reaches nobody; reported at the next
+        :meth:`flush`."""
         self.emits += 1
         self._untold += 1
         kind = self._kinds.setdefault((source, reason), _Kind())
@@ -40,7 +41,7 @@ class Undelivered:
         kind.untold += 1
 
     def flush(self, now_s: float) -> None:
-        """Tell what was added, of each kind at most every ten seconds."""
+        """Report what was added, of each kind at most every ten seconds."""
         if not self._untold:
             return
         for (source, reason), kind in self._kinds.items():

@@ -1,1 +1,1 @@
-"""What of a topology runs in its bolts: inputs, collectors, tasks, and what is watched of them."""
+"""The part of a topology that runs in its bolts: inputs, collectors, tasks, and their watches."""

@@ -1,4 +1,4 @@
-"""What a bolt of a topology is given: its inputs, and what it emits, acks and fails through."""
+"""What a bolt of a topology gets: its inputs, and the collector for emits, acks and fails."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Input:
 
 
 class Collector:
-    """What an auto-ack bolt emits through: each emit is anchored to what is being worked on.
+    """What an auto-ack bolt emits through: each emit is anchored to what is being processed.
 
-    Nothing leaves before the bolt is through with the whole tuple; what an input emitted before
-    it failed is taken back.  Owned by one call; not thread-safe.
+    Nothing is sent before the bolt has finished the whole tuple; what an input emitted before it
+    failed is withdrawn.  Owned by one call; not thread-safe.
     """
 
     __slots__ = ("_anchors", "_batch", "_emits", "_notes")
@@ -73,12 +73,12 @@ class Collector:
         anchored: bool = True,
         anchors: Input | Iterable[Input] | None = None,
     ) -> None:
-        """Emit ``value``; to ``task`` (from 0) of those that get it by a direct grouping.
+        """Emit ``value``; ``task`` (from 0) selects one task of those that use a direct grouping.
 
-        ``anchors``: the inputs that it comes from; None: all that is being worked on.  In a
-        :class:`flowctl.topology.Batched` bolt name them wherever it does not come from all:
-        n emits of n inputs each are n x n edges.  Not ``anchored``: it belongs to no tree, so
-        nobody waits for it or sends it again.
+        ``anchors``: the inputs that it comes from; None: all that is being processed.  In a
+        :class:`flowctl.topology.Batched` bolt name them unless the value comes from all: n emits of
+        n inputs each are n x n edges.  If not ``anchored``, it belongs to no tree, so nobody waits
+        for it or sends it again.
         """
         ids = self._anchors if anchored else []
         if anchors is not None:
@@ -86,11 +86,11 @@ class Collector:
         self._emits.append(Emitted(value, ids, stream, task))
 
     def prolong(self, given: Input) -> None:
-        """``given`` takes longer: the time of its trees begins anew.  From ``execute``.
+        """``given`` takes longer: the timers of its trees restart.  Call it from ``execute``.
 
-        The hub hears of it with the bolt's next heartbeat (``timeout.heartbeat_s``), so to call it
-        more often does nothing more.  What came in the same tuple is prolonged as well: none of
-        that is acked before all is.
+        The hub learns of it with the bolt's next heartbeat (``timeout.heartbeat_s``), so calling it
+        more often has no further effect.  The other inputs of the same tuple are prolonged as well:
+        none of them is acked before all are.
         """
         batch = self._batch
         if batch is not None and batch.tell_prolonged is not None:
@@ -99,22 +99,25 @@ class Collector:
     def in_sink(self) -> AbstractContextManager[None]:
         """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
         if self._batch is None:
-            raise JobError("in_sink: there is no tuple now.", remedy="Use it while executing.")
+            raise JobError(
+                "in_sink: no tuple is being processed.", remedy="Use it while executing."
+            )
         return self._batch.in_sink()
 
     def count(self, name: str, by: int = 1) -> None:
-        """Count ``by`` more of a metric of your own, told with the task's others.
+        """Add ``by`` to a metric of your own, reported with the task's others.
 
-        Raises :class:`JobError` for the name of another metric, TypeError for what is no integer.
+        Raises :class:`JobError` for the name of another metric, TypeError for a value that is not
+        an integer.
         """
         self._noting().count(name, by)
 
     def measure(self, name: str, value: float) -> None:
-        """Take ``value`` into a mean of your own; as :meth:`count`."""
+        """Add ``value`` to a mean of your own; as :meth:`count`."""
         self._noting().measure(name, value)
 
     def report_error(self, error: BaseException) -> None:
-        """Tell of ``error`` in the driver's log and report; nothing fails because of it."""
+        """Report ``error`` in the driver's log and report; nothing fails because of it."""
         self._noting().report_error(error)
 
     def _noting(self) -> Notes:
@@ -141,7 +144,7 @@ class ManualCollector(Collector):
     """What a manual-ack bolt emits, acks and fails through; one for the life of the bolt's task.
 
     An input that is neither acked nor failed when ``execute`` returns is held: its tree waits for
-    it, until its time is over.  What is said about one settled before is ignored.
+    it until it expires.  Acks and fails of an input that is already settled are ignored.
     """
 
     __slots__ = ("_acked", "_failed", "_prolonged", "_settled")
@@ -162,24 +165,24 @@ class ManualCollector(Collector):
         stream: str | None = None,
         task: int | None = None,
     ) -> None:
-        """Emit ``value`` into the trees of all ``anchors``; without any it is in none.
+        """Emit ``value`` into the trees of all ``anchors``; without anchors it is in none.
 
         Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
         """
         self._emits.append(Emitted(value, _ids_of(anchors), stream, task))
 
     def ack(self, given: Input) -> None:
-        """The bolt is through with ``given``."""
+        """The bolt has finished ``given``."""
         if self._settle(given, is_ack=True):
             self._acked.append(given)
 
     def fail(self, given: Input, reason: str = "failed by the bolt") -> None:
-        """``given`` could not be done: its roots go again."""
+        """``given`` could not be processed: its roots are sent again."""
         if self._settle(given, is_ack=False):
             self._failed.append(FailedInput(given.input_id, reason))
 
     def prolong(self, given: Input) -> None:
-        """As of an auto-ack bolt; and anew when this tuple is acked, for what is held on."""
+        """As in an auto-ack bolt; repeated when this tuple is acked, for inputs that are held."""
         if not given._is_settled:
             self._prolonged[given.input_id] = None
             super().prolong(given)
@@ -194,7 +197,7 @@ class ManualCollector(Collector):
     # -- for the task --------------------------------------------------------------------
 
     def mark(self) -> tuple[int, int, int, int]:
-        """``execute`` begins: where to go back to if it raises."""
+        """``execute`` begins: the state to restore if it raises."""
         self._settled.clear()
         return len(self._emits), len(self._acked), len(self._failed), len(self._prolonged)
 
@@ -203,12 +206,12 @@ class ManualCollector(Collector):
         return self._settled
 
     def refuse(self, given: Input, reason: str, after_s: float | None) -> None:
-        """The target of ``given`` had no room: it goes again without a fault."""
+        """The target of ``given`` had no room: it is sent again without counting a fault."""
         if self._settle(given, is_ack=False):
             self._failed.append(FailedInput(given.input_id, reason, True, after_s))
 
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
-        """``execute`` raised: it has said nothing."""
+        """``execute`` raised: nothing that it reported counts."""
         lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed)
         for said, length in zip(lists, mark[:3], strict=True):
             del said[length:]
@@ -218,7 +221,7 @@ class ManualCollector(Collector):
             given._is_settled = False
 
     def settlement(self, inputs: Sequence[Input], watched: Watched | None = None) -> Settlement:
-        """Return all that was said since the last time; ``inputs`` are those of the tuple."""
+        """Return everything reported since the last time; ``inputs`` are those of the tuple."""
         ours = {given.input_id for given in inputs}
         made = Settlement(
             emits=self._emits,

@@ -1,4 +1,4 @@
-"""Finds the inputs that a function of whole tuples can't take, in few calls."""
+"""Finds the inputs that a function of whole tuples can't process, in few calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Fail: TypeAlias = Callable[[Sequence[Input], BaseException], None]
 
 
 def isolate(inputs: Sequence[Input], error: BaseException, run: Run, fail: Fail) -> None:
-    """``run(inputs)`` gave ``error``: do what can be done by halves, and ``fail`` the rest.
+    """``run(inputs)`` gave ``error``: process what succeeds, by halving, and ``fail`` the rest.
 
-    One that can't be taken is found with one failing call for each halving; each call that works
-    is of inputs that had to be done anyway.  Where nothing works, as when a database is away, it
-    stops after that many calls and a few more, and all that is left fails; what is refused ends
-    the search too.
+    A bad input is found with one failing call per halving; each call that succeeds processes inputs
+    that had to be processed anyway.  If nothing succeeds, as when a database is unavailable, it
+    stops after that many calls and a few more, and all that is left fails; a refusal ends the
+    search too.
     """
     failures_max = (len(inputs) - 1).bit_length() + 2
     failures = 1  # one after the other; the first was the whole

@@ -1,4 +1,5 @@
-"""What a bolt says of its own work on a tuple: metrics of its own, and errors that fail nothing."""
+"""What a bolt reports about its own work on a tuple: its own metrics, and errors that fail
+nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from flowctl.instrumentation.task_metrics import BOLT_METRICS
 # Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
 _ERRORS_MAX: Final = 20
 _COUNT_MAX: Final = 1 << 62  # what can be sent has 64 bits
-_PROBLEM_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
+_PROBLEM_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 
 
 class Notes:
-    """What a bolt itself said of one tuple, through its collector."""
+    """What a bolt reported about one tuple, through its collector."""
 
     __slots__ = ("counts", "errors", "errors_left_out", "means")
 
@@ -75,6 +76,7 @@ def add_to(sums: dict[str, Sum], key: str, value: float) -> None:
 
 
 def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
-    name.encode()  # raises for what could not be sent: here the input fails, there the bolt would
+    # raises for what could not be sent: here only the input fails, when sending the bolt would
+    name.encode()
     if name in BOLT_METRICS or name in others:
         raise JobError(f"metric {name!r}: there is one already.", remedy="Give another name.")

@@ -26,18 +26,18 @@ Execute: TypeAlias = Callable[[Input, Collector], Any]
 # Called with all inputs of a tuple: they are acked, or failed, together.
 ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
-_REASON_CHARS_MAX: Final = 1_000  # an exception can quote a whole record
+_REASON_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
-_FAILS: Final = (Exception, SystemExit)  # what fails an input; all else ends the bolt
+_FAILS: Final = (Exception, SystemExit)  # these fail an input; anything else ends the bolt
 
 
 @runtime_checkable
 class ManualBolt(Protocol):
     """A bolt with a state of its own that acks, fails and holds its inputs itself.
 
-    Give the class, or a function that makes one: each task makes its own, anew at each connection.
-    What the last one held is given to it again.
+    Give the class, or a function that makes one: each task makes its own, once per connection. What
+    the last one held is given to the next.
 
     It may also have ``on_end(out)``, called when all input of its stage is done, and
     ``on_tick(out)``, called every ``tick_s`` seconds, for what it collects.  Both are called in the
@@ -52,7 +52,7 @@ class Batched:
     """Marks a function as one of whole tuples: ``topology.bolt("store", Batched(store))``.
 
     An emit is anchored to all inputs of the tuple, unless it names its ``anchors``; for a sink that
-    writes many rows at once, or for work that is cheaper together.
+    writes many rows at once, or for work that is cheaper in batches.
     """
 
     def __init__(self, execute: ExecuteBatch) -> None:
@@ -122,13 +122,13 @@ def check_ticks(stage: str, code: Any, tick_s: float | None) -> None:
     """Raise :class:`ConfigError` unless ``on_tick`` and ``tick_s`` come together."""
     has_tick = has_call(code, "on_tick")
     if tick_s is None and has_tick:
-        raise ConfigError(stage, "has on_tick, and no interval.", remedy="Give tick_s=1.0 or so.")
+        raise ConfigError(stage, "has on_tick, but no interval.", remedy="Give tick_s=1.0 or so.")
     if tick_s is None:
         return
     if not has_tick:
         raise ConfigError(
             stage,
-            "tick_s is given, and there is no on_tick to call.",
+            "tick_s is given, but there is no on_tick to call.",
             remedy="Give the bolt, a class with execute, a method on_tick(self, out).",
         )
     if not 0 < tick_s < math.inf:
@@ -169,9 +169,9 @@ def _input(sources: Sequence[str], record: Record) -> Input:
 def _run_each(
     execute: Execute, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
 ) -> Settlement:
-    """Auto-ack: what raises fails alone, and has emitted nothing.
+    """Auto-ack: an input that raises fails alone, without having emitted anything.
 
-    Once one is refused, the rest is not tried: a target that has no room is left alone.
+    After a refusal the rest is not tried: a target without room is left alone.
     """
     out = Collector()
     out._batch = batch
@@ -185,7 +185,7 @@ def _run_each(
             if watch is not None:
                 watch.begin(given)
             check_returned(execute(given, out))
-            carry_emits(emits, before)  # here its input fails, there the bolt would
+            carry_emits(emits, before)  # here only its input fails, when sending the bolt would
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
@@ -241,7 +241,7 @@ def _run_batch(
     error = run(inputs)
     if error is not None and refusal_of(error) is not None:
         raise error
-    # A disk that is full is the fault of no record.
+    # A full disk is not the fault of any record.
     is_poisoned = isolates and len(inputs) > 1 and not isinstance(error, OSError)
     if error is not None and is_poisoned:
         isolate(inputs, error, run, fail)
@@ -273,7 +273,7 @@ def _run_part(
 
 
 def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector, before: int) -> None:
-    """The emits, from ``before`` on, are of all inputs: they are told once, with the first."""
+    """The emits from ``before`` on come from all inputs: they are sent once, with the first."""
     for index, given in enumerate(inputs):
         watch.executed(given, out._emits, len(out._emits) if index else before)
     for given in inputs:
@@ -326,10 +326,10 @@ class _Manual:
         return out.settlement(inputs, take(watch, out._emits, out._notes))
 
     def _call(self, kind: str, watch: BoltWatch | None) -> Settlement:
-        """Call ``on_tick`` or ``on_end``; what it raises takes back what it said.
+        """Call ``on_tick`` or ``on_end``; if it raises, what it reported is withdrawn.
 
-        A tick that raised is reported, and the next one comes in its time; the hub is told of an
-        end, and calls again.
+        A tick that raised is reported, and the next one comes as scheduled; a failed end is
+        reported to the hub, which calls again.
         """
         out = self._out
         mark = out.mark()
@@ -352,7 +352,7 @@ class _Manual:
 
 
 def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
-    """Tell what the call of ``execute`` acked and failed, in its order."""
+    """Report what the call of ``execute`` acked and failed, in order."""
     for given, is_ack in out.settled():
         if is_ack:
             watch.acked(given)

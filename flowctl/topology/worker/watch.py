@@ -1,7 +1,7 @@
 """What watches a bolt's task on its worker: hooks, counts, times, reported errors.
 
-Nothing is sent by itself: it rides on the next settlement (:class:`Watched`), so what is counted
-is what was settled, and nothing is left to send when the run ends.
+Nothing is sent separately: figures travel with the next settlement (:class:`Watched`), so what is
+counted is what was settled, and nothing is left to send when the run ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_NOTES: Final = Notes()
 class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be watched of a stage's tasks; travels with its code.
 
-    ``is_counting``: figures are wanted.  ``one_in``: how many inputs for one that is timed.
+    ``is_counting``: figures are wanted.  ``one_in``: one of this many inputs is timed.
     """
 
     hooks: Sequence[HookLike] = ()
@@ -45,7 +45,7 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether a task can do without a :class:`BoltWatch`."""
+        """Whether a task needs no :class:`BoltWatch`."""
         return not self.hooks and not self.is_counting
 
 
@@ -115,7 +115,7 @@ class BoltWatch:
         self._acked[source] += 1
 
     def failed(self, given: Input, report: Callable[[BaseException], None]) -> None:
-        """``given`` was failed; ``report`` gets what a hook raises: it can't fail it once more."""
+        """``given`` was failed; ``report`` gets exceptions of hooks, which can't fail it again."""
         self._failed[given._source] += 1
         if self._hooks is not None:
             came_s = given._came_at_s
@@ -126,7 +126,7 @@ class BoltWatch:
                 report(error)
 
     def take(self, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
-        """Return what is to be sent with a settlement that has these ``emits``; count anew."""
+        """Return what to send with a settlement that has these ``emits``, and reset the counts."""
         if not self._is_counting:
             return notes.watched() if notes is not None else None
         emitted: dict[str, int] = {}
