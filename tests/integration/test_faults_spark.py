@@ -245,7 +245,7 @@ def test_more_bolts_than_slots(tmp_path: Path) -> None:
 def test_a_record_that_kills_its_worker(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 2_000, poison=1_234, FAULT="die", COUNT=4)
     driver = job.run("--set", "retry.attempts_max=3", "--set", "tuple.records_max=50")
-    driver.assert_failed(EXIT_FAILED, "in.log", "failed 3 times", "died", "Mend process")
+    driver.assert_failed(EXIT_FAILED, "in.log", "failed 3 times", "died", "Fix process")
     first, last = job_span(driver.report["error"])
     assert first <= 1_234 <= last, "the tuple that is named does not hold the record"
     assert 1_234 not in {line for _, line, _ in rows(job.database)}

@@ -39,4 +39,4 @@ def test_seconds_are_given_as_the_reason() -> None:
 def test_one_record_is_not_shown_as_a_range_and_a_sentence_ends_once(last: int, said: str) -> None:
     text = str(gave_up_error(gave_up(7, last, "JobError: 2 rows for 3 records."), None))
     assert text.startswith(said)
-    assert "records..." not in text and "records. Mend process" in text
+    assert "records..." not in text and "records. Fix process" in text
