@@ -63,7 +63,8 @@ class TupleSettings(_Section, frozen=True, kw_only=True):
     # Larger tuples make acks rare and retries dear; one record larger than this rides alone.
     bytes_max: Count = 1 << 20
     # None should take longer than this: what a bolt holds when it dies is done again, and what it
-    # holds when the input ends is what the others wait for.
+    # holds when the input ends is what the others wait for.  A tuple whose call alone costs a fifth
+    # of it or more may take five times as long as the call (core/sizing.py).
     service_max_s: Seconds = 0.25
 
 
