@@ -79,7 +79,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     assert "'n', 'text'" in caught.value.remedy
     with pytest.raises(SourceError, match="5 rows, but 8 were read before"):
         read(ParquetRows(path), Checkpoint({name: PartitionCheckpoint(position=7)}))
-    with pytest.raises(SourceError, match="not a row's number"):
+    with pytest.raises(SourceError, match="not a row number"):
         read(ParquetRows(path), Checkpoint({name: PartitionCheckpoint(position=(1, 2))}))
     path.write_text("not Parquet")
     with pytest.raises(SourceError, match=r"a\.parquet: can't be read as Parquet"):

@@ -142,7 +142,7 @@ def test_sqlite_a_writer_that_is_stopped(
         run.finish()
     assert sqlite(_EXACT) == _WANTED
     assert [ended for ended, _ in run.bolts.ended] == [bolt]
-    assert re.search(rf"{bolt} \(process \d+\) has been silent since .*, at work on p", run.said)
+    assert re.search(rf"{bolt} \(process \d+\) has been silent since .*, working on p", run.said)
 
 
 @pytest.mark.spark

@@ -81,7 +81,7 @@ def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
         (["drain", "--policy", "reno"], "no policy 'reno'"),
         (["drain", "--seeds", "x"], "--seeds"),
         (["drain", "--set", "window.size=2"], "no such setting"),
-        (["drain", "--plot", "x.png"], "is no .svg"),
+        (["drain", "--plot", "x.png"], "is not an .svg"),
         (["drain", "--policy", "aiad/x"], "no part 'x'"),
         (["drain", "--policy", "aiad@x"], "--seeds"),
         (["drain", "--verify"], "no report"),
