@@ -81,6 +81,8 @@ def _blind(scenario: Scenario, pending: int | None) -> dict[str, Any]:
         "window.policy": "fixed",
         "window.initial": _UNBOUNDED,
         "window.max": _UNBOUNDED,
+        "window.bytes_max": _UNBOUNDED,
+        "dispatch.bytes_max": _UNBOUNDED,
         "dispatch.choice": "in_turn",
         "dispatch.in_flight_max": pending and pending * scenario.bolts,
     }
