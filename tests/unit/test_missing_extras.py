@@ -141,13 +141,18 @@ def test_pandas_for_spark_connect() -> None:
         ("pymysql", "mysql+pymysql://user:secret@localhost/x", "mysql"),
     ],
 )
-def test_what_a_url_of_a_sink_needs(hide: Hide, hidden: str, url: str, extra: str) -> None:
+def test_what_a_url_of_a_sink_needs(
+    hide: Hide, monkeypatch: pytest.MonkeyPatch, hidden: str, url: str, extra: str
+) -> None:
     from flowctl_sql import SqlSink
 
     if hidden != "psycopg":
         pytest.importorskip("sqlalchemy")
-        hide("flowctl_sql._engine")
-        del sys.modules["flowctl_sql._engine"]  # is imported again, without what is hidden
+        import flowctl_sql._engine  # the package's attribute and sys.modules must agree afterwards
+
+        # It is imported again, without what is hidden.
+        monkeypatch.delattr(flowctl_sql, "_engine")
+        monkeypatch.delitem(sys.modules, "flowctl_sql._engine")
     hide(hidden)
     with pytest.raises(ConfigError) as caught:
         SqlSink(url, table="t")
