@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -85,7 +87,7 @@ def take_over(
     both = (first, second)
     for member in both:
         member.thread.join(90)
-        assert not member.thread.is_alive() and member.error is None, member.error
+        assert not member.thread.is_alive() and member.error is None, _state(both)
     names = {f"{prefix}{topic}-{n}" for n in range(MockKafka.PARTITIONS)}
     taken = first.events(PartitionTakenAway)
     assert taken == names, "an eager rebalance"
@@ -97,6 +99,24 @@ def take_over(
         last = records / MockKafka.PARTITIONS - 1
         assert max(end or 0 for end in ends) == last  # type: ignore[type-var]
     return both
+
+
+def _state(members: tuple[Member, ...]) -> str:
+    """Tell how far each came, for the message of a run that did not end."""
+    lines = []
+    for member in members:
+        stored = member.store.load(member.name).partitions
+        kept = [(type(event).__name__, event) for event in member.view.events]
+        lines.append(
+            f"{member.name}: running={member.thread.is_alive()} error={member.error!r} "
+            f"seen={len(member.seen)} of {len(set(member.seen))}\n  stored: {stored}\n  "
+            f"last events: {kept[-15:]}"
+        )
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        stack = "".join(traceback.format_stack(frames[thread.ident])[-4:]) if thread.ident else ""
+        lines.append(f"{thread.name}:\n{stack}")
+    return "\n".join(lines)
 
 
 def _check_records(
