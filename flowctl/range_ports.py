@@ -75,3 +75,20 @@ class RangeProducer(Protocol):
 
     def close(self) -> None:
         """Release what ``extents`` acquired; called once, also after errors."""
+
+
+@runtime_checkable
+class ReceiptKeeper(Protocol):
+    """A checkpoint store that also keeps receipts: what ``process`` returned, if it is bytes.
+
+    A run tells it of everything that becomes acked, before it saves a checkpoint that counts it.
+    """
+
+    def keep_receipts(
+        self, partition: str, start: int, stop: int, records: int, receipts: Sequence[bytes]
+    ) -> None:
+        """``[start, stop)``, of which nothing was acked before, is acked; it holds ``records``.
+
+        ``receipts`` is empty for what was left out.  Must not block: the core's lock is held.  The
+        receipts must be durable before the next ``save`` saves.
+        """
