@@ -118,7 +118,7 @@ class LocalPlace:
 
     def path(self, name: str) -> str:
         """See :class:`Place`."""
-        return (self._root / name).as_uri()
+        return f"file://{self._root / name}"  # as it is: Spark does not decode it
 
     @staticmethod
     def _sync(directory: Path) -> None:
