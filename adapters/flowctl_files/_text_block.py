@@ -1,8 +1,8 @@
 """Lines that were read but not looked at: each becomes a record when it is processed.
 
-A block is half a MiB, as a read should be.  Its lines are decoded 64 KiB at a time, when ``process``
-gets there: they fit into a core's cache together with the records made of them, which is twice as
-fast as a block at once (measured).
+A block is half a MiB, as a read should be.  Its lines are decoded 64 KiB at a time, when
+``process`` gets there: they fit into a core's cache together with the records made of them, which
+is twice as fast as a block at once (measured).
 """
 
 from __future__ import annotations

@@ -100,38 +100,43 @@ class TextReader:
         found = self._stores.check(partition, identity)
         blocks = TextBlocks(partition, self._codec, self._max_line_bytes)
         with closing(self._stores.open(partition)) as file:
-            read = _reading(partition, file, max(start - 1, 0), found.size)
-            for block in blocks.blocks(read, start, stop):
+            read_into = _reading(partition, file, max(start - 1, 0), found.size)
+            for block in blocks.blocks(read_into, start, stop):
                 if block.stop >= stop:  # before it is done: was all of it read from the same file?
                     self._stores.check(partition, identity)
                 yield block
 
 
-def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[int], bytes]:
-    """Return what reads ``file`` from byte ``start`` on, decompressed."""
+def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[memoryview], int]:
+    """Return what reads ``file`` from byte ``start`` on into a buffer, decompressed."""
     unpacked = decompressed(name, file)
     if unpacked is None:
         file.seek(start)
-        place = start
+        return _Plain(name, file, start, size).read_into
+    reading = _Unpacking(name, unpacked)
+    reading.skip(start)
+    return reading.read_into
 
-        def read_plain(wanted: int) -> bytes:
-            nonlocal place
-            try:
-                data = file.read(wanted)
-            except OSError as error:
-                raise lasting(name, error) from error
-            place += len(data)
-            if not data and place < size:
-                raise changed(name, f"{size} bytes", f"{place} bytes")
-            return data
 
-        return read_plain
+class _Plain:
+    """Reads a file that has ``size`` bytes."""
 
-    read = _Unpacking(name, unpacked).read
-    left = start
-    while left and (data := read(min(left, _SKIP_BYTES))):
-        left -= len(data)
-    return read
+    def __init__(self, name: str, file: IO[bytes], place: int, size: int) -> None:
+        self._name = name
+        self._file: Any = file  # readinto is no part of IO
+        self._place = place
+        self._size = size
+
+    def read_into(self, view: memoryview) -> int:
+        """Return how much was read; :class:`SourceError` if the file ends before it did."""
+        try:
+            got: int = self._file.readinto(view)
+        except OSError as error:
+            raise lasting(self._name, error) from error
+        self._place += got
+        if not got and self._place < self._size:
+            raise changed(self._name, f"{self._size} bytes", f"{self._place} bytes")
+        return got
 
 
 class _Unpacking:
@@ -142,24 +147,29 @@ class _Unpacking:
         self._unpacked = unpacked
         self._error: Exception | None = None
 
-    def read(self, wanted: int) -> bytes:
-        """Return ``wanted`` bytes; fewer only at the end, or before what is damaged."""
-        parts: list[bytes] = []
-        left = wanted
-        while left and self._error is None:
+    def skip(self, size: int) -> None:
+        """Read over the first ``size`` bytes."""
+        view = memoryview(bytearray(_SKIP_BYTES))
+        while size and (got := self.read_into(view[:size])):
+            size -= got
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill ``view``; less is read only at the end, or before what is damaged."""
+        filled = 0
+        while filled < len(view) and self._error is None:
             try:
                 # Not read(): when it finds damage it drops the good bytes before it.
-                data = self._unpacked.read1(left)
+                data = self._unpacked.read1(len(view) - filled)
             except Exception as error:
                 self._error = _damaged(self._name, error) if is_damage(error) else error
                 break
             if not data:
                 break
-            parts.append(data)
-            left -= len(data)
-        if not parts and self._error is not None:
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+        if not filled and self._error is not None:
             raise self._error
-        return b"".join(parts)
+        return filled
 
 
 def _damaged(name: str, error: Exception) -> SourceError:

@@ -18,7 +18,7 @@ suite itself needs no test framework; any runner that collects ``test_*`` method
 
 from __future__ import annotations
 
-import pickle
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -164,7 +164,7 @@ class RangeConformance(ABC):
     def _reader(self) -> RangeReader:
         """As a worker gets it: it has travelled, and the producer is elsewhere."""
         producer = self.producer()
-        reader: RangeReader = pickle.loads(pickle.dumps(producer.reader()))
+        reader = copy.deepcopy(producer.reader())  # by the same methods as pickle
         producer.close()
         return reader
 

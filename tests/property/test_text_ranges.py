@@ -43,10 +43,11 @@ class Bytes:
         self.data = data
         self.at = at
 
-    def read(self, size: int) -> bytes:
-        got = self.data[self.at : self.at + size]
+    def read_into(self, view: memoryview) -> int:
+        got = self.data[self.at : self.at + len(view)]
+        view[: len(got)] = got
         self.at += len(got)
-        return got
+        return len(got)
 
 
 def read(data: bytes, start: int, stop: int, codec: LineCodec) -> list[Record]:
@@ -55,7 +56,7 @@ def read(data: bytes, start: int, stop: int, codec: LineCodec) -> list[Record]:
     source = Bytes(data, max(start - 1, 0))
     records: list[Record] = []
     before = start
-    for block in blocks.blocks(source.read, start, stop):
+    for block in blocks.blocks(source.read_into, start, stop):
         made = [*block.batch_records(0, len(block))]
         positions = [block.position(i) for i in range(len(block) + 1)]
         assert positions == [record.position for record in made] + [block.stop]
@@ -115,7 +116,7 @@ def test_lines_before_a_bad_one_are_given_and_it_is_named(at, block, start):
     with small(block, block):
         blocks = TextBlocks("a.log", LineCodec("utf-8", "strict"), 1 << 20)
         try:
-            for each in blocks.blocks(source.read, start, len(data)):
+            for each in blocks.blocks(source.read_into, start, len(data)):
                 found += [each.position(i) for i in range(len(each))]
         except SourceError as error:
             assert f"a.log, byte {bad}: 0xff is not utf-8" in str(error)
