@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import Checkpoint, Position
-from flowctl.errors import ConfigError, FencedError
+from flowctl.errors import ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
-from flowctl.runtime.receipts import Entry, Segment, accepted, adopted, beyond, compacted, coverage
+from flowctl.runtime.receipts import (
+    Entry,
+    Segment,
+    accepted,
+    adopted,
+    beyond,
+    compacted,
+    coverage,
+    missing,
+    pieces_of,
+)
 
 _TOKEN_BYTES = 4  # only tells apart drivers that begin within the same second
 
@@ -49,7 +60,9 @@ class ReceiptStore:
     Implements :class:`flowctl.range_ports.ReceiptKeeper`.  Receipts are written before the
     checkpoint that counts them, so after a kill the manifest knows at least as much as ``inner``:
     :meth:`load` returns what the manifest covers.  A driver that a newer one has replaced is
-    fenced by the manifest too, so this works with ``inner`` in memory.  Thread-safe.
+    fenced by the manifest too, so this works with ``inner`` in memory.  What a checkpoint counts
+    without a receipt, as the dead letter keeps it, stands in the manifest as well: it covers what
+    the checkpoint does.  Thread-safe.
     """
 
     survives = True  # the manifest does, whatever ``inner`` is
@@ -57,21 +70,35 @@ class ReceiptStore:
     def __init__(self, inner: CheckpointStore, manifest: Manifest) -> None:
         self._inner = inner
         self._manifest = manifest
-        self._lock = threading.Lock()  # guards _kept
+        self._lock = threading.Lock()  # guards _kept and _covered
         self._saving = threading.Lock()
         self._kept: list[Entry] = []
+        self._covered: dict[str, RangeSet] = {}
         self._writing: Segment | None = None
         self._base = (0, "")
         self._number = 0
         self._adopted = Checkpoint()
 
     def keep_receipts(
-        self, partition: str, start: int, stop: int, records: int, receipts: Sequence[bytes]
+        self,
+        partition: str,
+        span: tuple[int, int],
+        records: int,
+        receipts: Sequence[bytes],
+        apart: Collection[int] = (),
     ) -> None:
         """See :class:`flowctl.range_ports.ReceiptKeeper`."""
-        entry = Entry(partition, start, stop, records, tuple(receipts))
+        whole = Entry(partition, *span, records, tuple(receipts))
+        pieces = pieces_of(whole, apart)
         with self._lock:
-            self._kept.append(entry)
+            covered = self._covered.setdefault(partition, RangeSet())
+            free = missing({partition: span}, {partition: covered})
+            if sum(stop - start for _, start, stop in free) < span[1] - span[0]:
+                raise InternalError(f"receipts for {partition} {span}: a part was settled before.")
+            for piece in pieces:
+                if piece.start < piece.stop:
+                    covered.add(piece.start, piece.stop)
+            self._kept += pieces
 
     def acquire(self, job: str) -> int:
         """Take ownership; adopt what the manifest holds, as the base of this driver."""
@@ -86,6 +113,7 @@ class ReceiptStore:
         self._number = 0
         with self._lock:
             self._kept.clear()
+            self._covered = coverage(entries)
         self._writing = None
         self._check(job, entries)
         self._manifest.append(Segment(*self._base, 0, tuple(entries), is_base=True))
@@ -114,8 +142,16 @@ class ReceiptStore:
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
         """Write the receipts kept so far, then the checkpoint."""
         with self._saving:
+            self._note_left_out(checkpoint)
             self._flush()
             self._inner.save(job, checkpoint, epoch=epoch)
+
+    def _note_left_out(self, checkpoint: Checkpoint) -> None:
+        """What is done and has no receipt is in the dead letter: there are no results of it."""
+        with self._lock:
+            for partition, start, stop in beyond(checkpoint, self._covered):
+                self._covered.setdefault(partition, RangeSet()).add(start, stop)
+                self._kept.append(Entry(partition, start, stop, stop - start))
 
     def _flush(self) -> None:
         while (segment := self._next()) is not None:

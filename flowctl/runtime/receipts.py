@@ -18,7 +18,8 @@ from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """``[start, stop)`` of ``partition`` is done; it holds ``records``.
 
-    ``receipts`` together hold all results of it: there are none for what was left out.
+    ``receipts`` together hold all results of it: there are none for what was left out.  An empty
+    span with receipts is possible too, if all else of a part is settled otherwise.
     """
 
     partition: str
@@ -65,17 +66,37 @@ def disjoint(entries: Iterable[Entry]) -> list[Entry]:
     kept = []
     for entry in entries:
         done = covered.setdefault(entry.partition, RangeSet())
-        if entry.start < entry.stop and not _meets(done, entry.start, entry.stop):
-            done.add(entry.start, entry.stop)
+        if not _meets(done, entry.start, entry.stop):
+            _add(done, entry)
             kept.append(entry)
     return kept
+
+
+def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
+    """Return ``whole`` without the positions ``apart``, which are not done yet.
+
+    The first piece holds the receipts; records are shared out by length.
+    """
+    spans, at = [], whole.start
+    for position in sorted(apart):
+        if at < position:
+            spans.append((at, position))
+        at = position + 1
+    if at < whole.stop or not spans:
+        spans.append((at, max(at, whole.stop)))
+    made, receipts = [], whole.receipts
+    for start, stop in spans:
+        records = round(whole.records * (stop - start) / (whole.stop - whole.start))
+        made.append(Entry(whole.partition, start, stop, records, receipts))
+        receipts = ()
+    return made
 
 
 def coverage(entries: Iterable[Entry]) -> dict[str, RangeSet]:
     """Return what ``entries`` cover, by partition."""
     covered: dict[str, RangeSet] = {}
     for entry in entries:
-        covered.setdefault(entry.partition, RangeSet()).add(entry.start, entry.stop)
+        _add(covered.setdefault(entry.partition, RangeSet()), entry)
     return covered
 
 
@@ -142,7 +163,7 @@ def compacted(entries: Sequence[Entry]) -> list[Entry]:
     Neighbours are merged, so that a base is about as long as its receipts are.
     """
     result: list[Entry] = []
-    for entry in sorted(entries, key=lambda one: (one.partition, one.start)):
+    for entry in sorted(entries, key=lambda one: (one.partition, one.start, one.stop)):
         last = result[-1] if result else None
         if last is not None and (last.partition, last.stop) == (entry.partition, entry.start):
             result[-1] = Entry(
@@ -160,7 +181,9 @@ def compacted(entries: Sequence[Entry]) -> list[Entry]:
 def _merged(entries: Iterable[Entry]) -> dict[str, list[AckedRange]]:
     """Neighbours merged, by partition, in order; both ends inclusive."""
     spans: dict[str, list[AckedRange]] = {}
-    for entry in sorted(entries, key=lambda one: (one.partition, one.start)):
+    for entry in sorted(entries, key=lambda one: (one.partition, one.start, one.stop)):
+        if entry.start == entry.stop:
+            continue
         before = spans.setdefault(entry.partition, [])
         first, records = entry.start, entry.records
         if before and before[-1].last == entry.start - 1:
@@ -169,6 +192,11 @@ def _merged(entries: Iterable[Entry]) -> dict[str, list[AckedRange]]:
             first, records = merged.first, records + merged.records
         before.append(AckedRange(first, entry.stop - 1, records))
     return spans
+
+
+def _add(done: RangeSet, entry: Entry) -> None:
+    if entry.start < entry.stop:
+        done.add(entry.start, entry.stop)
 
 
 def _meets(done: RangeSet, start: int, stop: int) -> bool:

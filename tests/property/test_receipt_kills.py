@@ -75,7 +75,7 @@ class Driver:
         if any(low < stop and start < high for low, high in done):
             return
         done.add(start, stop)
-        self.store.keep_receipts(partition, start, stop, stop - start, [receipt])
+        self.store.keep_receipts(partition, (start, stop), stop - start, [receipt])
 
     def save(self) -> None:
         entries = [
