@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowctl.cli.main import cli
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
@@ -32,7 +33,7 @@ def out(tmp_path: Path) -> Path:
         for name in (f"{prefix_of('scores')}{epoch}.a{number}", f"{prefix_of('scores')}{epoch}.b"):
             (tmp_path / name).write_bytes(b"12345")
         file = f'{{"file":"{prefix_of("scores")}{epoch}.a{number}","rows":3,"bytes":5}}'
-        store.keep_receipts("p", (end - 10, end), 10, [file.encode()])
+        store.append([Receipts("p", end - 10, end, 10, [file.encode()])])
         store.save("scores", Checkpoint(), epoch=epoch)
     return tmp_path
 

@@ -14,6 +14,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
@@ -56,7 +57,7 @@ class Driver:
     def do(self, start: int, stop: int, *, is_accepted: bool = True) -> None:
         receipt = self.process(batch(start, stop, epoch=self.epoch))
         if is_accepted:
-            self.store.keep_receipts("in.parquet", (start, stop), stop - start, [receipt])
+            self.store.append([Receipts("in.parquet", start, stop, stop - start, [receipt])])
             self.store.save("scores", Checkpoint(), epoch=self.epoch)
 
 
