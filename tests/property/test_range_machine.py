@@ -268,6 +268,9 @@ class RangeMachine(RuleBasedStateMachine):
             self.keep_letters()
             self.is_in_order()
         assert self.core.is_drained, "it does not end"
+        self._check_end()
+
+    def _check_end(self) -> None:
         everything = {(p, at) for p, starts in self.source.starts.items() for at in starts}
         assert everything <= set(self.source.processed) | self.letters
         if not self.HAS_FAULTS:
