@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_flowctl.apply_rows import apply
     from pyspark_flowctl.bolts import SparkBolts
     from pyspark_flowctl.java import JavaHome, ensure_java
     from pyspark_flowctl.stages import SparkStages
 
-__all__ = ["JavaHome", "SparkBolts", "SparkStages", "ensure_java"]
+__all__ = ["JavaHome", "SparkBolts", "SparkStages", "apply", "ensure_java"]
 
 _ELSEWHERE = {
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
     "SparkStages": "pyspark_flowctl.stages",
+    "apply": "pyspark_flowctl.apply_rows",
     "ensure_java": "pyspark_flowctl.java",
 }
 
