@@ -114,3 +114,15 @@ def test_the_demo_on_spark(kill: bool) -> None:
     assert "12 bolts on Spark local" in done.stderr
     assert "EXACT  lost 0 · doubled in the sink 0 (checked)" in done.stdout
     assert ("killed at" in done.stdout) == kill
+
+
+def test_rows_in_and_rows_out_are_exact_though_the_driver_is_killed(tmp_path: Path) -> None:
+    done = demo(*SMALL, "--ranges", "--seconds", "4", "--dir", str(tmp_path / "d"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "EXACT  lost 0 · doubled or wrong 0 (checked)" in done.stdout
+    kept = re.search(r"kept the results of ([\d ]+) rows, did the other ([\d ]+)", done.stdout)
+    assert kept is not None
+    before, after = (int(part.replace(" ", "")) for part in kept.groups())
+    assert before >= 4_000 and before + after == 8_000
+    again = demo(*SMALL, "--ranges", "--dir", str(tmp_path / "d"))
+    assert again.returncode == 2 and "holds a demo" in again.stderr

@@ -16,6 +16,7 @@ import click
 from flowctl.adapters import load_adapter
 from flowctl.cli.demo import weblog
 from flowctl.cli.demo.plan import JOB, Places, Plan
+from flowctl.cli.demo.rows import RowsPlan
 from flowctl.cli.run import view_mode
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration
@@ -47,6 +48,8 @@ _RECORDS_MIN_KILL = 2_000
 @click.option("--records", type=click.IntRange(min=1), help="Lines of the log; "
               f"{_RECORDS_DEFAULT}, or {_RECORDS_LOCAL} with --local.")  # fmt: skip
 @click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL halfway and resume.")
+@click.option("--ranges", is_flag=True, help="Rows in, rows out: Parquet files that the bolts read,"
+              " a DataFrame back; with a kill.")  # fmt: skip
 @click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
               help="Keep everything in this directory; an interrupted demo in it is"
@@ -64,6 +67,7 @@ def demo(
     bolts: int,
     records: int | None,
     kill: bool,
+    ranges: bool,
     local: bool,
     directory: Path | None,
     keep: bool,
@@ -83,7 +87,11 @@ def demo(
     seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
     records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
     show = Show(mode=view_mode(plain, False), svg=svg, columns=columns)
-    _check(records=records, kill=kill, svg=svg)
+    _check(records=records, kill=kill or ranges, svg=svg)
+    if ranges:
+        return _perform_ranges(
+            seed, RowsPlan(records, bolts, seconds, local, show.mode), directory, keep
+        )
     wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)
     with _workplace(directory, keep) as places:
         plan = _prepare(places, wanted)
@@ -111,6 +119,19 @@ def _check(*, records: int, kill: bool, svg: Path | None) -> None:
         raise ConfigError(
             "--svg", f"there is no directory {svg.absolute().parent}.", remedy="Make it first."
         )
+
+
+def _perform_ranges(seed: int, plan: RowsPlan, directory: Path | None, keep: bool) -> int:
+    from flowctl.cli.demo import rows
+
+    with _workplace(directory, keep) as places:
+        if (places.root / "in").exists():
+            raise ConfigError(
+                "--dir", f"{places.root} holds a demo.", remedy="Give a new directory."
+            )
+        code = rows.perform(places.root, plan, seed=seed)
+        places.keep = places.keep or code != EXIT_FINISHED
+        return code
 
 
 @contextmanager
