@@ -19,8 +19,9 @@ from flowctl.errors import ConfigError
 # The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
 # bolt that does a part of it.
 _ROW_GROUP_BYTES = 8 << 20
-# Numbers of columns and plans, and addresses: they differ from session to session.
-_PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}")
+# Numbers of columns and plans, addresses, and what depends on how many executors there are: they
+# differ from session to session.
+_PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))?")
 _PLAN = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
 _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 

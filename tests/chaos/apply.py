@@ -95,6 +95,8 @@ class Runs:
         """Kill the driver, or a worker or an executor of it, at a random moment of its work."""
         self._await_work(driver)
         time.sleep(self.chance.uniform(0, 2))
+        if driver.poll() is not None:
+            return "nobody"
         below = driver.children(recursive=True)
         if number % 2 == 0:
             driver.kill()
@@ -155,8 +157,8 @@ def chaos(place: Path, rows: int, kills: int, seed: int) -> int:
     made = 0
     while made < kills:
         what = runs.kill_one(driver, made)
-        if driver.poll() is not None and what != "the driver":
-            print(f"the run ended after {made} kills: give more --rows")
+        if what == "nobody":
+            print(f"the run ended after {made} kills: give more --rows, or see {runs.log.name}")
             break
         made += 1
         print(f"kill {made}: {what}; {runs.begun()} of {rows} rows begun", flush=True)

@@ -93,6 +93,9 @@ def test_it_is_the_same_in_every_session_and_another_plan_is_another(file: Path)
     def source(relation: str, files: list[Path]) -> str:
         return input_of(Frame(relation, files), None).source
 
+    two, six = (f"Range (0, 9, step=1, splits=Some({n}))" for n in (2, 6))
+    assert source(two, []) == source(six, []) == source("Range (0, 9, step=1, splits=None)", [])
+    assert source(two, []) != source("Range (0, 8, step=1, splits=Some(2))", [])
     first = source("Project [f(id#0L)#7 AS x#9L], plan_id=3 Scan@1f2e3d4c", [file])
     assert first == source("Project [f(id#5L)#1 AS x#2L], plan_id=8 Scan@99aa88bb", [file])
     assert first != source("Project [g(id#0L)#7 AS x#9L], plan_id=3 Scan@1f2e3d4c", [file])
