@@ -27,7 +27,7 @@ _REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
               " @SEEDS its own seeds; may be repeated.")  # fmt: skip
 @click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, separated by commas.")
 @click.option("--random", "drawn", metavar="N", type=click.IntRange(min=1),
-              help="Draw N jobs as users start them, with settings as shipped.")  # fmt: skip
+              help="Draw N jobs as users start them, settings as shipped: random:S:0 and so on.")  # fmt: skip
 @click.option("--seed", metavar="S", default=1, show_default=True, help="Seed of --random.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
@@ -56,10 +56,7 @@ def simulate(
     check: bool,
     wants_list: bool,
 ) -> int:
-    """Run scenarios in virtual time (if none is named: all those that have gates).
-
-    random:S:I is the I-th job that ``--random`` draws with ``--seed S``.
-    """
+    """Run scenarios in virtual time (if none is named: all those that have gates)."""
     from flowctl.simulation.policies import DEFAULT
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
@@ -68,19 +65,17 @@ def simulate(
         _show_list()
         return EXIT_FINISHED
     _check_files(plot_path, report_path, verify=verify)
-    drawn_names = _drawn_names(scenarios, drawn, seed)
-    if drawn_names:
-        met = _run_drawn(drawn_names, policies or (DEFAULT,), _overrides(overrides), jobs)
+    changes = _overrides(overrides)
+    if drawn_names := _drawn_names(scenarios, drawn, seed):
+        met = _run_drawn(drawn_names, policies or (DEFAULT,), changes, jobs)
         return EXIT_FINISHED if met or not check else EXIT_FAILED
-    names, changes = _scenarios(scenarios), _overrides(overrides)
+    names = _scenarios(scenarios)
     chosen = _policies(policies or (DEFAULT,), seeds)
     _check_settings(names, list(chosen), changes)
     work = jobs_of(names, chosen, changes)
     outcomes = _run(run_jobs(work, jobs or os.cpu_count() or 1), len(work))
     rows = rows_of(outcomes)
-    click.echo(text_table(rows))
-    for line in headline(rows):
-        click.echo(line)
+    click.echo("\n".join([text_table(rows), *headline(rows)]))
     _show_replays(rows, changes)
     if plot_path is not None:
         _plot(outcomes[0], plot_path)
