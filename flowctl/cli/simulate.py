@@ -27,7 +27,8 @@ _REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
               " @SEEDS its own seeds; may be repeated.")  # fmt: skip
 @click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, separated by commas.")
 @click.option("--random", "drawn", metavar="N", type=click.IntRange(min=1),
-              help="Draw N jobs as users start them, settings as shipped: random:S:0 and so on.")  # fmt: skip
+              help="Draw N jobs as users start them, with the settings as shipped:"
+              " random:S:0 and so on.")  # fmt: skip
 @click.option("--seed", metavar="S", default=1, show_default=True, help="Seed of --random.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
