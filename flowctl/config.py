@@ -83,13 +83,17 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
 
 
 class MetricsSettings(_Section, frozen=True, kw_only=True):
-    """What the tasks of a topology report about themselves."""
+    """What the tasks of a topology report about themselves, and where Prometheus finds a run."""
 
     # Storm's topology.builtin.metrics.bucket.size.secs.  None: nothing is counted.
     interval_s: LongSeconds | None = 60.0
     # Storm's topology.stats.sample.rate, 0.05: reading the clock twice costs 0.1 us, and a mean
     # needs no more.  0: nothing is timed.
     sample_one_in: CountOrZero = 20
+    # None: /metrics, /healthz and /readyz are not served.  They tell names and counts to anyone who
+    # can connect, so they are on loopback unless someone says otherwise.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    host: str = "127.0.0.1"
 
 
 class LossSettings(_Section, frozen=True, kw_only=True):
