@@ -235,9 +235,9 @@ class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame
-ToSpout: TypeAlias = (
-    Hello
-    | AckFrame
+# What a bolt sends after its Hello.
+Reported: TypeAlias = (
+    AckFrame
     | DetailedAckFrame
     | SettledFrame
     | FailFrame
@@ -247,3 +247,4 @@ ToSpout: TypeAlias = (
     | ProgressFrame
     | RangeFail
 )
+ToSpout: TypeAlias = Hello | Reported
