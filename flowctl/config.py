@@ -34,6 +34,8 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     # None: loopback for local bolts and local Spark masters, else the driver's host.
     host: str | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    # How many ports from ``port`` on are tried: one for each driver of a machine behind a firewall.
+    port_range: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1
     # The name that bolts connect to, if it differs from ``host`` (NAT, Spark Connect).
     advertise: str | None = None
     # "auto": TLS exactly when the host is not loopback.
