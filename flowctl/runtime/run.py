@@ -115,7 +115,7 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
-        self._say_what_is_kept(error)
+        self._complete_remedy(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
@@ -129,10 +129,12 @@ class Run:
         self._plan.store.close()
         return Ending(report, error)
 
-    def _say_what_is_kept(self, error: BaseException | None) -> None:
+    def _complete_remedy(self, error: BaseException | None) -> None:
         """Remedies promise that what is done is kept, which not every checkpoint does."""
-        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
-        if isinstance(error, FlowctlError) and not is_kept:
+        if not isinstance(error, FlowctlError):
+            return
+        error.name_job(self._plan.job)
+        if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
                 "But the checkpoint of this run was in memory only: a new process starts over."
                 " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."

@@ -10,7 +10,7 @@ import pytest
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import SinkCapChanged
-from flowctl.core.records import Ack, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
 from flowctl.instrumentation.snapshot import Waits
@@ -155,6 +155,14 @@ def test_a_resumed_run_counts_all_runs_together():
     assert report.resumed
     assert (report.resumed_records, report.records_acked, report.records_total) == (8, 2, 10)
     assert report.checkpoint_saves == 3
+
+
+def test_letters_that_an_earlier_run_redrove_are_not_counted_twice():
+    restored = Checkpoint(
+        {"p": PartitionCheckpoint(8, 8), "redrive:1700000000000": PartitionCheckpoint(1, 2)}
+    )
+    report = Stand(restored).meter.report("finished", None, saves=0)
+    assert (report.resumed_records, report.records_total, report.records_saved) == (8, 8, 8)
 
 
 def test_progress_is_what_is_acked_not_what_is_read():
