@@ -102,8 +102,8 @@ class Run:
     def conduct(self) -> Ending:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
-        job, producer = self._plan.job, self._plan.producer
-        meter = Meter(self.control, producer, job=job, restored=self._restored)
+        job = self._plan.job
+        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -119,8 +119,7 @@ class Run:
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._plan.extend(self._losses.completed(report))
-        report = self._run_events.finished(report)
+        report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
         except Exception as caught:
