@@ -102,8 +102,8 @@ class Run:
     def conduct(self) -> Ending:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
-        job, producer = self._plan.job, self._plan.producer
-        meter = Meter(self.control, producer, job=job, restored=self._restored)
+        job = self._plan.job
+        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -115,12 +115,11 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
-        self._say_what_is_kept(error)
+        self._complete_remedy(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._plan.extend(self._losses.completed(report))
-        report = self._run_events.finished(report)
+        report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -129,10 +128,12 @@ class Run:
         self._plan.store.close()
         return Ending(report, error)
 
-    def _say_what_is_kept(self, error: BaseException | None) -> None:
+    def _complete_remedy(self, error: BaseException | None) -> None:
         """Remedies promise that what is done is kept, which not every checkpoint does."""
-        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
-        if isinstance(error, FlowctlError) and not is_kept:
+        if not isinstance(error, FlowctlError):
+            return
+        error.name_job(self._plan.job)
+        if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
                 "But the checkpoint of this run was in memory only: a new process starts over."
                 " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
