@@ -8,12 +8,14 @@ from typing import Any, Final, cast
 import msgspec
 
 from flowctl.bolts.callables import check_returned, is_async
-from flowctl.bolts.link import Link, Outcome, Work
+from flowctl.bolts.link import Link
+from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.turns import Turns
+from flowctl.bolts.work import Outcome, Work
 from flowctl.errors import InfrastructureError
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import Welcome
+from flowctl.wire.frames import RangeFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
 
@@ -172,7 +174,23 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            work = link.report_and_take(self._outcome(work, turns), idling)
+            if isinstance(work.frame, RangeFrame):
+                self._work_on_range(turns.begin_range(work, idling))
+                work = link.take(idling)
+            else:
+                work = link.report_and_take(self._outcome(work, turns), idling)
+
+    def _work_on_range(self, turn: RangeTurn) -> None:
+        """Call ``process`` on one batch of the range after the other."""
+        with turn:
+            while (batch := turn.next_batch()) is not None:
+                try:
+                    made: Any = self._process(batch)
+                    check_returned(made)
+                except (Exception, SystemExit) as error:
+                    turn.raised(error)
+                else:
+                    turn.returned(made)
 
     def _outcome(self, work: Work, turns: Turns) -> Outcome:
         """Call ``process`` on one tuple."""

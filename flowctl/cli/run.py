@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--fail-over", "fail_over", metavar="LIMIT",
               help="Fail when more records than this are rejected or dead-lettered: "
               "a count (100) or a share of those done (0.1%).")  # fmt: skip
+@click.option("--metrics", "metrics", metavar="[HOST:]PORT",
+              help="Serve /metrics, /healthz and /readyz there while the run lasts; "
+              "HOST is 127.0.0.1 unless given.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
@@ -47,6 +50,7 @@ def run(
     report_path: Path | None,
     dead_letters: Path | None,
     fail_over: str | None,
+    metrics: str | None,
     master: str | None,
     bolt_count: int | None,
     plain: bool,
@@ -72,6 +76,10 @@ def run(
     settings = parse_overrides(overrides)
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
+    if metrics is not None:
+        host, _, settings["metrics.port"] = metrics.rpartition(":")
+        if host:
+            settings["metrics.host"] = host.strip("[]")
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)

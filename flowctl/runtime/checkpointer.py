@@ -90,6 +90,7 @@ class Checkpointer(GuardedThread):
     def _save_one(self) -> None:
         control = self._control
         with control.lock:
+            now_s = control.clock()
             moved = control.core.intake.take_moved()
             records = control.records_before + control.core.counters.records_acked
         saved = control.saved.partitions
@@ -101,6 +102,7 @@ class Checkpointer(GuardedThread):
                 records = control.records_saved + self._newly_done(changed)  # what was read
             control.note_saved(changed)
             control.records_saved = records
+        control.saved_until_s = now_s
         self._note_back()
 
     def _save_changed(self, changed: dict[str, PartitionCheckpoint]) -> None:

@@ -12,7 +12,7 @@ from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
-from flowctl.ports import SharingProducer, names_of
+from flowctl.ports import BindingBolts, SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
@@ -175,7 +175,9 @@ class Run:
         return True
 
     def _start_bolts(self) -> None:
-        listen = self._settings.listen
+        listen, bolts = self._settings.listen, self._plan.bolts
+        # Asking the bolts for an address may start Spark: do it only if the settings leave it open.
+        host = bolts.listen_host() if needs_host(listen) else listen.host or ""
         self._server = SpoutServer(
             listen,
             RunTerms(
@@ -186,9 +188,8 @@ class Run:
                 wait=self._settings.wait,
                 expected=frozenset(names_of(self._plan.bolts)),
             ),
-            # Asking the bolts for an address may start Spark: do it only if the settings leave it
-            # open.
-            host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
+            host=host,
+            bind_host=bolts.bind_host() if isinstance(bolts, BindingBolts) else "",
         )
         self._sender = Sender(
             self.control,
