@@ -7,7 +7,7 @@ has a suite for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
@@ -75,3 +75,26 @@ class RangeProducer(Protocol):
 
     def close(self) -> None:
         """Release what ``extents`` acquired; called once, also after errors."""
+
+
+@runtime_checkable
+class ReceiptKeeper(Protocol):
+    """A checkpoint store that also keeps receipts: what ``process`` returned, if it is bytes.
+
+    A run tells it of them before it saves a checkpoint that counts what they are of.
+    """
+
+    def keep_receipts(
+        self,
+        partition: str,
+        span: tuple[int, int],
+        records: int,
+        receipts: Sequence[bytes],
+        apart: Collection[int] = (),
+    ) -> None:
+        """``span`` (half-open), of which nothing was done before, is done; it holds ``records``.
+
+        The positions ``apart`` are not done yet: ``process`` rejected them, and they wait for the
+        dead letter.  Must not block: the core's lock is held.  The receipts must be durable before
+        the next ``save`` saves.
+        """

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendable, traceback_text
 from flowctl.bolts.range_ahead import NOT_YET, ReadAhead, Sign
@@ -161,7 +163,10 @@ class RangeTurn:
         turns.records += len(batch)
         turns.service_s += service_s
         turns.pace.took(len(batch), service_s)
-        self._desk.done(self._held, self._part(len(batch), batch, service_s), self._slot)
+        part = self._part(len(batch), batch, service_s)
+        if isinstance(made, bytes):
+            part = msgspec.structs.replace(part, receipts=(made,))
+        self._desk.done(self._held, part, self._slot)
 
     def raised(self, error: BaseException) -> None:
         """``process`` raised ``error``: these records fail, and the rest of the range goes on."""

@@ -326,3 +326,49 @@ def test_an_interrupt_in_process_ends_the_bolt_and_its_reading():
         assert reader.closed.wait(PATIENCE_S)
         s.until(lambda: s.left("b1"))
         assert told(s, 1).spans() == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_bytes_that_process_returns_ride_on_the_report_of_what_they_are_of(is_async):
+    def process(batch: Batch) -> object:
+        if batch.span.first == 0:
+            return None
+        return f"{batch.span.first}-{batch.span.last}".encode()
+
+    async def slowly(batch: Batch) -> object:
+        return process(batch)
+
+    with spout() as s:
+        bolt = started(s, NumberReader(block=10), slowly if is_async else process)
+        s.send("b1", range_of(1, 0, 40))
+        s.until(lambda: told(s, 1).covers(0, 40))
+        s.end("b1")
+        bolt.wait()
+    done = {
+        n
+        for frame in told(s, 1).progress
+        for receipt in frame.receipts
+        for first, last in [map(int, receipt.split(b"-"))]
+        if frame.start <= first <= last < frame.done_through
+        for n in range(first, last + 1)
+    }
+    assert done == set(range(8, 40))  # the first batch has 8 records, and no receipt
+
+
+def test_a_process_may_say_how_long_a_batch_should_take():
+    sizes: list[int] = []
+
+    class Sized:
+        batch_s = 1e9  # no batch is long enough: each is as large as it may become
+
+        def __call__(self, batch: Batch) -> None:
+            sizes.append(len(batch))
+            threading.Event().wait(0.002)
+
+    with spout() as s:
+        bolt = started(s, NumberReader(block=10_000), Sized())
+        s.send("b1", range_of(1, 0, 680))
+        s.until(lambda: told(s, 1).covers(0, 680))
+        s.end("b1")
+        bolt.wait()
+    assert sizes == [8, 32, 128, 512]
