@@ -47,8 +47,7 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
-_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
-_ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
+_POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
 class Run:
@@ -301,7 +300,7 @@ class Run:
         self.control.stop()
         if self._sender is not None and self._sender.is_alive():
             settle_by_s = self.control.clock() + STOP_GRACE_S
-            while not self.control.finished.wait(_HURRY_POLL_S):
+            while not self.control.finished.wait(_POLL_S):
                 if self._interrupts.is_hurried or self.control.clock() > settle_by_s:
                     break
         silence_s = self._settings.timeout.silence_max_s
@@ -380,7 +379,7 @@ class Run:
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
-            for item in self._server.poll(_ENDS_POLL_S):
+            for item in self._server.poll(_POLL_S):
                 if isinstance(item, Joined):  # came too late: it waits for its own END
                     self._send_end(item.bolt)
 
