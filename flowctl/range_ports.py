@@ -7,10 +7,11 @@ has a suite for both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, Record
 
 
@@ -77,24 +78,19 @@ class RangeProducer(Protocol):
         """Release what ``extents`` acquired; called once, also after errors."""
 
 
-@runtime_checkable
-class ReceiptKeeper(Protocol):
-    """A checkpoint store that also keeps receipts: what ``process`` returned, if it is bytes.
+class ReceiptLog(Protocol):
+    """Keeps what ``process`` gave to be kept, with the part of the source that it is of.
 
-    A run tells it of them before it saves a checkpoint that counts what they are of.
+    The log is the truth, the checkpoint its index: what is in the log is done.
     """
 
-    def keep_receipts(
-        self,
-        partition: str,
-        span: tuple[int, int],
-        records: int,
-        receipts: Sequence[bytes],
-        apart: Collection[int] = (),
-    ) -> None:
-        """``span`` (half-open), of which nothing was done before, is done; it holds ``records``.
+    def entries(self) -> Iterable[Receipts]:
+        """Return what earlier runs of the job kept; called once, when a run begins."""
 
-        The positions ``apart`` are not done yet: ``process`` rejected them, and they wait for the
-        dead letter.  Must not block: the core's lock is held.  The receipts must be durable before
-        the next ``save`` saves.
+    def append(self, entries: Sequence[Receipts]) -> None:
+        """Keep ``entries``, durably, before the checkpoint that covers them is saved.
+
+        From one thread at a time.  What it raises ends the run; an
+        :class:`flowctl.errors.CheckpointUnavailableError` has it called again with the same
+        entries, and more.
         """

@@ -49,6 +49,9 @@ class Place(Protocol):
     def delete_directory(self, directory: str) -> None:
         """Remove ``directory`` below the place with all that is in it."""
 
+    def delete_temporary(self) -> None:
+        """Remove what a killed ``put`` may have left at the top."""
+
     def path(self, name: str) -> str:
         """Return the URL of a file for Spark."""
 
@@ -115,6 +118,11 @@ class LocalPlace:
         import shutil
 
         shutil.rmtree(self._root / directory, ignore_errors=True)
+
+    def delete_temporary(self) -> None:
+        """See :class:`Place`."""
+        for path in self._root.glob(f"{_TEMPORARY}*"):
+            path.unlink(missing_ok=True)
 
     def path(self, name: str) -> str:
         """See :class:`Place`."""
@@ -189,6 +197,9 @@ class ArrowPlace:
     def delete_directory(self, directory: str) -> None:
         """See :class:`Place`."""
         self._files.delete_dir_contents(f"{self._root}/{directory}", missing_dir_ok=True)
+
+    def delete_temporary(self) -> None:
+        """Nothing: a file appears when it is closed, or is moved there at once."""
 
     def path(self, name: str) -> str:
         """See :class:`Place`."""

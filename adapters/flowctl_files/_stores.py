@@ -103,6 +103,17 @@ class Stores:
             raise lasting(name, error) from error
         return opened
 
+    def is_folder(self, name: str) -> bool:
+        """Whether there is a directory of that name.  Raises :class:`SourceError` or
+        ``OSError``."""
+        if self._is_local(name):
+            return os.path.isdir(os.path.expanduser(name))
+        files, path = self._files(name)
+        try:
+            return bool(files.isdir(path))
+        except OSError as error:
+            raise lasting(name, error) from error
+
     def check(self, name: str, identity: str) -> Found:
         """Raise :class:`SourceError` if the file is not the one that the driver saw."""
         now = self.stat(name)

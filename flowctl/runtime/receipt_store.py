@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import Checkpoint, Position
 from flowctl.errors import ConfigError, FencedError, InternalError
@@ -57,7 +58,7 @@ class Manifest(Protocol):
 class ReceiptStore:
     """A :class:`flowctl.ports.CheckpointStore` for one job, over ``inner`` and ``manifest``.
 
-    Implements :class:`flowctl.range_ports.ReceiptKeeper`.  Receipts are written before the
+    Also a :class:`flowctl.range_ports.ReceiptLog`.  Receipts are written before the
     checkpoint that counts them, so after a kill the manifest knows at least as much as ``inner``:
     :meth:`load` returns what the manifest covers.  A driver that a newer one has replaced is
     fenced by the manifest too, so this works with ``inner`` in memory.  What a checkpoint counts
@@ -79,26 +80,28 @@ class ReceiptStore:
         self._number = 0
         self._adopted = Checkpoint()
 
-    def keep_receipts(
-        self,
-        partition: str,
-        span: tuple[int, int],
-        records: int,
-        receipts: Sequence[bytes],
-        apart: Collection[int] = (),
-    ) -> None:
-        """See :class:`flowctl.range_ports.ReceiptKeeper`."""
-        whole = Entry(partition, *span, records, tuple(receipts))
-        pieces = pieces_of(whole, apart)
+    def entries(self) -> Sequence[Receipts]:
+        """Return nothing: :meth:`load` has adopted what earlier runs kept."""
+        return ()
+
+    def append(self, entries: Sequence[Receipts]) -> None:
+        """Keep ``entries``, of which nothing was settled before, until the next :meth:`save`."""
         with self._lock:
-            covered = self._covered.setdefault(partition, RangeSet())
-            free = missing({partition: span}, {partition: covered})
-            if sum(stop - start for _, start, stop in free) < span[1] - span[0]:
-                raise InternalError(f"receipts for {partition} {span}: a part was settled before.")
-            for piece in pieces:
-                if piece.start < piece.stop:
-                    covered.add(piece.start, piece.stop)
-            self._kept += pieces
+            for entry in entries:
+                self._append(entry)
+
+    def _append(self, entry: Receipts) -> None:
+        span = (entry.start, entry.stop)
+        whole = Entry(entry.partition, *span, entry.records, tuple(entry.receipts))
+        covered = self._covered.setdefault(entry.partition, RangeSet())
+        free = missing({entry.partition: span}, {entry.partition: covered})
+        if free != [(entry.partition, *span)]:
+            raise InternalError(f"receipts of {entry.partition} {span}: settled before, in part.")
+        pieces = pieces_of(whole, entry.apart)
+        for piece in pieces:
+            if piece.start < piece.stop:
+                covered.add(piece.start, piece.stop)
+        self._kept += pieces
 
     def acquire(self, job: str) -> int:
         """Take ownership; adopt what the manifest holds, as the base of this driver."""

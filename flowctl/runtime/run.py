@@ -23,8 +23,7 @@ from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices
 from flowctl.runtime.notifier import ListenerNotifier
-from flowctl.runtime.reader import Reader
-from flowctl.runtime.redrive import with_letters_first
+from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
@@ -85,17 +84,12 @@ class Run:
 
     def _set_up_intake(self) -> None:
         """What reads, and what handles records that can't be processed."""
-        job, producer, dead_letter = self._plan.job, self._plan.producer, self._plan.dead_letter
+        job, dead_letter = self._plan.job, self._plan.dead_letter
         restored, limit = self._restored, self._settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
         self._dead_letters = dead_letters_for(self.control, dead_letter, job, self._epoch)
-        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
-        self.reader = Reader(
-            self.control,
-            self._letters_first,
-            unsaved_max=self._settings.buffer.uncommitted_max,
-            save_first=self.checkpointer.save_first,
-            has_dead_letter=dead_letter is not None,
+        self.reader, self._letters_first = intake_of(
+            self._plan, self.control, restored, self.checkpointer.save_first
         )
 
     def conduct(self) -> Ending:
@@ -202,7 +196,7 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        self._plan.bolts.start(self._server.endpoint, self._notices.put)
+        self._plan.bolts.start(endpoint_of(self._server.endpoint, self.reader), self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()

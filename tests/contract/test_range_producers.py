@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from flowctl.range_ports import RangeProducer
 from flowctl.testing.range_conformance import RangeConformance
-from flowctl_files import TextRanges
+from flowctl_files import ParquetRanges, TextRanges
 from tests.range_parts import NumberRanges, NumberReader
 
 TEXTS = {
@@ -92,3 +93,30 @@ class TestNumbers(RangeConformance):
                 return _Numbers()
 
         return Producer(a=7, b=1)
+
+
+class TestParquetRanges(RangeConformance):
+    columns: tuple[str, ...] | None = None
+    wanted: Any = None
+
+    @pytest.fixture(autouse=True)
+    def source(self, tmp_path):
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        for year, rows in ((2025, 7), (2026, 1), (2027, 0)):
+            folder = tmp_path / f"year={year}"
+            folder.mkdir()
+            table = pyarrow.table({"n": range(rows), "word": [f"w{n}" for n in range(rows)]})
+            parquet.write_table(table, folder / "part-0.parquet", row_group_size=3)
+        self.paths = tmp_path
+
+    def producer(self) -> RangeProducer:
+        return ParquetRanges(
+            self.paths, columns=self.columns, filter=self.wanted and list(self.wanted)
+        )
+
+
+class TestParquetRangesFiltered(TestParquetRanges):
+    columns = ("word", "year")
+    wanted = (("n", "in", (0, 2, 5)), ("year", "<", 2027))

@@ -257,18 +257,6 @@ class RangeMachine(RuleBasedStateMachine):
             self.join("a")
         for bolt in self.bolts.values():
             bolt.is_frozen = False
-        self._go_on_to_the_end()
-        assert self.core.is_drained, "it does not end"
-        everything = {(p, at) for p, starts in self.source.starts.items() for at in starts}
-        assert everything <= set(self.source.processed) | self.letters
-        if not self.HAS_FAULTS:
-            assert max(self.source.processed.values(), default=1) == 1, "no fault, no repeat"
-        for name, extent in self.extents.items():
-            if extent.stop > extent.start:
-                state = self.core.checkpoint().partitions[name]
-                assert (state.position, state.acked) == (extent.stop - 1, ())
-
-    def _go_on_to_the_end(self) -> None:
         for step in range(STEPS_MAX):
             if self.core.is_drained:
                 break
@@ -279,6 +267,18 @@ class RangeMachine(RuleBasedStateMachine):
                 self.wait(0.05)
             self.keep_letters()
             self.is_in_order()
+        assert self.core.is_drained, "it does not end"
+        self._check_end()
+
+    def _check_end(self) -> None:
+        everything = {(p, at) for p, starts in self.source.starts.items() for at in starts}
+        assert everything <= set(self.source.processed) | self.letters
+        if not self.HAS_FAULTS:
+            assert max(self.source.processed.values(), default=1) == 1, "no fault, no repeat"
+        for name, extent in self.extents.items():
+            if extent.stop > extent.start:
+                state = self.core.checkpoint().partitions[name]
+                assert (state.position, state.acked) == (extent.stop - 1, ())
 
     def _bolt(self, pick: int) -> RangeBolt:
         return list(self.bolts.values())[pick % len(self.bolts)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import hypothesis.strategies as st
 from hypothesis import event, given
 
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
@@ -75,7 +76,7 @@ class Driver:
         if any(low < stop and start < high for low, high in done):
             return
         done.add(start, stop)
-        self.store.keep_receipts(partition, (start, stop), stop - start, [receipt])
+        self.store.append([Receipts(partition, start, stop, stop - start, [receipt])])
 
     def save(self) -> None:
         entries = [

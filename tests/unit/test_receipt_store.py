@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
-from flowctl.range_ports import ReceiptKeeper
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.receipts import Entry, Segment, accepted
@@ -48,7 +48,7 @@ def done_through(position: int) -> Checkpoint:
 
 def test_it_is_a_store_that_keeps_receipts_and_survives(manifest: Kept) -> None:
     store: CheckpointStore = ReceiptStore(MemoryCheckpointStore(), manifest)
-    assert isinstance(store, ReceiptKeeper)
+    assert store.entries() == ()
     assert store.survives
 
 
@@ -56,14 +56,14 @@ def test_nothing_is_saved_while_receipts_can_not_be_written(manifest: Kept) -> N
     inner = MemoryCheckpointStore()
     store = ReceiptStore(inner, manifest)
     epoch = store.acquire("job")
-    store.keep_receipts("p", (0, 10), 10, [b"a"])
+    store.append([Receipts("p", 0, 10, 10, [b"a"])])
     manifest.is_away = True
     for _ in range(2):
         with pytest.raises(CheckpointUnavailableError):
             store.save("job", done_through(9), epoch=epoch)
     assert inner.load("job") == Checkpoint()
     manifest.is_away = False
-    store.keep_receipts("p", (10, 12), 2, [b"b"])
+    store.append([Receipts("p", 10, 12, 2, [b"b"])])
     store.save("job", done_through(11), epoch=epoch)
     assert [one.receipts for one in accepted(manifest.written)] == [(b"a",), (b"b",)]
     assert inner.load("job") == done_through(11)
@@ -73,7 +73,7 @@ def test_a_new_driver_adopts_receipts_that_no_checkpoint_counts(manifest: Kept) 
     inner = MemoryCheckpointStore()
     store = ReceiptStore(inner, manifest)
     epoch = store.acquire("job")
-    store.keep_receipts("p", (0, 10), 10, [b"a"])
+    store.append([Receipts("p", 0, 10, 10, [b"a"])])
     store.save("job", Checkpoint(), epoch=epoch)  # killed before the checkpoint counted them
     again = ReceiptStore(inner, manifest)
     again.acquire("job")
@@ -86,7 +86,7 @@ def test_an_older_driver_is_fenced_without_a_server_too(manifest: Kept) -> None:
     epoch = old.acquire("job")
     new = ReceiptStore(MemoryCheckpointStore(), manifest)
     assert new.acquire("job") > epoch
-    old.keep_receipts("p", (0, 10), 10, [b"a"])
+    old.append([Receipts("p", 0, 10, 10, [b"a"])])
     with pytest.raises(FencedError, match="taken over the results"):
         old.save("job", done_through(9), epoch=epoch)
     assert accepted(manifest.written) == []
@@ -103,13 +103,13 @@ def test_a_checkpoint_without_its_results_is_refused(manifest: Kept) -> None:
 def test_what_waits_for_the_dead_letter_is_done_again_after_a_kill(manifest: Kept) -> None:
     store = ReceiptStore(MemoryCheckpointStore(), manifest)
     epoch = store.acquire("job")
-    store.keep_receipts("p", (0, 10), 10, [b"a"], apart=[0, 7])
+    store.append([Receipts("p", 0, 10, 10, [b"a"], [0, 7])])
     store.save("job", Checkpoint(), epoch=epoch)
     again = ReceiptStore(MemoryCheckpointStore(), manifest)
     epoch = again.acquire("job")
     state = PartitionCheckpoint(None, 0, (AckedRange(1, 6, 6), AckedRange(8, 9, 2)))
     assert again.load("job") == Checkpoint({"p": state})
-    again.keep_receipts("p", (0, 1), 1, [b"b"])
+    again.append([Receipts("p", 0, 1, 1, [b"b"])])
     again.save("job", Checkpoint(), epoch=epoch)
     kept = [receipt for one in accepted(manifest.written) for receipt in one.receipts]
     assert sorted(kept) == [b"a", b"b"]
@@ -119,7 +119,7 @@ def test_what_the_dead_letter_keeps_stands_in_the_manifest_without_results(manif
     inner = MemoryCheckpointStore()
     store = ReceiptStore(inner, manifest)
     epoch = store.acquire("job")
-    store.keep_receipts("p", (0, 10), 10, [b"a"], apart=[7])
+    store.append([Receipts("p", 0, 10, 10, [b"a"], [7])])
     store.save("job", done_through(11), epoch=epoch)
     assert sorted(accepted(manifest.written), key=lambda one: one.start) == [
         Entry("p", 0, 7, 7, (b"a",)),
@@ -137,13 +137,13 @@ def test_receipts_that_come_too_late_are_an_error_and_not_lost_in_silence(manife
     epoch = store.acquire("job")
     store.save("job", done_through(9), epoch=epoch)
     with pytest.raises(InternalError, match="settled before"):
-        store.keep_receipts("p", (5, 15), 10, [b"a"])
+        store.append([Receipts("p", 5, 15, 10, [b"a"])])
 
 
 def test_receipts_of_a_part_that_is_all_rejected_are_kept(manifest: Kept) -> None:
     store = ReceiptStore(MemoryCheckpointStore(), manifest)
     epoch = store.acquire("job")
-    store.keep_receipts("p", (3, 4), 1, [b"a"], apart=[3])
+    store.append([Receipts("p", 3, 4, 1, [b"a"], [3])])
     store.save("job", Checkpoint(), epoch=epoch)
     assert [one.receipts for one in accepted(manifest.written)] == [(b"a",)]
     again = ReceiptStore(MemoryCheckpointStore(), manifest)

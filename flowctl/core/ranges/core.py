@@ -8,14 +8,14 @@ work on it.  Every position that is not done is in exactly one place: waiting, o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.driver import PartitionHandover
+from flowctl.core.driver import Measured
 from flowctl.core.events import FlowEvent, RangeSplit
 from flowctl.core.failures import DeadTuple, Keeper
-from flowctl.core.keeping_core import KeepingCore
+from flowctl.core.ranges.by_reference import ByReference
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.intake import RangeIntake
@@ -32,19 +32,16 @@ from flowctl.core.ranges.settling import Settling
 from flowctl.core.ranges.sizing import RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
 from flowctl.core.records import (
-    Ack,
     AckOutcome,
     Checkpoint,
     Emission,
-    Record,
 )
 from flowctl.core.settings import CoreSettings
 from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
-from flowctl.errors import InternalError
 
 
-class RangeCore(KeepingCore):
+class RangeCore(ByReference):
     """Decides which range goes to which bolt when, and what is done.  Pure; not thread-safe.
 
     A driver calls ``offer_extents`` in place of ``offer``, and ``on_progress``, ``on_range_failed``
@@ -92,29 +89,6 @@ class RangeCore(KeepingCore):
         Raises :class:`flowctl.errors.SourceError` if a partition is another than before.
         """
         self.intake.offer(extents)
-
-    def offer(
-        self,
-        partition: str,
-        records: Sequence[Record],
-        *,
-        now_s: float,
-        sizes: Sequence[int] | None = None,
-    ) -> int:
-        """Not for ranges: see :meth:`offer_extents`."""
-        raise InternalError("records were offered to a core of ranges.")
-
-    def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
-        """Not for ranges: nothing is read here."""
-        raise InternalError("a record was offered to a core of ranges.")
-
-    @property
-    def handover(self) -> PartitionHandover:
-        """Not for ranges: their partitions are not shared with other drivers."""
-        raise InternalError("partitions of ranges are not handed over.")
-
-    def on_committed(self) -> None:
-        """Not needed: nothing has to be saved before it is sent."""
 
     def checkpoint(self) -> Checkpoint:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
@@ -179,11 +153,6 @@ class RangeCore(KeepingCore):
 
     # -- bolts answer --------------------------------------------------------------------
 
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
-        """Not for ranges, and so ignored: see :meth:`on_progress`."""
-        del ack, now_s
-        return self._count_unknown()
-
     def on_progress(self, told: Progress, *, now_s: float) -> AckOutcome:
         """A bolt has processed a part of a range.  What was done before is counted and ignored."""
         consumer = self._speaker(told.bolt, told.epoch, now_s)
@@ -195,7 +164,7 @@ class RangeCore(KeepingCore):
         if flow_tuple is None:
             return self._take_stale(told, consumer)
         cut = _cut(flow_tuple)
-        if not cut.bounds[0] <= told.start <= told.done_through <= cut.bounds[1]:
+        if not self.may_tell_of(told.tuple_id, told.start, told.done_through):
             return self._count_unknown()
         is_holder = told.tuple_id in consumer.flight
         if is_holder and consumer.is_fifo and next(iter(consumer.flight)) != told.tuple_id:
@@ -252,7 +221,9 @@ class RangeCore(KeepingCore):
         self._settling.note_done(told, partition, done, now_s)
         if told.receipts:
             span = (told.start, told.done_through)
-            self._receipts.append(Receipts(partition, *span, told.records, told.receipts))
+            waits = self._failures.has_dead_letter
+            apart = [one.position for one in told.rejected] if waits else ()
+            self._receipts.append(Receipts(partition, *span, told.records, told.receipts, apart))
 
     def _finish(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Nothing is left of ``flow_tuple``."""
@@ -288,7 +259,9 @@ class RangeCore(KeepingCore):
             self._finish(flow_tuple, now_s)
         outcome = self._fail(piece, consumer, failed, in_flight, now_s)
         if outcome is AckOutcome.REFUSED and self._target.is_down:
-            self._take_work_back(now_s)
+            self.wind_up(now_s)  # the next batches would only fail, one after the other
+        elif outcome is AckOutcome.GAVE_UP and part.is_unread:
+            self._failures.end_for(piece, failed.reason, now_s)
         self.book.changed(consumer)
         return outcome
 
@@ -312,8 +285,8 @@ class RangeCore(KeepingCore):
             may_be_target=not failed.is_data_error,
         )
 
-    def _take_work_back(self, now_s: float) -> None:
-        """The target is down: what bolts are at work on would only fail, batch by batch."""
+    def wind_up(self, now_s: float) -> None:
+        """Ask all bolts for what they have not claimed of their ranges, as the run is to end."""
         for consumer in self.bolts.values():
             assert isinstance(consumer, RangeConsumer)
             self._splits.take_back(consumer, now_s)
@@ -354,14 +327,28 @@ class RangeCore(KeepingCore):
         self.book.changed(consumer)
         return AckOutcome.ACKED
 
+    def may_tell_of(self, tuple_id: int, start: int, stop: int) -> bool:
+        """Whether a bolt that was given this range may say something of ``[start, stop)``."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return start <= stop
+        low, high = _cut(flow_tuple).bounds
+        return low <= start <= stop <= high
+
+    def measure(self) -> Measured:
+        """How much of the source is done.  O(partitions and their ranges)."""
+        done, total = self.intake.progress
+        positions = self.intake.positions_done
+        share = self.counters.records_acked / positions if positions else 0.0
+        return Measured(done, total, share)
+
     # -- what is given up ----------------------------------------------------------------
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """As :meth:`KeepingCore.poll_dead_letter`; what could not be read ends the run instead."""
+        """As :meth:`KeepingCore.poll_dead_letter`; what could not be read has ended the run."""
         while (dead := super().poll_dead_letter()) is not None:
             if not _cut(self._pending[dead.gave_up.tuple_id]).is_unread:
                 return dead
-            self._failures.gave_up = self._failures.gave_up or dead.gave_up
         return None
 
     # -- time passes ---------------------------------------------------------------------

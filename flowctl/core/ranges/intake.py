@@ -94,6 +94,7 @@ class RangeIntake:
         self.has_room = True
         self.skipped = 0
         self.uncommitted = 0
+        self.positions_done = 0  # in this run
         self._restored = dict(restored.partitions)
         self._moved: set[str] = set()
 
@@ -124,6 +125,7 @@ class RangeIntake:
         """``pieces``, none of which was done before, are; they hold ``records``."""
         ledger = self.ledgers[partition]
         left, positions = records, measure(pieces)
+        self.positions_done += positions
         for start, stop in pieces:
             # Only the sum is known where there are several: each gets its share by length.
             share = left * (stop - start) // positions if positions else 0

@@ -43,6 +43,8 @@ class Settling:
     def part_with(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
         """``part`` of ``flow_tuple`` goes to another bolt at once; return its tuple."""
         piece = self._new(flow_tuple, part)
+        if not flow_tuple.cut.records:  # all of it: a search goes on there
+            piece.search, flow_tuple.search = flow_tuple.search, None
         now_s = flow_tuple.sent_at_s
         self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
         return piece
@@ -50,14 +52,11 @@ class Settling:
     def take_apart(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
         """``part`` of ``flow_tuple`` failed: return a tuple of it that goes nowhere yet.
 
-        What was known of failures in the whole is known of this part now.
+        A search for the record that fails goes on in it.
         """
         piece = self._new(flow_tuple, part)
-        piece.faults, piece.refusals = flow_tuple.faults, flow_tuple.refusals
         piece.search, flow_tuple.search = flow_tuple.search, None
         piece.attempt, piece.sent_at_s = flow_tuple.attempt, flow_tuple.sent_at_s
-        if flow_tuple.avoided:
-            piece.avoided = set(flow_tuple.avoided)
         return piece
 
     def _new(self, whole: FlowTuple, part: RangeCut) -> FlowTuple:
@@ -66,6 +65,10 @@ class Settling:
         self.recut(whole, cut.of(minus(cut.pieces, part.pieces)))
         piece = FlowTuple(book.ids.next(), part)
         piece.held_by, piece.deadline_s = whole.held_by, whole.deadline_s
+        # Whatever made the whole fail may be in it.
+        piece.faults, piece.refusals = whole.faults, whole.refusals
+        if whole.avoided:
+            piece.avoided = set(whole.avoided)
         book.pending[piece.tuple_id] = piece
         book.counters.pieces += 1
         book.counters.records_pending_now += len(part.records)

@@ -141,7 +141,8 @@ class Splits:
         path_s = donor.consumer.service.path_s
         position_s = taker.service.record_s or donor.position_s
         keep = share_kept(donor, position_s, path_s + taker.service.path_s)
-        reported = donor.consumer.service.mean_records
+        # Where it has told nothing yet, a single position is too little all the same.
+        reported = max(1.0, donor.consumer.service.mean_records)
         if (1 - keep) * donor.positions >= _REPORTS_MIN * reported:
             self._ask(donor.consumer, donor.flow_tuple, keep, now_s)
 
