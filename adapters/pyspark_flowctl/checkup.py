@@ -20,7 +20,7 @@ from flowctl.errors import InfrastructureError
 from flowctl.wire import listener
 from pyspark_flowctl import probe as probe_module
 from pyspark_flowctl.jobs import ClassicJobs, SparkJobs
-from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition
+from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition, run_probe
 from pyspark_flowctl.session import SessionHolder
 
 LISTENER: Final = "listener"
@@ -51,11 +51,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """The executors of ``master``, each once, and the address that they had to reach."""
+    """The executors of ``master``, each once, and the address that they had to reach.
+
+    ``driver``: what the driver itself can reach, but for its own listener.
+    """
 
     master: str
     listener: str
     executors: list[Seen]
+    driver: Seen
 
 
 class Greeter:
@@ -120,7 +124,13 @@ def examine(
     finally:
         holder.close()
     place = f"{greeter.target.host}:{greeter.target.port}"
-    return Examined(master=jobs.master, listener=place, executors=_each_once(seen))
+    driver = msgspec.structs.replace(_here(targets), host="driver")
+    return Examined(master=jobs.master, listener=place, executors=_each_once(seen), driver=driver)
+
+
+def _here(targets: Sequence[Target]) -> Seen:
+    task = ProbeTask(tuple(map(tuple, targets)), _CONNECT_S, 0.0)
+    return msgspec.json.decode(run_probe(*task), type=Seen)
 
 
 def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:

@@ -29,7 +29,10 @@ GOOD = Seen(host="w1", executor=7, python=PYTHON, flowctl=VERSION, targets={"lis
 
 
 def examined(*seen: Seen) -> Examined:
-    return Examined(master="spark://m:7077", listener="driver:4242", executors=[*seen])
+    driver = Seen(host="driver", targets={"redis": ""})
+    return Examined(
+        master="spark://m:7077", listener="driver:4242", executors=[*seen], driver=driver
+    )
 
 
 def changed(**changes: Any) -> Seen:
@@ -108,6 +111,14 @@ def test_each_problem_names_the_host_and_the_setting(seen: Seen, problem: str, r
     [(said, advice)] = problems_of(examined(GOOD, seen))
     assert said.startswith("w1: ") and problem in said
     assert remedy in advice
+
+
+def test_the_driver_has_to_reach_redis_and_says_if_it_does_not() -> None:
+    driver = Seen(host="driver", targets={"redis": "refused"})
+    found = Examined(master="m", listener="d:1", executors=[GOOD], driver=driver)
+    [(said, _)] = problems_of(found)
+    assert said == "driver: can't reach the redis: refused."
+    assert "refused" in list(matrix(found, ["redis"]))[1]
 
 
 def test_a_patch_version_of_python_may_differ() -> None:
