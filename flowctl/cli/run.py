@@ -82,9 +82,7 @@ def run(
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:
-        host, _, settings["metrics.port"] = metrics.rpartition(":")
-        if host:
-            settings["metrics.host"] = host.strip("[]")
+        settings |= _metrics_settings(metrics)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -190,6 +188,11 @@ def _check_writable(path: Path | None) -> None:
         ) from None
     if is_new:
         path.unlink()
+
+
+def _metrics_settings(place: str) -> dict[str, str]:
+    host, _, port = place.rpartition(":")
+    return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 
 
 def _checked(limit: str) -> str:

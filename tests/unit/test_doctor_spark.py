@@ -19,7 +19,7 @@ from flowctl.cli.main import main
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
-from pyspark_flowctl.checkup import Examined, Greeter, Seen, failure
+from pyspark_flowctl.checkup import Examined, Greeter, Seen, _placed, failure
 from pyspark_flowctl.probe import ProbeTask, Target, run_probe
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.unsupported import unsupported
@@ -146,6 +146,15 @@ def test_where_a_task_failed_is_read_from_sparks_message() -> None:
     assert seen.host == "10.7.0.4"
     assert seen.failed.startswith("[PYTHON_VERSION_MISMATCH]")
     assert failure("it is odd\nand long").failed == "it is odd"
+
+
+def test_a_failure_without_a_place_is_where_nothing_was_heard_of() -> None:
+    """Also the driver is among Spark's executors, and a host may be known by its address."""
+    lost = failure("Job aborted: PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.99")
+    good = changed(address="127.0.0.1")
+    found = _placed([lost, good], ["127.0.0.1", "w1", "w2"])
+    assert [(seen.host, bool(seen.failed)) for seen in found] == [("w2", True), ("w1", False)]
+    assert _placed([lost], [])[0].host == "an executor"
 
 
 @pytest.mark.parametrize(
