@@ -20,10 +20,11 @@ from flowctl.errors import InfrastructureError
 from flowctl.wire import listener
 from pyspark_flowctl import probe as probe_module
 from pyspark_flowctl.jobs import ClassicJobs, SparkJobs
-from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition
+from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition, run_probe
 from pyspark_flowctl.session import SessionHolder
 
 LISTENER: Final = "listener"
+_SOMEWHERE: Final = "an executor"
 _CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
 _LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
 _STEADY_S: Final = 3.0  # executors of one request come within less of each other
@@ -42,6 +43,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     host: str
+    address: str = ""
     executor: int = 0
     python: str = ""
     flowctl: str = ""
@@ -51,11 +53,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """The executors of ``master``, each once, and the address that they had to reach."""
+    """The executors of ``master``, each once, and the address that they had to reach.
+
+    ``driver``: what the driver itself can reach, but for its own listener.
+    """
 
     master: str
     listener: str
     executors: list[Seen]
+    driver: Seen
 
 
 class Greeter:
@@ -120,7 +126,13 @@ def examine(
     finally:
         holder.close()
     place = f"{greeter.target.host}:{greeter.target.port}"
-    return Examined(master=jobs.master, listener=place, executors=_each_once(seen))
+    driver = msgspec.structs.replace(_here(targets), host="driver")
+    return Examined(master=jobs.master, listener=place, executors=_each_once(seen), driver=driver)
+
+
+def _here(targets: Sequence[Target]) -> Seen:
+    task = ProbeTask(tuple(map(tuple, targets)), _CONNECT_S, 0.0)
+    return msgspec.json.decode(run_probe(*task), type=Seen)
 
 
 def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
@@ -136,7 +148,41 @@ def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
             found += _collect(jobs, task._replace(lasts_s=0.0), 1)
         except Exception as error:
             found.append(failure(str(error)))
-    return found
+    return _placed(found, _hosts(jobs))
+
+
+def _hosts(jobs: SparkJobs) -> list[str]:
+    """The hosts of the executors, as Spark calls them; empty if it does not say.
+
+    Spark counts the driver among them.
+    """
+    if not isinstance(jobs, ClassicJobs):
+        return []
+    context: Any = jobs._context
+    known = context._jsc.sc().statusTracker().getExecutorInfos()
+    return sorted({str(info.host()) for info in known} - {jobs.setting("spark.driver.host")})
+
+
+def _placed(found: Sequence[Seen], hosts: Sequence[str]) -> list[Seen]:
+    """Say where tasks failed whose error does not: on the hosts from which nothing was heard.
+
+    Spark 4 drops the place from an error of Python's.
+    """
+    heard = {name for seen in found for name in (seen.host, seen.address)}
+    silent = [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
+    placed: list[Seen] = []
+    for seen in found:
+        is_somewhere = seen.failed and seen.host == _SOMEWHERE and silent
+        places = silent if is_somewhere else [seen.host]
+        placed += [msgspec.structs.replace(seen, host=host) for host in places]
+    return placed
+
+
+def _resolved(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
 
 
 def failure(text: str) -> Seen:
@@ -144,7 +190,7 @@ def failure(text: str) -> Seen:
     place = _FAILED_AT.search(text)
     said = _SAID.findall(text.partition("Driver stacktrace")[0])
     why = said[-1] if said else (place[2] if place else text.partition("\n")[0])
-    return Seen(host=place[1] if place else "an executor", failed=why.strip())
+    return Seen(host=place[1] if place else _SOMEWHERE, failed=why.strip())
 
 
 def _collect(jobs: SparkJobs, task: ProbeTask, tasks: int) -> list[Seen]:

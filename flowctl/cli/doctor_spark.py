@@ -77,13 +77,8 @@ def place_of(field: str, text: str) -> tuple[str, int]:
 def matrix(examined: Examined, names: Sequence[str]) -> Iterator[str]:
     """The rows to print: a head, the driver, and each executor."""
     head = ["where", "python", "flowctl", f"listener {examined.listener}", *names]
-    here = [
-        "driver",
-        platform.python_version(),
-        flowctl.__version__,
-        "listens",
-        *("" for _ in names),
-    ]
+    reached = [examined.driver.targets.get(name, "") or "ok" for name in names]
+    here = ["driver", platform.python_version(), flowctl.__version__, "listens", *reached]
     rows = [head, here, *(_row(seen, names) for seen in examined.executors)]
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     for row in rows:
@@ -100,6 +95,9 @@ def _row(seen: Seen, names: Sequence[str]) -> list[str]:
 
 def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
     """What is wrong, each with the setting to change."""
+    for name, why in examined.driver.targets.items():
+        if why:
+            yield f"driver: can't reach the {name}: {why}.", "Start it, or check its address."
     for seen in examined.executors:
         if seen.failed:
             yield _failed(seen)

@@ -19,7 +19,7 @@ from flowctl.cli.main import main
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
-from pyspark_flowctl.checkup import Examined, Greeter, Seen, failure
+from pyspark_flowctl.checkup import Examined, Greeter, Seen, _placed, failure
 from pyspark_flowctl.probe import ProbeTask, Target, run_probe
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.unsupported import unsupported
@@ -29,7 +29,10 @@ GOOD = Seen(host="w1", executor=7, python=PYTHON, flowctl=VERSION, targets={"lis
 
 
 def examined(*seen: Seen) -> Examined:
-    return Examined(master="spark://m:7077", listener="driver:4242", executors=[*seen])
+    driver = Seen(host="driver", targets={"redis": ""})
+    return Examined(
+        master="spark://m:7077", listener="driver:4242", executors=[*seen], driver=driver
+    )
 
 
 def changed(**changes: Any) -> Seen:
@@ -110,6 +113,14 @@ def test_each_problem_names_the_host_and_the_setting(seen: Seen, problem: str, r
     assert remedy in advice
 
 
+def test_the_driver_has_to_reach_redis_and_says_if_it_does_not() -> None:
+    driver = Seen(host="driver", targets={"redis": "refused"})
+    found = Examined(master="m", listener="d:1", executors=[GOOD], driver=driver)
+    [(said, _)] = problems_of(found)
+    assert said == "driver: can't reach the redis: refused."
+    assert "refused" in list(matrix(found, ["redis"]))[1]
+
+
 def test_a_patch_version_of_python_may_differ() -> None:
     other = ".".join([*PYTHON.split(".")[:2], "99"])
     assert list(problems_of(examined(changed(python=other)))) == []
@@ -135,6 +146,15 @@ def test_where_a_task_failed_is_read_from_sparks_message() -> None:
     assert seen.host == "10.7.0.4"
     assert seen.failed.startswith("[PYTHON_VERSION_MISMATCH]")
     assert failure("it is odd\nand long").failed == "it is odd"
+
+
+def test_a_failure_without_a_place_is_where_nothing_was_heard_of() -> None:
+    """Also the driver is among Spark's executors, and a host may be known by its address."""
+    lost = failure("Job aborted: PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.99")
+    good = changed(address="127.0.0.1")
+    found = _placed([lost, good], ["127.0.0.1", "w1", "w2"])
+    assert [(seen.host, bool(seen.failed)) for seen in found] == [("w2", True), ("w1", False)]
+    assert _placed([lost], [])[0].host == "an executor"
 
 
 @pytest.mark.parametrize(
