@@ -9,13 +9,13 @@ from typing import Any, overload
 from flowctl.core.records import Record, Span
 from flowctl.errors import UnrunnableError
 
+_OLDER_MAX = 4  # a process with loops in loops has two or three of them
+
 
 class Batch(Sequence[Record]):
     """What ``process`` gets: the records of one tuple, in source order, and its span.
 
-    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out last
-    (None before the first and after the end): when ``process`` raises, it names the record that was
-    being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
+    Not thread-safe.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
     not used.  ``rejected`` maps the index of each rejected record to its reason; ``left_out``
     counts the records whose effect a sink already had from an earlier attempt.
 
@@ -26,8 +26,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_records", "attempt", "bolt", "columns", "left_out", "reading_index",
-        "rejected", "sink_s", "span", "tell_prolonged",
+        "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt", "columns",
+        "left_out", "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -39,24 +39,46 @@ class Batch(Sequence[Record]):
         attempt: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._records = records
+        self._records = records if isinstance(records, list | tuple) else list(records)
         self._clock = clock
         self._in_sink = False
         self.sink_s: float | None = None
         self.span = span
         self.bolt = bolt
         self.attempt = attempt
-        self.reading_index: int | None = None
+        self._reading: Iterator[Record] = iter(())
+        # Iterators that were under way when a newer one was made, and where; the newest first.
+        self._older: list[tuple[Iterator[Record], int]] = []
         self.rejected: dict[int, str] = {}
         self.left_out = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
         self.columns: Callable[[], Any] | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        for index, record in enumerate(self._records):
-            self.reading_index = index
-            yield record
-        self.reading_index = None
+        # The list's own iterator: a generator that notes the index costs five times as much.
+        before, at = self._reading, _index_of_last(self._reading)
+        if at is not None:
+            self._older = [(before, at), *self._older[: _OLDER_MAX - 1]]
+        self._reading = iter(self._records)
+        return self._reading
+
+    @property
+    def reading_index(self) -> int | None:
+        """The index of the record that iteration returned last.
+
+        None before the first and after the end.  When ``process`` raises, it names the record that
+        was being worked on.
+        """
+        now = [(_index_of_last(iterator), was) for iterator, was in self._older]
+        # One that went on after the newest was made: that was a look at the batch in between.
+        moved = next((at for at, was in now if at is not None and at != was), None)
+        if moved is not None:
+            return moved
+        newest = _index_of_last(self._reading)
+        return newest if newest is not None else next((at for at, _ in now if at is not None), None)
+
+    def __contains__(self, record: object) -> bool:
+        return record in self._records
 
     def __len__(self) -> int:
         return len(self._records)
@@ -131,6 +153,13 @@ class Batch(Sequence[Record]):
         finally:
             self._in_sink = False
             self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
+
+def _index_of_last(iterator: Iterator[Record]) -> int | None:
+    """The index of what an iterator of a list or tuple returned last; None before and after."""
+    # For pickling, it says (iter, (records,), index of the next); only two parts after the end.
+    state: Any = iterator.__reduce__()
+    return state[2] - 1 if len(state) == 3 and state[2] > 0 else None
 
 
 def _not_in_batch(what: str, records: int) -> UnrunnableError:
