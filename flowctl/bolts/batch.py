@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import overload
+from typing import Any, overload
 
 from flowctl.core.records import Record, Span
 from flowctl.errors import UnrunnableError
@@ -22,10 +22,11 @@ class Batch(Sequence[Record]):
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
+    ``columns`` is what :meth:`to_arrow` calls where the source has columns.
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_records", "attempt", "bolt", "left_out", "reading_index",
+        "_clock", "_in_sink", "_records", "attempt", "bolt", "columns", "left_out", "reading_index",
         "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
@@ -49,6 +50,7 @@ class Batch(Sequence[Record]):
         self.rejected: dict[int, str] = {}
         self.left_out = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
+        self.columns: Callable[[], Any] | None = None
 
     def __iter__(self) -> Iterator[Record]:
         for index, record in enumerate(self._records):
@@ -65,6 +67,21 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return self._records[index]
+
+    def to_arrow(self) -> Any:
+        """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
+
+        There is no copy where the source has columns (``ParquetRanges``).  Elsewhere each value
+        becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
+        (:class:`flowctl.errors.MissingExtraError`).
+        """
+        from flowctl.bolts.columns import record_batch
+
+        return record_batch(self._records) if self.columns is None else self.columns()
+
+    def to_pandas(self) -> Any:
+        """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would."""
+        return self.to_arrow().to_pandas()
 
     def reject(self, record: Record | int, reason: object = "rejected") -> None:
         """Settle one record that can't be used; the rest of the batch continues.

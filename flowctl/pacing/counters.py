@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import msgspec
 
+from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.sample import Sample
 
 
@@ -11,7 +14,8 @@ class Counters(msgspec.Struct):
     """Sums since the process began to call the target; not thread-safe: the gate's lock holds it.
 
     ``cost`` and ``call_s`` are of calls that succeeded; ``waited_s``: before calls, for permits and
-    budget; ``in_flight``: the most at once since the last :meth:`sample`.
+    budget; ``in_flight``, ``want``: the most in calls, and with those who waited, at once since the
+    peaks were last taken; ``is_held``, ``is_rate_held``: somebody waited for a permit, for budget.
     """
 
     calls: int = 0
@@ -21,7 +25,14 @@ class Counters(msgspec.Struct):
     failed: int = 0
     waited_s: float = 0.0
     in_flight: int = 0
+    want: int = 0
     is_held: bool = False
+    is_rate_held: bool = False
+
+    @property
+    def sums(self) -> Sums:
+        """What was done, without the peaks."""
+        return Sums(self.calls, self.cost, self.call_s, self.refused, self.failed, self.waited_s)
 
     def since(self, before: Counters, span_s: float) -> Sample:
         """Return the sample of the last ``span_s`` seconds; ``before``: the sums at its begin."""
@@ -36,14 +47,5 @@ class Counters(msgspec.Struct):
         )
 
     def copy(self) -> Counters:
-        """Return the same sums, as another object."""
-        return Counters(
-            self.calls,
-            self.cost,
-            self.call_s,
-            self.refused,
-            self.failed,
-            self.waited_s,
-            self.in_flight,
-            self.is_held,
-        )
+        """Return the same, as another object."""
+        return copy(self)

@@ -90,6 +90,8 @@ class Gate:
         waiter = Waiter(wake)
         with self.lock:
             self._waiting.append(waiter)
+            want = self.in_flight + len(self._waiting)
+            self.counters.want = max(self.counters.want, want)
             if self.source is not None:
                 self.source.on_wanted(self.clock())
         return waiter
@@ -125,10 +127,12 @@ class Gate:
                 self.source.on_wanted(now_s)
             return False
         if self.rate.wait_s(now_s) > 0:
+            counters.is_rate_held = True
             return False
         self.rate.begin(now_s, cost)
         self.in_flight += 1
         counters.in_flight = max(counters.in_flight, self.in_flight)
+        counters.want = max(counters.want, self.in_flight)
         return True
 
     def _look_in_s(self, now_s: float) -> float:
@@ -193,16 +197,19 @@ class Gate:
         """How many wait; the lock is held."""
         return len(self._waiting)
 
-    def set_permits(self, permits: int) -> None:
+    def set_permits(self, permits: int, valid_until_s: float = inf) -> None:
         """The source has decided; the lock is held.  Calls under way go on."""
         self.permits = permits
+        self.valid_until_s = valid_until_s
         self._wake_first()
 
     def take_sums(self) -> Counters:
         """Return the sums, and begin to look for the most at once again; the lock is held."""
         sums = self.counters.copy()
-        self.counters.in_flight = self.in_flight
-        self.counters.is_held = False
+        counters = self.counters
+        counters.in_flight = self.in_flight
+        counters.want = self.in_flight + len(self._waiting)
+        counters.is_held = counters.is_rate_held = False
         return sums
 
     def _wake_first(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 
+from flowctl.adapters import load_adapter
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.errors import ConfigError
+from flowctl.pacing.client import LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.settings import PaceSettings
@@ -40,9 +42,14 @@ def gate_of(settings: PaceSettings) -> Gate:
 
 def _new_gate(settings: PaceSettings) -> Gate:
     gate = Gate()
-    with gate.lock:
-        law = TargetLaw(settings.limits.bounds, tick_s=TICK_S)
+    if settings.redis is None:
+        law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S)
         gate.source = LocalSource(gate, law, rate=settings.rate)
+        return gate
+    adapter = load_adapter("flowctl_redis.pacing", "redis")
+    source = LeaseSource(gate, settings, adapter.RedisExchange(settings.redis, settings.target))
+    gate.source = source
+    source.start()
     return gate
 
 

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     makespan,
     outage,
     partitions,
+    restart,
     sql_sink,
     stages,
     throughput,
@@ -26,6 +27,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
     "partitions": partitions.main,
+    "restart": restart.main,
     "stages": stages.main,
     "wire": wire_bench.main,
 }
@@ -42,7 +44,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|partitions ...|wire ...|control ...|stages ...",
+        "|crowd ...|partitions ...|restart ...|wire ...|control ...|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

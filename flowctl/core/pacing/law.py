@@ -15,6 +15,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
+from flowctl.core.pacing.headroom import Headroom
 from flowctl.core.pacing.ramp import Ramp
 from flowctl.core.pacing.refused import PooledRefusals
 from flowctl.core.pacing.sample import Sample
@@ -39,25 +40,31 @@ class Bounds(NamedTuple):
 class TargetLaw:
     """``limit``: the calls in flight that the target is given; ``reason``: why, for people.
 
-    ``tick_s``: how far samples are apart, and how long a decision takes to reach those who call.
+    ``leave``: the part of what is learned that is left to others.  ``tick_s``: how far samples are
+    apart, and how long a decision takes to reach those who call.  ``known``: the limit that another
+    has learned; None: nothing is known.
     Pure; not thread-safe; O(1) per sample.
     """
 
     __slots__ = (
-        "_bounds", "_events", "_guard", "_mean_s", "_ramp", "_refusals", "_tick_s", "limit",
-        "reason",
+        "_bounds", "_events", "_guard", "_headroom", "_mean_s", "_ramp", "_refusals", "_tick_s",
+        "limit", "reason",
     )  # fmt: skip
 
-    def __init__(self, bounds: Bounds, *, tick_s: float) -> None:
+    def __init__(
+        self, bounds: Bounds, *, leave: float = 0.0, tick_s: float, known: int | None = None
+    ) -> None:
         self._bounds = bounds
         self._tick_s = tick_s
         self._events: deque[FlowEvent] = deque()
         self._guard = SinkGuard(self._events)
         self._refusals = PooledRefusals()
-        self._ramp = Ramp(float(bounds.clamped(bounds.start)))
+        start = bounds.clamped(bounds.start if known is None else known)
+        self._headroom = Headroom(leave) if leave else None
+        self._ramp = Ramp(float(start), is_known=known is not None)
         self._mean_s = 0.0
-        self.limit: int = bounds.clamped(bounds.start)
-        self.reason = "start"
+        self.limit: int = start
+        self.reason = "start" if known is None else "taken over"
 
     @property
     def bounds(self) -> Bounds:
@@ -78,12 +85,36 @@ class TargetLaw:
         if sample.calls:
             gain = _MEAN_GAIN if self._mean_s else 1.0
             self._mean_s += gain * (sample.mean_s - self._mean_s)
+        headroom = self._headroom
+        if headroom is None:
+            self._learn(now_s, sample)
+            self.limit = self._bounds.clamped(self._learned)
+        elif headroom.is_resting and headroom.rest(now_s, sample, self.lag_s):
+            self.limit = self._bounds.clamped(self._learned * headroom.used)
+        else:
+            self._learn(now_s - headroom.rested_s, sample)
+            self.limit = self._bounds.clamped(self._learned)
+            headroom.on_learned(now_s, self.limit, is_found=self._is_found)
+
+    @property
+    def _learned(self) -> float:
+        return min(self._ramp.level, self._guard.cap, self._refusals.cap)
+
+    @property
+    def _is_found(self) -> bool:
+        """Whether the target, not only the start, is the limit."""
+        return self._ramp.is_found or min(self._guard.cap, self._refusals.cap) < inf
+
+    def _learn(self, now_s: float, sample: Sample) -> None:
         lag_s = self.lag_s
         self._guard.on_sample(now_s, sample, sent_at_s=now_s - lag_s)
         if self._refusals.on_sample(now_s, sample, lag_s):
             self._say("refused" if sample.refused else "looking for more than was refused")
         self._take_ramp(now_s, sample, lag_s)
-        self._decide()
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, SinkCapChanged):
+                self._say(event.reason)
 
     def _take_ramp(self, now_s: float, sample: Sample, lag_s: float) -> None:
         learned = min(self._guard.cap, self._refusals.cap)
@@ -95,14 +126,6 @@ class TargetLaw:
         if self._ramp.level != before:
             more = self._ramp.level > before
             self._say("more brought more" if more else "more brought nothing")
-
-    def _decide(self) -> None:
-        while self._events:
-            event = self._events.popleft()
-            if isinstance(event, SinkCapChanged):
-                self._say(event.reason)
-        learned = min(self._ramp.level, self._guard.cap, self._refusals.cap)
-        self.limit = self._bounds.clamped(learned)
 
     def _say(self, reason: str) -> None:
         self.reason = reason

@@ -25,21 +25,29 @@ _PAUSE_MAX_S: Final = 64.0
 
 
 class Ramp:
-    """``level`` grows while that raises the goodput.  Pure; not thread-safe; O(1) per sample."""
+    """``level`` grows while that raises the goodput; by small steps if it is known to be good.
+
+    Pure; not thread-safe; O(1) per sample.
+    """
 
     __slots__ = (
         "_before", "_before_goodput", "_calls", "_changed_at_s", "_cost", "_factor", "_pause_s",
         "_span_s", "_until_s", "level",
     )  # fmt: skip
 
-    def __init__(self, level: float) -> None:
+    def __init__(self, level: float, *, is_known: bool = False) -> None:
         self.level = level
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
         self._before_goodput = 0.0
-        self._factor = _QUICK
+        self._factor = _FINE if is_known else _QUICK
         self._pause_s = _PAUSE_S
         self._until_s = -1.0  # no try before this; below 0: none was in vain
         self._begin(0.0)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a try with more was in vain."""
+        return self._until_s >= 0
 
     def _begin(self, changed_at_s: float) -> None:
         self._changed_at_s = changed_at_s
