@@ -57,6 +57,11 @@ class RedisExchange:
         self.close()
         raise fault
 
+    def workers(self) -> int:
+        """How many workers have a lease, or had one that nobody has taken back yet."""
+        names = self._connected().hkeys(self._key)
+        return sum(name.startswith(b"w:") for name in names)
+
     def close(self) -> None:
         """Give the connection up; idempotent."""
         client, self._client = self._client, None

@@ -72,7 +72,6 @@ _MYSQL_NUMBERS = (
     4031,  # idle for too long
 )
 _MYSQL_STATEMENT_NUMBERS = (
-    1049,  # no such database
     1054,  # no such column
     1064,  # syntax
     1110,  # a column twice

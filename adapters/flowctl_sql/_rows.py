@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate, chain, compress, repeat
 from operator import itemgetter, ne
 from typing import Any, NamedTuple, TypeAlias
@@ -59,14 +59,20 @@ class Prepared(msgspec.Struct, frozen=True):
             return wanted
         return list(chain.from_iterable(map(repeat, wanted, self.counts)))
 
-    def refuse_nan(self, batch: Batch) -> None:
-        """Raise :class:`JobError` that names the first NaN: SQLite would store NULL."""
-        for columns, rows in self.inserts():
-            for index, values in enumerate(zip(*rows, strict=True)):
-                if any(map(ne, values, values)):  # nothing else differs from itself
-                    raise self._nan(batch, columns[index] if columns else index + 1)
+    def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
+        """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
 
-    def _nan(self, batch: Batch, column: str | int) -> JobError:
+        ``table`` are the table's columns; only those in ``numbers`` are looked at.  Both are in
+        lower case.
+        """
+        for columns, rows in self.inserts():
+            for index, column in enumerate(columns or table):
+                if column.lower() in numbers:
+                    values = [row[index] for row in rows]
+                    if any(map(ne, values, values)):  # nothing else differs from itself
+                        raise self._nan(batch, column)
+
+    def _nan(self, batch: Batch, column: str) -> JobError:
         bad = next(n for n, row in enumerate(self.rows) if any(map(ne, row, row)))
         ends = accumulate(self.counts or repeat(1, len(batch)))
         record = next(n for n, end in enumerate(ends) if bad < end)

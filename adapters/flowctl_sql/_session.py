@@ -17,6 +17,7 @@ from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
 from flowctl_sql._rows import Insert, Prepared
+from flowctl_sql._sqlite import columns_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
 # margin.
@@ -59,7 +60,7 @@ class Session:
         self._is_postgres = dialect.name == "postgresql"
         self._table = table
         self._sink = name
-        self.stores_nan: bool = dialect.name != "sqlite"
+        self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -153,6 +154,12 @@ class Session:
             self.ledger.merge(batch.span)
         return WriteResult(sum([len(insert.rows) for insert in inserts]), skipped)
 
+    def refuse_nan(self, prepared: Prepared, batch: Batch) -> None:
+        """Raise :class:`JobError` for NaN in a column of numbers if NULL would be stored for it."""
+        table, numbers = self._numbers
+        if numbers:
+            prepared.refuse_nan(batch, table, numbers)
+
     def _insert(self, insert: Insert) -> None:
         columns, rows = insert
         statement = self._dialect.insert(self._table, columns, len(rows[0]))
@@ -191,6 +198,8 @@ class Session:
             self._table, lambda: [self._cursor.execute(statement) for statement in schema]
         )
         self._database.check_table(self._cursor, self._dialect, self._table)
+        if self._dialect.name == "sqlite":
+            self._numbers = columns_of(self._connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()

@@ -35,7 +35,8 @@ class SqlSink:
 
     ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the keys
     of each dict, or all columns of the table for tuples.  A dict may lack some: these get the
-    column's default, or NULL.  ``schema`` creates the table if it
+    column's default, or NULL.  SQLite stores NULL for NaN: in a column that is not declared as text
+    or bytes it is refused.  ``schema`` creates the table if it
     is missing, with one statement or several.  ``name`` identifies the sink, by default by its
     table: two sinks of one job need two names.
 
@@ -94,11 +95,11 @@ class SqlSink:
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
         ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
-        as is known: raises :class:`JobError` for rows of a wrong shape (and for NaN with SQLite,
-        which would store NULL), :class:`UnrunnableError`, which ends the run, if no row can be
-        written because of the table or its columns, :class:`FencedError` if a newer driver has
-        written, :class:`RetryLater` if the database is unavailable, full or locked, and the
-        driver's own exception otherwise.
+        as is known: raises :class:`JobError` for rows of a wrong shape (and for NaN in a column of
+        numbers with SQLite), :class:`UnrunnableError`, which ends the run, if no row can be written
+        because of the table or its columns, :class:`FencedError` if a newer driver has written,
+        :class:`RetryLater` if the database is unavailable, full or locked, and the driver's own
+        exception otherwise.
         """
         prepared = prepare(rows, batch, self._columns)
         with batch.in_sink():
@@ -109,8 +110,7 @@ class SqlSink:
         try:
             session = self._session()
             session.introduce(batch.span.job, batch.bolt)
-            if not session.stores_nan:
-                prepared.refuse_nan(batch)
+            session.refuse_nan(prepared, batch)
             return self._write_with(session, prepared, batch)
         except StatementFault as fault:
             assert session is not None
@@ -119,7 +119,7 @@ class SqlSink:
             problem = error.problem.removeprefix(f"{error.field}: ")
             raise UnrunnableError(error.field, problem, remedy=error.remedy) from error
         except Exception as error:
-            if session is None and is_statement_fault(error):
+            if session is None and self._schema and is_statement_fault(error):
                 raise UnrunnableError(
                     "schema", f"{_said(error)}.", remedy="Correct its statements."
                 ) from error

@@ -44,6 +44,7 @@ class Counters(msgspec.Struct):
             self.refused - before.refused,
             self.in_flight,
             self.is_held,
+            self.is_rate_held,
         )
 
     def copy(self) -> Counters:

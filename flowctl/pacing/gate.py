@@ -209,7 +209,10 @@ class Gate:
         counters = self.counters
         counters.in_flight = self.in_flight
         counters.want = self.in_flight + len(self._waiting)
-        counters.is_held = counters.is_rate_held = False
+        # Who waits through all of an interval waits in the next one too.
+        lacks_permit = self.in_flight + len(self._resting) >= self.permits
+        counters.is_held = bool(self._waiting) and lacks_permit
+        counters.is_rate_held = bool(self._waiting) and not lacks_permit
         return sums
 
     def _wake_first(self) -> None:

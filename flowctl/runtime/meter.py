@@ -96,6 +96,7 @@ class Meter:
         # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
+        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
@@ -114,9 +115,7 @@ class Meter:
             eta_s=eta_s,
             records_saved=control.records_saved,
             kill_reruns=reruns,
-            kill_reruns_cumulative_only=max(
-                0, counters.records_pending_now + done - control.saved_cumulative
-            ),
+            kill_reruns_cumulative_only=reruns_cumulative,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,

@@ -145,3 +145,22 @@ def test_a_part_of_a_budget_may_be_none_or_change() -> None:
     assert gate.wait_s(0.0) == pytest.approx(1.0, rel=0.05)
     gate.correct(-5.0)
     assert gate.wait_s(0.0) == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_call_is_paid_for_even_if_its_part_of_the_budget_comes_and_goes() -> None:
+    gate, begun, now_s = RateGate(0.0), 0, 0.0
+    while now_s < 60.0:
+        gate.set_rate(10.0 if int(now_s / 0.25) % 2 else 0.0, now_s)
+        if gate.wait_s(now_s) <= 0:
+            gate.begin(now_s, 10.0)
+            begun += 1
+        now_s += 0.05
+    assert 29 <= begun <= 31  # half of the time 10 a second: 5 a second
+
+
+def test_a_budget_lets_all_in_as_more_permits_bring_no_more_calls() -> None:
+    paced = law()
+    for tick in range(100):
+        sample = Sample(TICK_S, 25, 25, 0.5, 0, paced.limit, paced.limit < 32, True)
+        paced.on_sample(tick * TICK_S, sample)
+    assert paced.limit >= 32

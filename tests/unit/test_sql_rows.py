@@ -61,18 +61,19 @@ def test_rows_with_other_keys_are_inserted_apart() -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(1, "a"), (math.nan, "b")], "position 2: column 1 is NaN"),
+        ([(1, "a"), (math.nan, "b")], "position 2: column n is NaN"),
         ([{"n": 1, "x": None}, {"n": math.nan, "x": None}], "position 2: column n is NaN"),
-        ([{"n": 1}, {"n": 2, "x": math.nan}], "position 2: column x is NaN"),
-        ([[(1, "a"), (2, math.nan)], None], "position 1: column 2 is NaN"),
-        ([None, [(1, "a"), (2, math.nan)]], "position 2: column 2 is NaN"),
+        ([{"n": 1}, {"n": 2, "X": math.nan}], "position 2: column X is NaN"),
+        ([[(1, "a"), (2, math.nan)], None], "position 1: column x is NaN"),
+        ([None, [(1, "a"), (2, math.nan)]], "position 2: column x is NaN"),
     ],
 )
 def test_nan_is_found(rows: list[Any], said: str) -> None:
     batch = batch_of([1, 2])
     with pytest.raises(JobError, match=said):
-        _rows.prepare(rows, batch, None).refuse_nan(batch)
-    _rows.prepare([(math.inf, "a"), (None, "b")], batch, None).refuse_nan(batch)
+        _rows.prepare(rows, batch, None).refuse_nan(batch, ["n", "x"], {"n", "x"})
+    good = [(math.inf, math.nan), (None, "b")]
+    _rows.prepare(good, batch, None).refuse_nan(batch, ["n", "x"], {"n"})
 
 
 def test_a_list_that_is_filled_again_is_seen_as_other_rows(

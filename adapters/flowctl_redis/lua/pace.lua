@@ -1,7 +1,7 @@
 -- One exchange of a worker with a target that many share: its figures in, its leases out.
 --
 -- KEYS[1], a hash: limit, reason, budget, set:min, set:max, set:budget, resets, leader,
--- leader_until, leased, rated, workers, seen, total, c:<job>, w:<worker>.
+-- leader_until, leased, rated, workers, seen, mark*, total, c:<job>, w:<worker>.
 -- A worker's entry is "until|holds|rate|goal|rate goal|rest"; rest is its own and the leader's.
 -- Sums are "calls cost call_ms refused failed waited_ms".
 --
@@ -14,6 +14,7 @@
 
 local key = KEYS[1]
 local LEADER_MS = 1000  -- four exchanges without a sign: another leads
+local MARK_MS = 10000
 local KEEP_MS = 30 * 24 * 3600 * 1000  -- what was learned is worth a month
 
 local time = redis.call('TIME')
@@ -119,6 +120,11 @@ local reply = {
 if leads then
   redis.call('HSET', key, 'leader', ARGV[1], 'leader_until', text(now + LEADER_MS), 'seen', text(now))
   redis.call('PEXPIRE', key, KEEP_MS)
+  -- Two marks of the sums, so that people see what happened in the last 10 to 20 s.
+  if now - number('mark_at', 0) >= MARK_MS then
+    redis.call('HSET', key, 'mark_before', get('mark') or '', 'mark_before_at', get('mark_at') or '0',
+      'mark', get('total') or '', 'mark_at', text(now))
+  end
   for _, field in ipairs({'total', 'set:min', 'set:max', 'resets'}) do
     reply[#reply + 1] = get(field) or ''
   end

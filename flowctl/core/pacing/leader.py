@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowctl.core.pacing.law import Bounds, TargetLaw
-from flowctl.core.pacing.leases import Decision, Reply, Sums, Table
+from flowctl.core.pacing.leases import RATE_MOST, Decision, Reply, Sums, Table
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.pacing.shares import Shares, rates
 
@@ -52,7 +52,9 @@ class Leader:
 
     def _begin(self, reply: Reply, table: Table) -> TargetLaw:
         is_reset = self._law is not None
-        known = None if is_reset or not table.total.calls else reply.limit
+        # A server that was emptied has no calls, but workers told it the limit they knew.
+        is_new = not table.total.calls and reply.limit == self._bounds.start
+        known = None if is_reset or is_new else reply.limit
         law = TargetLaw(self._bounded(table), leave=self._leave, tick_s=self._tick_s, known=known)
         self._law, self._resets = law, table.resets
         self._at_s, self._total = reply.now_s, table.total
@@ -79,6 +81,7 @@ class Leader:
             max(0, done.refused),
             sum(claim.in_flight for claim in table.claims),
             any(claim.is_held for claim in table.claims),
+            any(claim.want_rate >= RATE_MOST for claim in table.claims),
         )
 
     def _goals(self, reply: Reply, table: Table, limit: int) -> dict[str, tuple[int, float]]:

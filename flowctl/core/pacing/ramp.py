@@ -65,6 +65,9 @@ class Ramp:
         """Take a sample made at this level; ``most`` is the highest level allowed."""
         if now_s - self._changed_at_s < lag_s:
             return
+        if sample.is_rate_held:
+            self._let_in(now_s, sample, most)
+            return
         if not sample.is_bound or sample.in_flight < int(self.level):
             self._begin(now_s - lag_s)  # callers were the limit: nothing to learn
             return
@@ -74,6 +77,14 @@ class Ramp:
         enough = self._calls >= max(_CALLS_MIN, _ROUNDS * self.level)
         if enough or (self._calls and self._span_s >= _SPAN_MAX_S):
             self._judge(now_s, self._cost / self._span_s, most)
+
+    def _let_in(self, now_s: float, sample: Sample, most: float) -> None:
+        """The budget is the limit: more permits bring no more calls, but who has none has no part
+        of the budget either."""
+        if sample.is_held:
+            self.level = min(most, self.level * self._factor + 1)
+        self._before = 0.0
+        self._begin(now_s)
 
     def _judge(self, now_s: float, goodput: float, most: float) -> None:
         before = self._before

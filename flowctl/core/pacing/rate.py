@@ -21,11 +21,12 @@ class RateGate:
     ``rate``: cost a second; infinite: no budget; 0: none left for this process.
     """
 
-    __slots__ = ("_free_at_s", "rate")
+    __slots__ = ("_debt", "_free_at_s", "rate")
 
     def __init__(self, rate: float = inf) -> None:
         self.rate = rate
         self._free_at_s = -inf
+        self._debt = 0.0  # of calls begun, while there is no rate to pay it with
 
     def wait_s(self, now_s: float) -> float:
         """How long until a call may begin; 0: now; infinite while there is no rate."""
@@ -42,10 +43,16 @@ class RateGate:
         """A call turned out to cost so much more; negative: less."""
         if 0 < self.rate < inf:
             self._free_at_s += cost / (self.rate * _AIM)
+        elif self.rate <= 0:
+            self._debt += cost
 
     def set_rate(self, rate: float, now_s: float) -> None:
-        """From now on another rate; what was begun stays paid for, at the new price."""
-        owed_s = self._free_at_s - now_s
-        if 0 < self.rate < inf and 0 < rate < inf and owed_s > 0:
-            self._free_at_s = now_s + owed_s * self.rate / rate
+        """From now on another rate; what is owed for calls that have begun is paid with it."""
+        if rate == self.rate:
+            return
+        if 0 < self.rate < inf:
+            self._debt = max(0.0, self._free_at_s - now_s) * self.rate
+        if 0 < rate < inf:
+            self._free_at_s = now_s + self._debt / rate
+            self._debt = 0.0
         self.rate = rate

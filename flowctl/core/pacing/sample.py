@@ -9,7 +9,8 @@ class Sample(NamedTuple):
     """Sums over ``span_s`` seconds.
 
     ``cost`` and ``call_s`` are of the calls that succeeded; ``in_flight`` is the most at once, for
-    many processes the sum of theirs.  ``is_held``: some caller waited for a permit.
+    many processes the sum of theirs.  ``is_held``: some caller waited for a permit;
+    ``is_rate_held``: one that had a permit waited for budget.
     """
 
     span_s: float
@@ -19,6 +20,7 @@ class Sample(NamedTuple):
     refused: int = 0
     in_flight: int = 0
     is_held: bool = False
+    is_rate_held: bool = False
 
     @property
     def mean_s(self) -> float:

@@ -110,5 +110,5 @@ def rates(budget: float, claims: Sequence[Claim]) -> dict[str, float]:
     jobs = _by_job(claims)
     each = [(c.weight / len(jobs[c.job]), c.want_rate) for c in claims]
     shares = fair(budget, each)
-    spare = (budget - sum(shares)) / len(claims) if claims else 0.0
+    spare = max(0.0, budget - sum(shares)) / len(claims) if claims else 0.0
     return {c.worker: share + spare for c, share in zip(claims, shares, strict=True)}
