@@ -88,6 +88,7 @@ def deliver(task: SinkTask, origin: Origin, rows: Iterable[Any], *, at_end: bool
         cost=parts.get("cost"),
         letter_value=plain_row,
         at_end=at_end,
+        release=getattr(sink, "release", None),
     )
     where = origin.where(task.job)
     pacer = TargetPacer(

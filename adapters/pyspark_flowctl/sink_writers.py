@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql.types import Row
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
+from pyspark_flowctl.options import check_known, named_object, number
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.sinks import FlowSink, flow_sink
 
@@ -25,25 +26,20 @@ _log = structlog.get_logger("pyspark_flowctl")
 _TEXTS = ("target", "redis", "name", "run", "dead_letter", "fail_over")
 _WHOLES = ("rows_max", "attempts_max")
 _NUMBERS = ("call_max_s", "weight", "leave", "budget")
-_KNOWN = (*_TEXTS, *_WHOLES, *_NUMBERS)
-# Spark adds these by itself.
-_SPARKS = frozenset({"path", "checkpointlocation"})
+_KNOWN = ("process", *_TEXTS, *_WHOLES, *_NUMBERS)
 
 
-def sink_of(options: dict[str, str], process: Any) -> FlowSink:
-    """Return the sink that ``options`` ask for; names in any case, as Spark has them.
+def sink_of(options: dict[str, str]) -> FlowSink:
+    """Return the sink that ``options`` ask for: ``process`` names a function of a batch, or a sink.
 
-    ``process`` is what the option of this name stands for: a function of a batch, or a sink.
+    Raises :class:`ConfigError` that names a missing or wrong option.
     """
     left = {name.lower(): text for name, text in options.items()}
-    del left["process"]
+    process = named_object("process", left.pop("process", ""), "a function of a batch, or a sink,")
     given: dict[str, Any] = {name: left.pop(name) for name in _TEXTS if name in left}
     for names, kind in ((_WHOLES, int), (_NUMBERS, float)):
-        given |= {name: _number(name, left.pop(name), kind) for name in names if name in left}
-    if unknown := sorted(set(left) - _SPARKS):
-        raise ConfigError(
-            unknown[0], "is not an option of flowctl.", remedy=f"There are: {', '.join(_KNOWN)}."
-        )
+        given |= {name: number(name, left.pop(name), kind) for name in names if name in left}
+    check_known(list(left), _KNOWN)
     if not given.get("target"):
         raise ConfigError(
             "target", "is missing.", remedy="Name what is called: .option('target', 'pg-main')."
@@ -51,15 +47,6 @@ def sink_of(options: dict[str, str], process: Any) -> FlowSink:
     if callable(getattr(process, "write", None)):
         return flow_sink(sink=process, **given)
     return flow_sink(process, **given)
-
-
-def _number(name: str, text: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(
-            name, f"{text!r} is not a number.", remedy=f"Give one: .option({name!r}, 100)."
-        ) from None
 
 
 @dataclass

@@ -40,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
+    ``release`` gives back what the target counts, such as a connection; the next call takes it
+    again.
     """
 
     process: Process
@@ -52,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost: Callable[[Batch], float] | None = None
     letter_value: Callable[[Any], Any] | None = None
     at_end: bool = True
+    release: Callable[[], object] | None = None
 
     def settings(self) -> CoreSettings:
         """Return what of it the core decides by."""

@@ -23,6 +23,11 @@ def pick(batch: Batch) -> None:
     append(batch)
 
 
+def numbers(batch: Batch) -> list[tuple[int]]:
+    """Return the number in each line."""
+    return [(int(record.value),) for record in batch]
+
+
 def written(folder: Path) -> list[list[str]]:
     """What was appended by all processes: [id, partition, position …] of each row."""
     return [

@@ -202,6 +202,18 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
     assert target.taken == Counter(range(500))
 
 
+def test_connections_are_given_back_by_who_waits_longer_than_it_works() -> None:
+    clock, released, refusals = Clock(), [], [1.0]
+
+    def process(batch: Batch) -> None:
+        clock.sleep(0.1)
+        if batch.span.first == 2 and refusals:
+            raise RetryLater("busy", after_s=refusals.pop())
+
+    deliver(process, range(6), clock, rows_max=2, release=lambda: released.append(clock.now_s))
+    assert released == [pytest.approx(1.3)], "after the call that had to wait, and only then"
+
+
 def test_the_users_own_rule_decides() -> None:
     calls = []
 

@@ -21,6 +21,7 @@ from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
 from pyspark_flowctl.sink_task import Origin
+from pyspark_flowctl.sink_writers import sink_of
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
@@ -169,6 +170,30 @@ def test_what_can_not_work_is_refused_by_name(
     with pytest.raises(ConfigError) as caught:
         flow_sink(**{"target": "t", **given})
     assert caught.value.field == field and words in str(caught.value) and caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "process"),
+        ({"process": "print"}, "process"),
+        ({"process": "no.such:thing", "target": "t"}, "process"),
+        ({"process": "builtins:nothing", "target": "t"}, "process"),
+        ({"process": "builtins:print"}, "target"),
+        ({"process": "builtins:print", "target": "t", "rows_mox": "1"}, "rows_mox"),
+        ({"process": "builtins:print", "target": "t", "rows_max": "x"}, "rows_max"),
+    ],
+)
+def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sink_of(options)
+    assert caught.value.field == field and caught.value.remedy
+
+
+def test_options_are_those_of_flow_sink_in_any_case() -> None:
+    options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
+    task = sink_of({**options, "path": "added by Spark"}).task
+    assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
 def test_a_generator_is_refused() -> None:
