@@ -62,13 +62,6 @@ def with_an_index(batch: Batch) -> None:
         1 // (index - 3)
 
 
-@pytest.mark.parametrize(
-    "process",
-    [
-        each, in_a_comprehension, after_a_look, after_a_pass, around_a_search, around_a_pass,
-        within_a_pass, with_an_index,
-    ],
-)  # fmt: skip
 class Made(Sequence[Record]):
     """Records that are made while they are read, as those of a range are."""
 
@@ -86,6 +79,13 @@ class Made(Sequence[Record]):
             yield Record(record.position, record.value)
 
 
+@pytest.mark.parametrize(
+    "process",
+    [
+        each, in_a_comprehension, after_a_look, after_a_pass, around_a_search, around_a_pass,
+        within_a_pass, with_an_index,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", [list, tuple, Made])
 def test_the_record_that_failed_is_known(process: Callable[[Batch], None], kind: type) -> None:
     batch = batch_of(kind(RECORDS))
