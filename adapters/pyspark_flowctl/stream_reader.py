@@ -104,7 +104,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not pieces and ends == begin.partitions:
             self._is_over = self._stops_when_empty
             return start
-        end = Offset(sizes.rows, ends).packed()
+        end = Offset(sizes.rows, ends, self._options.slots * _CHUNKS_PER_SLOT).packed()
         self._taken = (start, end, pieces)
         return end
 
@@ -122,7 +122,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = sum(len(piece.records) for piece in pieces)
         self._planned = rows, self._clock()
         self._batches += 1
-        return chunks_of(pieces, self._options.slots * _CHUNKS_PER_SLOT)
+        return chunks_of(pieces, Offset.unpacked(end).chunks)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with everything up to ``end``."""
@@ -176,7 +176,10 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
-    """Cut a batch into at most ``most`` chunks of about the same number of records."""
+    """Cut a batch into at most ``most`` chunks of about the same number of records.
+
+    The same records in the same order make the same chunks.
+    """
     rows = sum(len(piece.records) for piece in pieces)
     size = max(1, -(-rows // most))
     chunks: list[list[tuple[str, list[tuple[Any, Any]]]]] = [[]]

@@ -214,6 +214,8 @@ class Delivery:
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
             where.before if through is None else through,
         )
+        # What Spark's earlier attempts of the task have sent counts too, as once each.
+        attempt += where.attempt - 1
         return Batch(records, span, bolt=where.partition, attempt=attempt, clock=self._clock)
 
 

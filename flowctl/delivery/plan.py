@@ -24,8 +24,9 @@ CALL_MAX_S = 0.5
 class Where(msgspec.Struct, frozen=True):
     """The name of what is delivered: ``job`` and ``partition`` of spans and dead letters.
 
-    ``place`` gives a row number the form of a position.  ``before``: the position up to which all
-    of the partition was settled before; None: nothing, or nobody knows.
+    ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
+    of a position.  ``before``: the position up to which all of the partition was settled before;
+    None: nothing, or nobody knows.
     """
 
     job: str

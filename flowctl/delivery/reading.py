@@ -26,10 +26,14 @@ class Piece(NamedTuple):
 
 
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a batch ends, and how many rows the next should have; JSON-like by :meth:`packed`."""
+    """Where a batch ends, and how many rows the next should have; JSON-like by :meth:`packed`.
+
+    ``chunks``: into how many it is cut at most, so that it is cut alike when it is repeated.
+    """
 
     rows: int
     partitions: dict[str, PartitionCheckpoint] = {}
+    chunks: int = 1
     version: int = 1
 
     def packed(self) -> dict[str, Any]:
@@ -37,6 +41,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {
             "version": self.version,
             "rows": self.rows,
+            "chunks": self.chunks,
             "partitions": {
                 name: [_packed(part.position), part.records, _packed(part.end)]
                 for name, part in self.partitions.items()
@@ -57,6 +62,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     )
                     for name, (position, records, end) in given["partitions"].items()
                 },
+                int(given["chunks"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SourceError(
@@ -113,10 +119,10 @@ class Reading:
                 self._pass(chunk)
             elif not chunk.is_busy or self._clock() - began_at_s > _BUSY_MAX_S:
                 break
-        return pieces, dict(self._at)
+        return in_order(pieces), dict(self._at)
 
     def replay(self, start: Offset, end: Offset) -> list[Piece]:
-        """Read the records between ``start`` and ``end`` again: the same, whatever else is there.
+        """Read the records between ``start`` and ``end`` again: the same, in the same order.
 
         Raises :class:`SourceError` if the source does not have them any more.
         """
@@ -146,7 +152,7 @@ class Reading:
                 del missing[chunk.partition]
         self._read.extendleft(reversed(later))
         self._check_ends(end)
-        return pieces
+        return in_order(pieces)
 
     def close(self) -> None:
         """Close the producer; the next batch opens another."""
@@ -206,6 +212,18 @@ class Reading:
                     " with another checkpointLocation.",
                 )
         self._at = dict(end.partitions)
+
+
+def in_order(pieces: list[Piece]) -> list[Piece]:
+    """Return one piece for each partition, by name: polls mix them as it happens.
+
+    A batch that is repeated must give the same rows in the same order, or a sink that knows rows by
+    their numbers would leave out the wrong ones.
+    """
+    by_name: dict[str, list[Record]] = {}
+    for piece in pieces:
+        by_name.setdefault(piece.partition, []).extend(piece.records)
+    return [Piece(name, by_name[name]) for name in sorted(by_name)]
 
 
 def _gone(missing: dict[str, int]) -> SourceError:

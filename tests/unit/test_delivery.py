@@ -214,6 +214,14 @@ def test_connections_are_given_back_by_who_waits_longer_than_it_works() -> None:
     assert released == [pytest.approx(1.3)], "after the call that had to wait, and only then"
 
 
+def test_an_attempt_of_the_task_counts_as_one_of_its_calls() -> None:
+    clock, seen = Clock(), []
+    plan = Plan(process=lambda batch: seen.append(batch.attempt))
+    pacer = PatientPacer(clock)
+    Delivery(plan, Where("job", "7", attempt=3), pacer, clock=clock, sleep=clock.sleep).run("a")
+    assert seen == [3]
+
+
 def test_the_users_own_rule_decides() -> None:
     calls = []
 

@@ -145,6 +145,17 @@ def test_a_tick_of_the_trigger_is_no_end_of_a_batch() -> None:
     assert [len(rows) for rows in query.rows] == [200, 200, 400, 800, 1_600]
 
 
+def test_a_repeated_batch_has_the_same_chunks_though_slots_changed() -> None:
+    query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
+    query.batch()
+    start, end = query.offsets
+    again = Query(lambda rows: 1.0, query.offsets, producer__count=1_000, slots=7)
+    pairs = zip(
+        query.reader.partitions(start, end), again.reader.partitions(start, end), strict=True
+    )
+    assert all(one.pieces == other.pieces for one, other in pairs)  # type: ignore[attr-defined]
+
+
 def test_chunks_are_shared_among_slots_and_travel() -> None:
     query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
     query.batch()
