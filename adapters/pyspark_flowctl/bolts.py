@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from flowctl.bolts.callables import check_process
@@ -107,8 +108,10 @@ class SparkBolts:
         """One for each bolt, with what it runs."""
         shipped = ship(self.process)
         refusal = ship(self.refusal, field="refusal") if self.refusal is not None else b""
+        reader = ship(endpoint.reader, field="producer") if endpoint.reader is not None else b""
+        spout = pickle.dumps(msgspec.structs.replace(endpoint, reader=None))
         return [
-            BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, (), refusal)
+            BoltTask(f"b{n}", self.slots, spout, shipped, (), refusal, reader)
             for n in range(1, self.count + 1)
         ]
 

@@ -143,7 +143,7 @@ def resume_command() -> str:
     """Return the command line of this process, ready to paste, without passwords."""
     program = sys.argv[0]
     if program.endswith(("__main__.py", "cli/main.py")):
-        return shown_command(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
+        return shown_command(["python", "-m", "flowctl", *sys.argv[1:]])
     return shown_command([Path(program).name, *sys.argv[1:]])
 
 
