@@ -17,11 +17,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.cluster import scenarios, setups
 from tests.cluster.drive import Cluster
 from tests.cluster.network import network, unavailable
-from tests.cluster.scenarios import SCENARIOS, Figures
+from tests.cluster.parts import SCENARIOS, Figures
 from tests.cluster.services import Postgres, Spark, Valkey, install, python_of, until, wheel
 
+# Importing them registers what they define, in this order.
+_MODULES = (scenarios, setups)
 _COLUMNS = (
     ("records", 7),
     ("rerun", 6),
@@ -31,7 +34,7 @@ _COLUMNS = (
     ("doubled", 7),
     ("took", 6),
 )
-_HEAD = " ".join([f"{'scenario':<30}", *(f"{name:>{width}}" for name, width in _COLUMNS)])
+_HEAD = " ".join([f"{'scenario':<34}", *(f"{name:>{width}}" for name, width in _COLUMNS)])
 
 
 @contextlib.contextmanager
@@ -78,7 +81,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.list:
         for name, function in SCENARIOS.items():
-            print(f"{name:<30} {(function.__doc__ or '').splitlines()[0]}")
+            print(f"{name:<34} {(function.__doc__ or '').splitlines()[0]}")
         return 0
     if unknown := set(args.scenarios) - SCENARIOS.keys():
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
@@ -114,7 +117,7 @@ def _run(names: list[str], folder: Path, seed: int) -> int:
 
 def _row(name: str, found: Figures, took_s: float) -> str:
     elsewhere, stalled = map(_seconds, (found.elsewhere_s, found.stalled_s))
-    row = f"{name:<30} {found.records:>7} {found.rerun:>6} {elsewhere:>9} {stalled:>7}"
+    row = f"{name:<34} {found.records:>7} {found.rerun:>6} {elsewhere:>9} {stalled:>7}"
     row += f" {found.lost:>5} {found.doubled:>7} {took_s:>5.0f}s  {found.note}"
     return f"{row}\n    FAILED: {found.problem}" if found.problem else row
 

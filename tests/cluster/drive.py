@@ -126,9 +126,12 @@ class Drive:
 
     def start_command(self, words: Sequence[str]) -> Drive:
         """Start flowctl with these arguments as the driver."""
-        program = [python_of(self._host), "-m", "flowctl.cli.main"]
-        log = f"{self.name}.out"
-        self._driver = self._host.start([*program, *words], log=log, env=self.environment)
+        return self.start_program(["-m", "flowctl.cli.main", *words])
+
+    def start_program(self, words: Sequence[str]) -> Drive:
+        """Start Python with these arguments as the driver."""
+        log, argv = f"{self.name}.out", [python_of(self._host), *words]
+        self._driver = self._host.start(argv, log=log, env=self.environment)
         return self
 
     def doctor(self, *options: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import socket
 import time
 
 from flowctl import FlowControlSpout
-from flowctl_files import TextLines
+from flowctl_files import TextLines, TextRanges
 from flowctl_sql import SqlSink
 from pyspark_flowctl import SparkBolts
 
@@ -42,7 +42,7 @@ def load(batch):
 
 spout = FlowControlSpout(
     name=NAME,
-    producer=TextLines(os.environ["LINES"]),
+    producer=(TextRanges if "RANGES" in os.environ else TextLines)(os.environ["LINES"]),
     bolts=SparkBolts(load, count=int(os.environ["BOLTS"])),
     checkpoint=os.environ["REDIS"],
 )
