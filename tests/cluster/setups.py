@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tests.cluster.drive import Cluster, Drive
 from tests.cluster.parts import Figures, figures, scenario, site_of
@@ -45,6 +46,18 @@ def older_flowctl_on_a_worker(cluster: Cluster, draw: random.Random) -> Figures:
     if not found.problem and (told not in drive.log() or hosts != {"w1"}):
         return found._replace(problem=f"on {hosts}: {drive.log()[-1500:]}")
     return found
+
+
+@scenario
+def another_python_on_the_workers(cluster: Cluster, draw: random.Random) -> Figures:
+    """All workers have another Python than the driver: the run ends with one line that says so."""
+    drive = Drive(cluster, "another_python", lines=20)
+    with _another_python(cluster, "w1", "w2"):
+        code = drive.start().wait()
+    told = [line for line in drive.log().splitlines() if line.startswith("flowctl: ")]
+    wanted = "have Python 3.99, but the driver has"
+    is_clear = code == 1 and len(told) == 1 and wanted in told[0]
+    return Figures(0, 0, problem="" if is_clear else f"exit {code}: {drive.log()[-1500:]}")
 
 
 @scenario
@@ -104,16 +117,24 @@ def doctor_of_a_missing_package(cluster: Cluster, draw: random.Random) -> Figure
 @scenario
 def doctor_of_another_python(cluster: Cluster, draw: random.Random) -> Figures:
     """The Python of one worker says that it is another version."""
-    custom = site_of(cluster, "w2") / "sitecustomize.py"
-    custom.write_text(
-        "import sys\nfrom collections import namedtuple\n"
-        "names = 'major minor micro releaselevel serial'\n"
-        "sys.version_info = namedtuple('version_info', names)(3, 99, 0, 'final', 0)\n"
-    )
-    try:
+    with _another_python(cluster, "w2"):
         return _doctor(cluster, "doctor_python", code=1, wanted=["w2", "3.99", "PYSPARK_PYTHON"])
+
+
+@contextlib.contextmanager
+def _another_python(cluster: Cluster, *hosts: str) -> Iterator[None]:
+    files = [site_of(cluster, host) / "sitecustomize.py" for host in hosts]
+    for file in files:
+        file.write_text(
+            "import sys\nfrom collections import namedtuple\n"
+            "names = 'major minor micro releaselevel serial'\n"
+            "sys.version_info = namedtuple('version_info', names)(3, 99, 0, 'final', 0)\n"
+        )
+    try:
+        yield
     finally:
-        custom.unlink()
+        for file in files:
+            file.unlink()
 
 
 def _doctor(
