@@ -29,6 +29,7 @@ PAGES = [
     *("docs/testing.md", "docs/versions.md", "docs/ranges.md", "SECURITY.md"),
     *("docs/spark-writes.md", "docs/streaming.md"),
     *("deploy/platforms.md", "docs/security.md"),
+    "docs/apply.md",
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 12  # "a job of your own takes twelve lines"; empty lines don't count
@@ -166,6 +167,15 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
         for quoted in re.findall(r"`([^`]+)`", cells[1]):
             for name in re.findall(r"[A-Za-z_]+", quoted.replace("=…", "")):
                 assert re.search(rf"\b{name}\b", code), f"{cells[0]}: {name}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/apply.md"])
+def test_a_function_of_rows_is_code_whose_imports_exist(page: str) -> None:
+    (block,) = [one for one in python_blocks(page) if "apply(df" in one]
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names)
 
 
 # -- guarantees ------------------------------------------------------------------------------
