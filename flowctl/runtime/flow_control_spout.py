@@ -91,9 +91,9 @@ class FlowControlSpout(RunnableJob):
         check_parts(self)
         check_listener(self.listener)
 
-    def _make_core(self, checkpoint: Checkpoint) -> SpoutCore:
+    def _make_core(self, settings: Settings, checkpoint: Checkpoint) -> SpoutCore:
         return SpoutCore(
-            self.settings,
+            settings,
             checkpoint=checkpoint,
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
