@@ -29,7 +29,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test semantics house check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
+.PHONY: help demo test test-long semantics house check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_AR
 
 test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path; TEST_JOBS=0: one by one)
 	@$(BIN)/python -m pytest -q --durations=10 -n $(TEST_JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+test-long: $(FOR_TEST) ## the tests that take minutes each: 50 kills of each guarantee, 10 of each database
+	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics

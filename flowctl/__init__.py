@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StartSettings,
         WaitSettings,
     )
+    from flowctl.core.ranges.extent import Extent
     from flowctl.core.records import (
         AckedRange,
         AckOutcome,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
         WireError,
     )
     from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
+    from flowctl.pacing.api import paced
+    from flowctl.pacing.settings import Limits
     from flowctl.ports import (
         BoltNotice,
         Bolts,
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
         SourceProgress,
         SpoutListener,
     )
+    from flowctl.range_ports import Block, RangeProducer, RangeReader
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
@@ -89,6 +93,7 @@ __all__ = [
     "AckedRange",
     "AuthenticationError",
     "Batch",
+    "Block",
     "BoltNotice",
     "BoltView",
     "Bolts",
@@ -104,6 +109,7 @@ __all__ = [
     "DispatchSettings",
     "Emission",
     "Endpoint",
+    "Extent",
     "FencedError",
     "FlowControlSpout",
     "FlowProducer",
@@ -114,6 +120,7 @@ __all__ = [
     "InternalError",
     "Interrupted",
     "JobError",
+    "Limits",
     "ListenSettings",
     "LocalBolts",
     "LossSettings",
@@ -124,6 +131,8 @@ __all__ = [
     "Position",
     "Process",
     "ProcessError",
+    "RangeProducer",
+    "RangeReader",
     "Record",
     "Records",
     "Report",
@@ -149,6 +158,7 @@ __all__ = [
     "WindowSettings",
     "WireError",
     "__version__",
+    "paced",
 ]
 
 _HOMES = {
@@ -184,6 +194,8 @@ _HOMES = {
         "WindowSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
+    "flowctl.pacing.api": ("paced",),
+    "flowctl.pacing.settings": ("Limits",),
     "flowctl.ports": (
         "BoltNotice",
         "Bolts",
@@ -196,6 +208,8 @@ _HOMES = {
         "SourceProgress",
         "SpoutListener",
     ),
+    "flowctl.core.ranges.extent": ("Extent",),
+    "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),

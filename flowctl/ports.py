@@ -15,6 +15,7 @@ from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.letters import LeftOut, Letter
 from flowctl.core.records import Checkpoint, Emission, PartitionCheckpoint, Position, Record
 from flowctl.errors import FlowctlError
+from flowctl.range_ports import RangeReader
 
 if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch
@@ -294,7 +295,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """What a bolt needs to reach its spout; passed on by Spark, over a trusted path.
 
     ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt accepts
-    (None: no TLS).  ``wait`` says how the bolt waits.  ``str`` and ``repr`` omit the key.
+    (None: no TLS).  ``wait`` says how the bolt waits.  ``reader`` is what the bolts read ranges
+    with (None: every tuple brings its records).  ``str`` and ``repr`` omit the key.
     """
 
     host: str
@@ -305,6 +307,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     frame_bytes_max: int = 256 << 20
     heartbeat_s: float = 0.25
     wait: WaitSettings = WaitSettings()
+    reader: RangeReader | None = None
 
     def __repr__(self) -> str:
         tls = "tls" if self.certificate_pem else "plain"
@@ -348,6 +351,17 @@ class Bolts(Protocol):
 
     def stop(self, *, timeout_s: float) -> None:
         """End all bolts: those that received END leave by themselves, the others are cancelled."""
+
+
+@runtime_checkable
+class BindingBolts(Protocol):
+    """Bolts that know where the driver has to listen if it can't on the address that they reach.
+
+    Such as the pod's address where they reach a service's.
+    """
+
+    def bind_host(self) -> str:
+        """The address to listen on; "": the one of :meth:`Bolts.listen_host`."""
 
 
 @runtime_checkable

@@ -202,6 +202,10 @@ class SqlSink:
             self._local.session = None
             session.close()
 
+    def release(self) -> None:
+        """Give this thread's connection back while it has to wait for others; as :meth:`close`."""
+        self.close()
+
     def _session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.usable:

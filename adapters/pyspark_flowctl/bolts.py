@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from flowctl.bolts.callables import check_process
@@ -85,6 +86,11 @@ class SparkBolts:
             return LOOPBACK  # no need to start it for that
         return holder.open().host()
 
+    def bind_host(self) -> str:
+        """Return ``spark.driver.bindAddress`` of a session that is open and set so, else ""."""
+        jobs = self._session().find()
+        return "" if jobs is None or jobs.local else jobs.bind_host()
+
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
         if self._run is not None:
@@ -102,8 +108,10 @@ class SparkBolts:
         """One for each bolt, with what it runs."""
         shipped = ship(self.process)
         refusal = ship(self.refusal, field="refusal") if self.refusal is not None else b""
+        reader = ship(endpoint.reader, field="producer") if endpoint.reader is not None else b""
+        spout = pickle.dumps(msgspec.structs.replace(endpoint, reader=None))
         return [
-            BoltTask(f"b{n}", self.slots, pickle.dumps(endpoint), shipped, (), refusal)
+            BoltTask(f"b{n}", self.slots, spout, shipped, (), refusal, reader)
             for n in range(1, self.count + 1)
         ]
 

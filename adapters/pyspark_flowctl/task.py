@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 class BoltTask(NamedTuple):
     """One bolt's job, of builtin types only (it is shipped as a plain tuple).
 
-    ``endpoint``, ``process`` and ``refusal`` are pickles (``refusal`` b"": none); ``paths`` is the
-    driver's ``sys.path`` where the workers share its disk, else empty.
+    ``endpoint``, ``process``, ``refusal`` and ``reader`` are pickles (the last two b"": none);
+    ``paths`` is the driver's ``sys.path`` where the workers share its disk, else empty.
     """
 
     bolt: str
@@ -31,6 +31,7 @@ class BoltTask(NamedTuple):
     process: bytes
     paths: tuple[str, ...]
     refusal: bytes = b""
+    reader: bytes = b""
 
 
 def run_task(*task: Any) -> str:
@@ -38,15 +39,20 @@ def run_task(*task: Any) -> str:
 
     Returns the outcome as JSON (see ``outcome.py``).
     """
-    bolt, slots, endpoint, process, paths, refusal = task
+    bolt, slots, endpoint, process, paths, refusal, reader = task
     began_s = time.monotonic()
     kind = "load"
     try:
         if paths:  # resolve modules as the driver does
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
+        import msgspec
+
         from flowctl.bolts.worker import run_bolt
 
-        arguments = pickle.loads(endpoint), bolt, pickle.loads(process)
+        spout = pickle.loads(endpoint)
+        if reader:
+            spout = msgspec.structs.replace(spout, reader=pickle.loads(reader))
+        arguments = spout, bolt, pickle.loads(process)
         rule = pickle.loads(refusal) if refusal else None
         kind = "error"
         summary = run_bolt(*arguments, slots=slots, refusal=rule)

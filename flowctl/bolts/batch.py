@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from itertools import count
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record, Span
 from flowctl.errors import UnrunnableError
 
-_OLDER_MAX = 4  # a process with loops in loops has two or three of them
+_SECOND: Final = itemgetter(1)
+_OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
 
 
 class Batch(Sequence[Record]):
@@ -22,11 +25,12 @@ class Batch(Sequence[Record]):
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
+    ``columns`` is what :meth:`to_arrow` calls where the source has columns.
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt", "left_out",
-        "rejected", "sink_s", "span", "tell_prolonged",
+        "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt", "columns",
+        "left_out", "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -38,27 +42,34 @@ class Batch(Sequence[Record]):
         attempt: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._records = records if isinstance(records, list | tuple) else list(records)
+        self._records = records
         self._clock = clock
         self._in_sink = False
         self.sink_s: float | None = None
         self.span = span
         self.bolt = bolt
         self.attempt = attempt
-        self._reading: Iterator[Record] = iter(())
+        self._reading: Iterator[Record] | _Counted = iter(())
         # Iterators that were under way when a newer one was made, and where; the newest first.
-        self._older: list[tuple[Iterator[Record], int]] = []
+        self._older: list[tuple[Iterator[Record] | _Counted, int]] = []
         self.rejected: dict[int, str] = {}
         self.left_out = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
+        self.columns: Callable[[], Any] | None = None
 
     def __iter__(self) -> Iterator[Record]:
         # The list's own iterator: a generator that notes the index costs five times as much.
         before, at = self._reading, _index_of_last(self._reading)
         if at is not None:
             self._older = [(before, at), *self._older[: _OLDER_MAX - 1]]
-        self._reading = iter(self._records)
-        return self._reading
+        records = self._records
+        if isinstance(records, list | tuple):
+            self._reading = reading = iter(records)
+            return reading
+        # Records that are made while they are read: no Python code runs here for each of them.
+        asked = count()
+        self._reading = _Counted(asked, len(records))
+        return map(_SECOND, zip(asked, records, strict=False))
 
     @property
     def reading_index(self) -> int | None:
@@ -87,6 +98,21 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return self._records[index]
+
+    def to_arrow(self) -> Any:
+        """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
+
+        There is no copy where the source has columns (``ParquetRanges``).  Elsewhere each value
+        becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
+        (:class:`flowctl.errors.MissingExtraError`).
+        """
+        from flowctl.bolts.columns import record_batch
+
+        return record_batch(self._records) if self.columns is None else self.columns()
+
+    def to_pandas(self) -> Any:
+        """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would."""
+        return self.to_arrow().to_pandas()
 
     def reject(self, record: Record | int, reason: object = "rejected") -> None:
         """Settle one record that can't be used; the rest of the batch continues.
@@ -138,10 +164,21 @@ class Batch(Sequence[Record]):
             self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
 
 
-def _index_of_last(iterator: Iterator[Record]) -> int | None:
-    """The index of what an iterator of a list or tuple returned last; None before and after."""
+class _Counted(NamedTuple):
+    """How often an iterator over ``records`` records was asked; the end is one time more."""
+
+    asked: Iterator[int]
+    records: int
+
+
+def _index_of_last(reading: Iterator[Record] | _Counted) -> int | None:
+    """The index of what an iterator returned last; None before the first and after the end."""
+    if isinstance(reading, _Counted):
+        counter: Any = reading.asked.__reduce__()  # (count, (next,)), for pickling
+        asked = counter[1][0]
+        return asked - 1 if 0 < asked <= reading.records else None
     # For pickling, it says (iter, (records,), index of the next); only two parts after the end.
-    state: Any = iterator.__reduce__()
+    state: Any = reading.__reduce__()
     return state[2] - 1 if len(state) == 3 and state[2] > 0 else None
 
 

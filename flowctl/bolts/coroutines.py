@@ -16,13 +16,19 @@ import contextvars
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned
-from flowctl.bolts.link import Link, Work
+from flowctl.bolts.link import Link
+from flowctl.bolts.range_ahead import NOT_YET
+from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
+from flowctl.bolts.work import Work
+from flowctl.wire.frames import RangeFrame
 
+# A slot in a range waits for its target in steps of this [s]: another slot's success ends the wait.
+_LOOK_AGAIN_S: Final = 0.05
 AsyncProcess = Callable[[Batch], Awaitable[Any]]
 
 
@@ -136,6 +142,9 @@ class _Slots:
 
     async def _turn(self, work: Work, slot: object) -> None:
         """Process one tuple, report, and let the slot continue."""
+        if isinstance(work.frame, RangeFrame):
+            await self._range(work, slot)
+            return
         turn = self._turns.begin(work)
         try:
             made = await self._process(turn.batch)
@@ -149,6 +158,43 @@ class _Slots:
         concerns_others = self._link.report(outcome, slot)
         self._flush_soon()
         if self._go_on(slot) > 0 or concerns_others:
+            self._fill()
+
+    async def _range(self, work: Work, slot: object) -> None:
+        """Process one range, batch by batch, and let the slot continue."""
+        ready = asyncio.Event()
+        turn = self._turns.begin_range(work, slot, self._from_outside(ready.set))
+        with turn:
+            while (batch := await self._next_batch(turn, ready)) is not None:
+                try:
+                    check_returned(made := await self._process(batch))
+                except (Exception, SystemExit, asyncio.CancelledError) as error:
+                    if self._ended.is_set():  # nobody is left to receive the report
+                        return
+                    self._report(turn.raised, error)
+                else:
+                    self._report(turn.returned, made)
+        if not self._ended.is_set() and self._go_on(slot) > 0:
+            self._fill()
+
+    async def _next_batch(self, turn: RangeTurn, ready: asyncio.Event) -> Batch | None:
+        """Wait until the next batch may begin and is read; None: the range is over."""
+        while (pause_s := turn.pause_s()) != 0:
+            if pause_s is None:
+                return None
+            await asyncio.sleep(min(pause_s, _LOOK_AGAIN_S))
+        while True:
+            ready.clear()
+            found = turn.poll()
+            if found is not NOT_YET:
+                return found if isinstance(found, Batch) else None
+            await ready.wait()
+
+    def _report(self, report: Callable[[Any], None], what: Any) -> None:
+        was_pausing = self._link.is_pausing
+        report(what)
+        self._flush_soon()
+        if was_pausing or self._link.is_pausing:
             self._fill()
 
     def _flush_soon(self) -> None:

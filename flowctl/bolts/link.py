@@ -20,13 +20,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.sending import Sending
+from flowctl.bolts.work import Order, Outcome, Work
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
@@ -35,18 +37,16 @@ from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import (
-    AckFrame,
-    End,
     FailFrame,
     Heartbeat,
+    RangeFail,
+    RangeFrame,
     Revoke,
     Revoked,
+    SplitFrame,
     TupleFrame,
 )
 from flowctl.wire.stream import Stream
-
-Order: TypeAlias = TupleFrame | Revoke | End
-Outcome: TypeAlias = AckFrame | FailFrame
 
 # The spout learns of a free place at most this much later: a tenth of the shortest round trip that
 # a window can feel on a busy machine.
@@ -59,14 +59,6 @@ _LOOKS_IN_VAIN: Final = 4
 _ACKS_PER_SEND: Final = 64
 # one call receives a window of small tuples, or four tuples of 64 KB
 _RECEIVE_BYTES: Final = 256 << 10
-
-
-class Work(NamedTuple):
-    """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`AckFrame`."""
-
-    frame: TupleFrame
-    received_at_s: float
-    idle_total_s: float
 
 
 class Link:
@@ -87,7 +79,7 @@ class Link:
         self._bolt = bolt
         self._wait = endpoint.wait
         self._heartbeat_s = endpoint.heartbeat_s
-        decoder = decoder_of(TupleFrame | Revoke | End)
+        decoder = decoder_of(Order)
         self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
         self._slots = slots
         # Guarded by _changed, which is notified when the queue grows or the link ends.
@@ -97,7 +89,7 @@ class Link:
         # in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
-        self._queue: deque[tuple[TupleFrame, float]] = deque()
+        self._queue: deque[tuple[TupleFrame | RangeFrame, float]] = deque()
         self._known = KnownTuples()  # queued, being processed or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._waiting_acks = 0
@@ -107,6 +99,8 @@ class Link:
         self._look_at_s = 0.0
         self._looks_left = 0  # how many more times it will, if nothing is reported meanwhile
         self._idleness = Idleness(slots)
+        desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
+        self.ranges: RangeDesk = desk
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -144,9 +138,6 @@ class Link:
         """
         with self._changed:
             self._note(outcome, idling)
-            self._writer.append(outcome)
-            self._waiting_acks += 1
-            self._reported = True
             queued = len(self._queue) > 0
             if queued and self._promised and self._waiting_acks < _ACKS_PER_SEND:
                 return self._take(idling)
@@ -159,9 +150,6 @@ class Link:
         with self._changed:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
-            self._writer.append(outcome)
-            self._waiting_acks += 1
-            self._reported = True
             return was_shut or self._pauses.is_shut
 
     def take_now(self, slot: Hashable) -> Work | float | None:
@@ -196,10 +184,7 @@ class Link:
             self._out.send(data)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
-        """Report with the next heartbeat that an input, and so all of ``batch``, takes longer.
-
-        ``batch`` is being processed.  From any thread.
-        """
+        """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
         with self._changed:
             if input_id not in self._prolonged:  # otherwise it has all been reported already
                 self._prolonged[input_id] = None
@@ -219,15 +204,22 @@ class Link:
         self._stream.close()
 
     def _note(self, outcome: Outcome, slot: Hashable) -> None:
-        """Learn from an outcome whether the target accepts more.  Holding _changed."""
+        """Report an outcome, and learn whether the target accepts more.  Holding _changed."""
+        self._writer.append(outcome)
+        self._waiting_acks += 1
+        self._reported = True
+        fail = outcome if isinstance(outcome, FailFrame) else None
+        if fail is not None:
+            self._known.forget(fail.tuple_id)
+        self._learn(slot, fail)
+
+    def _learn(self, slot: Hashable, fail: FailFrame | RangeFail | None) -> None:
         pauses = self._pauses
-        if isinstance(outcome, FailFrame):
-            self._known.forget(outcome.tuple_id)
-            if not outcome.refused:
-                pauses.failed(slot)
-                return
-            pauses.refused(slot, outcome.after_s, time.monotonic())
+        if fail is not None and fail.refused:
+            pauses.refused(slot, fail.after_s, time.monotonic())
             self._changed.notify_all()  # slots are no longer idle: they have to wait
+        elif fail is not None:
+            pauses.failed(slot)
         elif not pauses.is_free:
             pauses.succeeded(slot)
             self._let_go.notify_all()
@@ -292,8 +284,7 @@ class Link:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        # At once: then a bolt that freezes in its first tuple is known to send heartbeats.
-        self._beat()
+        self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
         beat_at_s = now_s + self._heartbeat_s
         while self.ended is None:
@@ -319,23 +310,29 @@ class Link:
         return True
 
     def _obey(self, orders: list[Order], now_s: float) -> None:
-        tuples: list[tuple[TupleFrame, float]] = []
+        tuples: list[tuple[TupleFrame | RangeFrame, float]] = []
         for order in orders:
-            if isinstance(order, TupleFrame):
+            if isinstance(order, TupleFrame | RangeFrame):
                 tuples.append((order, now_s))
                 continue
             self._queue_up(tuples, now_s)
             tuples = []
             if isinstance(order, Revoke):
                 self._give_back(set(order.tuple_ids))
+            elif isinstance(order, SplitFrame):
+                with self._changed:
+                    self.ranges.answer(order)
+                self.flush()
             else:
                 self._end("end")
         self._queue_up(tuples, now_s)
 
-    def _queue_up(self, tuples: list[tuple[TupleFrame, float]], now_s: float) -> None:
+    def _queue_up(self, tuples: list[tuple[TupleFrame | RangeFrame, float]], now_s: float) -> None:
         if tuples:
             with self._changed:
-                self._queue.extend([item for item in tuples if self._known.add(item[0].tuple_id)])
+                new = [item for item in tuples if self._known.add(item[0].tuple_id)]
+                self._queue.extend(new)
+                self.ranges.add([frame for frame, _ in new if isinstance(frame, RangeFrame)])
                 self._promise(now_s)
                 self._changed.notify(min(len(tuples), self._slots))
                 waited_for = len(self._idle_since_s) > 0
@@ -372,6 +369,7 @@ class Link:
                 self._queue.clear()
                 self._queue.extend(kept)
                 self._known.forget(*given)
+                self.ranges.forget(given)
             self._writer.append(Revoked(given))
             self.revoked += len(given)
         self.flush()
@@ -385,6 +383,7 @@ class Link:
             )
             self._prolonged.clear()
             self._writer.append(beat)
+            self.ranges.tell_due(time.monotonic())
             if self._queue:
                 self._promise(time.monotonic())
         self.flush()
@@ -394,6 +393,7 @@ class Link:
             if self.ended is None:
                 self.ended = why
             self._queue.clear()
+            self.ranges.end()
             self._changed.notify_all()
             self._let_go.notify_all()
         self.on_end()

@@ -10,11 +10,18 @@ from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.core.records import Rejected
 from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import FencedError, UnrunnableError, without_secrets
-from flowctl.wire.frames import AckFrame, DetailedAckFrame, FailFrame, SettledFrame, TupleFrame
+from flowctl.wire.frames import (
+    AckFrame,
+    DetailedAckFrame,
+    FailFrame,
+    RangeFrame,
+    SettledFrame,
+    TupleFrame,
+)
 
 # An exception may quote a whole record: enough to recognise it, and the innermost calls of a
 # traceback.
-_ERROR_CHARS_MAX: Final = 1_000
+ERROR_CHARS_MAX: Final = 1_000
 _TRACEBACK_CHARS_MAX: Final = 4_000
 # What Python's own operations on a value raise.  Exceptions of client libraries derive from these
 # too, but then also from OSError (requests).  However many tuples fail this way, the target is not
@@ -46,7 +53,7 @@ def ack_of(
 
 
 def fail_of(
-    frame: TupleFrame,
+    frame: TupleFrame | RangeFrame,
     error: BaseException,
     record_index: int | None,
     rule: RefusalRule | None = None,
@@ -67,13 +74,13 @@ def fail_of(
             if refusal is not None:
                 is_refused, after_s, reason = True, refusal.after_s, refusal.reason
     is_fatal = isinstance(error, UnrunnableError)
-    text = _error_text(error)
+    text = error_text(error)
     return FailFrame(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
-        error=f"refused ({reason}): {text}"[:_ERROR_CHARS_MAX] if is_refused else text,
+        error=f"refused ({reason}): {text}"[:ERROR_CHARS_MAX] if is_refused else text,
         # A refusal is not the fault of any record or line, and there may be very many.
-        traceback="" if is_refused or is_fatal else _traceback_text(error),
+        traceback="" if is_refused or is_fatal else traceback_text(error),
         record_index=record_index,
         fenced=isinstance(error, FencedError),
         refused=is_refused,
@@ -86,31 +93,33 @@ def fail_of(
 
 def _rejected(batch: Batch) -> list[Rejected]:
     return [
-        Rejected(index, _sendable(reason)[:_ERROR_CHARS_MAX])
+        Rejected(index, sendable(reason)[:ERROR_CHARS_MAX])
         for index, reason in sorted(batch.rejected.items())
     ]
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return what is said about ``error``, on one line unless it has several of its own."""
     if isinstance(error, UnrunnableError):  # ours: the parts are shown separately
-        return f"{_sendable(error.problem)}\n{error.remedy}"
+        return f"{sendable(error.problem)}\n{error.remedy}"
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # user code: an exception whose __str__ raises
         text = type(error).__name__
-    return _sendable(text)[:_ERROR_CHARS_MAX]
+    return sendable(text)[:ERROR_CHARS_MAX]
 
 
-def _traceback_text(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
+    """Return the innermost calls of ``error``, without our own."""
     try:
         # Without our own frame, but with the frames of the errors that led to this one.
         below_us = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, below_us))
     except Exception:
         return ""
-    return _sendable(text)[-_TRACEBACK_CHARS_MAX:]
+    return sendable(text)[-_TRACEBACK_CHARS_MAX:]
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Without passwords in URLs, and without lone surrogates, which UTF-8 can't encode."""
     return without_secrets(text).encode("utf-8", "replace").decode()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.link import Link, Outcome, Work
+from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import ack_of, fail_of
+from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.refusals import RefusalRule
-from flowctl.core.records import Span
+from flowctl.bolts.work import Outcome, Work
+from flowctl.core.records import Position, Record, Span
 from flowctl.ports import Endpoint
-from flowctl.wire.frames import Welcome
+from flowctl.wire.frames import RangeFrame, TupleFrame, Welcome
 
 
 class Turns:
@@ -28,8 +32,12 @@ class Turns:
         welcome: Welcome,
         link: Link,
         refusal: RefusalRule | None,
+        *,
+        pace: Pace,
     ) -> None:
         self._job: Final = endpoint.job
+        self.reader: Final = endpoint.reader
+        self.pace: Final = pace
         self._bolt = bolt
         self._welcome = welcome
         self._link = link
@@ -42,28 +50,41 @@ class Turns:
     def begin(self, work: Work) -> Turn:
         """``process`` is about to be called with the turn's batch."""
         frame = work.frame
+        assert isinstance(frame, TupleFrame)
         records = frame.records
-        span = Span(
-            self._job,
-            frame.partition,
-            records[0].position,
-            records[-1].position,
-            self._welcome.job_epoch,
-            frame.acked_through,
-        )
+        batch = self.batch(frame, records, records[0].position, records[-1].position)
+        return Turn(self, work, frame, batch)
+
+    def begin_range(
+        self, work: Work, slot: Hashable, on_ready: Callable[[], None] = lambda: None
+    ) -> RangeTurn:
+        """``process`` is about to be called with batches of a range."""
+        return RangeTurn(self, work, self._link, slot, on_ready)
+
+    def batch(
+        self,
+        frame: TupleFrame | RangeFrame,
+        records: Sequence[Record],
+        first: Position,
+        last: Position,
+    ) -> Batch:
+        """Return what ``process`` gets: ``records``, from position ``first`` to ``last``."""
+        epoch = self._welcome.job_epoch
+        span = Span(self._job, frame.partition, first, last, epoch, frame.acked_through)
         batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
         batch.tell_prolonged = self._link.prolong
-        return Turn(self, work, batch)
+        return batch
 
 
 class Turn:
     """One call of ``process``."""
 
-    __slots__ = ("_began_at_s", "_turns", "_work", "batch")
+    __slots__ = ("_began_at_s", "_frame", "_turns", "_work", "batch")
 
-    def __init__(self, turns: Turns, work: Work, batch: Batch) -> None:
+    def __init__(self, turns: Turns, work: Work, frame: TupleFrame, batch: Batch) -> None:
         self._turns = turns
         self._work = work
+        self._frame = frame
         self._began_at_s = time.monotonic()
         self.batch: Batch = batch
 
@@ -72,13 +93,12 @@ class Turn:
         turns, work = self._turns, self._work
         service_s = time.monotonic() - self._began_at_s
         turns.acked += 1
-        turns.records += len(work.frame.records)
+        turns.records += len(self.batch)
         turns.service_s += service_s
         wait_s = self._began_at_s - work.received_at_s
-        return ack_of(work.frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
+        return ack_of(self._frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
 
     def raised(self, error: BaseException) -> Outcome:
         """``process`` raised ``error``; return what to report."""
         self._turns.failed += 1
-        frame, refusal = self._work.frame, self._turns.refusal
-        return fail_of(frame, error, self.batch.reading_index, refusal)
+        return fail_of(self._frame, error, self.batch.reading_index, self._turns.refusal)

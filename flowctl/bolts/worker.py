@@ -8,12 +8,15 @@ from typing import Any, Final, cast
 import msgspec
 
 from flowctl.bolts.callables import check_returned, is_async
-from flowctl.bolts.link import Link, Outcome, Work
+from flowctl.bolts.link import Link
+from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.turns import Turns
+from flowctl.bolts.work import Outcome, Work
 from flowctl.errors import InfrastructureError
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import Welcome
+from flowctl.wire.frames import RangeFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import stream_of
 
@@ -53,7 +56,8 @@ def run_bolt(
     """Run the bolt named ``bolt`` until the spout ends it or is gone.
 
     ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
-    event loop, up to ``slots`` times at once.  Its return value is not used; an exception (also
+    event loop, up to ``slots`` times at once.  Its return value is used only for a range,
+    where bytes are a receipt (docs/ranges.md); an exception (also
     SystemExit) fails the tuple, or says that the target refused it (``refusal``, then
     :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
     :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the spout
@@ -172,7 +176,23 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            work = link.report_and_take(self._outcome(work, turns), idling)
+            if isinstance(work.frame, RangeFrame):
+                self._work_on_range(turns.begin_range(work, idling))
+                work = link.take(idling)
+            else:
+                work = link.report_and_take(self._outcome(work, turns), idling)
+
+    def _work_on_range(self, turn: RangeTurn) -> None:
+        """Call ``process`` on one batch of the range after the other."""
+        with turn:
+            while (batch := turn.next_batch()) is not None:
+                try:
+                    made: Any = self._process(batch)
+                    check_returned(made)
+                except (Exception, SystemExit) as error:
+                    turn.raised(error)
+                else:
+                    turn.returned(made)
 
     def _outcome(self, work: Work, turns: Turns) -> Outcome:
         """Call ``process`` on one tuple."""
@@ -185,7 +205,9 @@ class FlowControlBolt:
         return turn.returned(made)
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
-        turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal)
+        # Only for ranges: how long a batch of this process should take, if it cares.
+        pace = Pace(getattr(self._process, "batch_s", TARGET_S))
+        turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)
         return turns
 

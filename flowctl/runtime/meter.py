@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -11,20 +11,25 @@ import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
+from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
+from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
+    AckTimesView,
     BoltView,
     PartitionView,
     Report,
     Snapshot,
+    TimesView,
     WaitReason,
     Waits,
 )
-from flowctl.ports import FlowProducer, MeasuredProducer
+from flowctl.ports import MeasuredProducer
 from flowctl.runtime.bolt_rates import BoltRates
 from flowctl.runtime.control import RunControl
 
@@ -43,13 +48,15 @@ class _Reading(NamedTuple):
     skipped: int
     partitions: Mapping[str, PartitionCheckpoint]
     target_down: TargetWentDown | None
+    times: AckTimesView
+    measured: Measured | None = None
 
 
 class Meter:
     """Reads the core and computes rates, progress and ETA.  Used by one thread."""
 
     def __init__(
-        self, control: RunControl, producer: FlowProducer, *, job: str, restored: Checkpoint
+        self, control: RunControl, producer: object, *, job: str, restored: Checkpoint
     ) -> None:
         self._control = control
         self._producer = producer
@@ -61,7 +68,9 @@ class Meter:
         self._read_before = 0  # of the source, by earlier runs
         self._gone: dict[str, BoltView] = {}  # bolts that were connected, as last seen
         self._bolt_rates = BoltRates()
+        self._pools: dict[int, ServicePool] = {}
         self._sink_cap: int | None = None
+        self._in_flight_max = 0
 
     def begin(self) -> None:
         """The producer is open and nothing is read yet: progress counts from here."""
@@ -76,26 +85,25 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times, measured = self._read()
         now_s = control.clock()
         done = control.records_before + counters.records_acked
-        progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
+        unacked = buffered + counters.records_pending_now
+        progress = self._progress(unacked, counters.records_acked, measured)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
-        away_s = control.store_away_since_s
+        away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
+        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
             phase=phase,
             bolts=self._bolt_rates.added(bolts, now_s),
             sink_cap=self._sink_cap,
-            partitions=tuple(
-                PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
-                for n, p in partitions.items()
-            ),
+            partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
             records_per_s=rate,
             records_buffered=buffered,
@@ -107,9 +115,7 @@ class Meter:
             eta_s=eta_s,
             records_saved=control.records_saved,
             kill_reruns=reruns,
-            kill_reruns_cumulative_only=max(
-                0, counters.records_pending_now + done - control.saved_cumulative
-            ),
+            kill_reruns_cumulative_only=reruns_cumulative,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
@@ -121,6 +127,10 @@ class Meter:
             target_down_s=None if down is None else now_s - down.at_s,
             target_down_reason="" if down is None else down.reason,
             note=note,
+            counters=counters,
+            times=times,
+            checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
+            holes=sum(len(p.acked) for p in partitions.values()),
         )
 
     def _read(self) -> _Reading:
@@ -130,14 +140,35 @@ class Meter:
             counters = Counters(
                 **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
             )
+            measured = core.measure() if isinstance(core, MeasuringCore) else None
+            buffered = core.intake.buffer.records
+            self._in_flight_max = counters.records_pending_max
+            if measured is not None:
+                # Counted in positions, not records.  A kill repeats what was not saved, and the
+                # batches that are begun, which nobody here knows of.
+                share = measured.records_per_position
+                self._in_flight_max = round(share * counters.records_pending_max)
+                counters.records_pending_now = buffered = 0
             return _Reading(
                 counters,
                 self._bolts(list(core.bolts.values()), counters.records_acked),
-                core.intake.buffer.records,
+                buffered,
                 core.intake.skipped,
-                core.checkpoint().partitions,
+                core.intake.overview(_PARTITIONS_SHOWN),
                 core.target_down,
+                self._times_of(core.bolts.values()),
+                measured,
             )
+
+    def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
+        """Sums over the pools of all stages; a pool counts even when its bolts are gone."""
+        self._pools.update((id(c.service.pool), c.service.pool) for c in consumers)
+        times = [pool.times for pool in self._pools.values()]
+        return AckTimesView(
+            rtt=_sum([t.rtt for t in times]),
+            wait=_sum([t.wait for t in times]),
+            service=_sum([t.service for t in times]),
+        )
 
     def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
         views = {c.bolt: _view(c, acked) for c in consumers}
@@ -147,8 +178,10 @@ class Meter:
         self._gone.update(views)
         return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
 
-    def _progress(self, unacked: int, acked: int) -> float | None:
+    def _progress(self, unacked: int, acked: int, measured: Measured | None) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
+        if measured is not None:
+            return measured.done / measured.total if measured.total else 1.0
         if not isinstance(self._producer, MeasuredProducer):
             return None
         source = self._producer.progress()
@@ -234,10 +267,24 @@ class Meter:
             records_rejected=counters.records_rejected,
             records_left_out=counters.records_left_out,
             calls_refused=counters.refused,
-            max_in_flight_records=counters.records_pending_max,
+            max_in_flight_records=self._in_flight_max,
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
+
+
+def _sum(parts: Sequence[Histogram]) -> TimesView:
+    if not parts:
+        return TimesView()
+    counts = tuple(sum(column) for column in zip(*(part.counts for part in parts), strict=True))
+    return TimesView(counts, sum(part.total_s for part in parts))
+
+
+def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:
+    return tuple(
+        PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
+        for n, p in partitions.items()
+    )
 
 
 def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:

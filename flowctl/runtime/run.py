@@ -12,7 +12,7 @@ from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
-from flowctl.ports import SharingProducer, names_of
+from flowctl.ports import BindingBolts, SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
@@ -23,8 +23,7 @@ from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices
 from flowctl.runtime.notifier import ListenerNotifier
-from flowctl.runtime.reader import Reader
-from flowctl.runtime.redrive import with_letters_first
+from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
@@ -47,8 +46,7 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
-_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
-_ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
+_POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
 class Run:
@@ -86,17 +84,12 @@ class Run:
 
     def _set_up_intake(self) -> None:
         """What reads, and what handles records that can't be processed."""
-        job, producer, dead_letter = self._plan.job, self._plan.producer, self._plan.dead_letter
+        job, dead_letter = self._plan.job, self._plan.dead_letter
         restored, limit = self._restored, self._settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
         self._dead_letters = dead_letters_for(self.control, dead_letter, job, self._epoch)
-        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
-        self.reader = Reader(
-            self.control,
-            self._letters_first,
-            unsaved_max=self._settings.buffer.uncommitted_max,
-            save_first=self.checkpointer.save_first,
-            has_dead_letter=dead_letter is not None,
+        self.reader, self._letters_first = intake_of(
+            self._plan, self.control, restored, self.checkpointer.save_first
         )
 
     def conduct(self) -> Ending:
@@ -176,7 +169,9 @@ class Run:
         return True
 
     def _start_bolts(self) -> None:
-        listen = self._settings.listen
+        listen, bolts = self._settings.listen, self._plan.bolts
+        # Asking the bolts for an address may start Spark: do it only if the settings leave it open.
+        host = bolts.listen_host() if needs_host(listen) else listen.host or ""
         self._server = SpoutServer(
             listen,
             RunTerms(
@@ -187,9 +182,8 @@ class Run:
                 wait=self._settings.wait,
                 expected=frozenset(names_of(self._plan.bolts)),
             ),
-            # Asking the bolts for an address may start Spark: do it only if the settings leave it
-            # open.
-            host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
+            host=host,
+            bind_host=bolts.bind_host() if isinstance(bolts, BindingBolts) else "",
         )
         self._sender = Sender(
             self.control,
@@ -202,7 +196,7 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        self._plan.bolts.start(self._server.endpoint, self._notices.put)
+        self._plan.bolts.start(endpoint_of(self._server.endpoint, self.reader), self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()
@@ -300,7 +294,7 @@ class Run:
         self.control.stop()
         if self._sender is not None and self._sender.is_alive():
             settle_by_s = self.control.clock() + STOP_GRACE_S
-            while not self.control.finished.wait(_HURRY_POLL_S):
+            while not self.control.finished.wait(_POLL_S):
                 if self._interrupts.is_hurried or self.control.clock() > settle_by_s:
                     break
         silence_s = self._settings.timeout.silence_max_s
@@ -379,7 +373,7 @@ class Run:
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
-            for item in self._server.poll(_ENDS_POLL_S):
+            for item in self._server.poll(_POLL_S):
                 if isinstance(item, Joined):  # came too late: it waits for its own END
                     self._send_end(item.bolt)
 

@@ -7,14 +7,15 @@ misread raises it.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.trees.settlement import Settlement
 
-PROTOCOL_VERSION: Final = 2  # version 1 had no DetailedAckFrame, and other fails and heartbeats
+# Version 1 had no DetailedAckFrame, and other fails and heartbeats; version 2 had no ranges.
+PROTOCOL_VERSION: Final = 3
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -133,7 +134,117 @@ class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
     """Spout → bolt: no more work; drop what is queued and disconnect."""
 
 
-ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End
-ToSpout: TypeAlias = (
-    Hello | AckFrame | DetailedAckFrame | SettledFrame | FailFrame | Heartbeat | Revoked
+class RangeFrame(_Frame, frozen=True, array_like=True, gc=False, tag=13):
+    """Spout → bolt: read the records that begin in ``[start, stop)`` and process them.
+
+    ``identity`` is that of :class:`flowctl.core.ranges.extent.Extent`.
+    """
+
+    tuple_id: int
+    attempt: int
+    partition: str
+    start: int
+    stop: int
+    identity: str
+    acked_through: Position | None
+
+
+class SplitFrame(_Frame, frozen=True, array_like=True, gc=False, tag=14):
+    """Spout → bolt: give back the end of a range.
+
+    ``keep`` is the share of what it has not claimed that the bolt may keep (0 to 1).  ``request``
+    numbers the requests: one that is sent again gets the same answer.
+    """
+
+    tuple_id: int
+    request: int
+    keep: float
+
+
+class SplitAnswer(_Frame, frozen=True, array_like=True, gc=False, tag=15):
+    """Bolt → spout: the range now ends at ``stop``; what is above it is the spout's again.
+
+    As before: nothing was given back.  0: the bolt no longer knows the range, which is finished.
+    """
+
+    tuple_id: int
+    request: int
+    stop: int
+
+
+class RejectedAt(_Frame, frozen=True, array_like=True, gc=False):
+    """One record of a range that ``process`` can't use, and why; the spout has not seen it."""
+
+    position: Position
+    value: Any
+    reason: str
+
+
+class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
+    """Bolt → spout: every record that begins in ``[start, done_through)`` is processed.
+
+    Sent for a range not more often than every 100 ms, and when it ends.  ``records``, ``rejected``,
+    ``left_out`` and the durations [s] are of that part alone: ``read_s`` process waited for the
+    source, ``wait_s`` the range was queued (0 from the second report on), ``service_s`` in
+    ``process``, ``sink_s`` of that in a sink (None: not measured).  ``idle_total_s`` is as in
+    :class:`AckFrame`.  ``receipts`` are what ``process`` gave to be kept with the records.
+    Together with its :class:`RangeFail` frames, progress covers the whole range once it is
+    finished.
+    """
+
+    tuple_id: int
+    attempt: int
+    start: int
+    done_through: int
+    records: int
+    read_s: float
+    wait_s: float
+    service_s: float
+    sink_s: float | None
+    idle_total_s: float
+    rejected: list[RejectedAt] = []
+    left_out: int = 0
+    receipts: list[bytes] = []
+
+
+class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
+    """Bolt → spout: ``[start, stop)``, a part of a range, failed; the bolt goes on behind it.
+
+    As :class:`FailFrame`.  ``is_read_error``: the source could not be read, so ``process`` never
+    saw the records, ``records`` is 0 and ``stop`` is the end of the range.  ``record_at`` is the
+    position of the record being worked on, if known.  ``record`` is the record itself if the part
+    holds just one: the spout has not seen it, and may have to put it aside.
+    """
+
+    tuple_id: int
+    attempt: int
+    start: int
+    stop: int
+    records: int
+    error: str
+    traceback: str
+    fenced: bool
+    refused: bool = False
+    after_s: float | None = None
+    fatal: bool = False
+    is_data_error: bool = False
+    newest_epoch: int | None = None
+    is_read_error: bool = False
+    record_at: Position | None = None
+    record: Record | None = None
+
+
+ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame
+# What a bolt sends after its Hello.
+Reported: TypeAlias = (
+    AckFrame
+    | DetailedAckFrame
+    | SettledFrame
+    | FailFrame
+    | Heartbeat
+    | Revoked
+    | SplitAnswer
+    | ProgressFrame
+    | RangeFail
 )
+ToSpout: TypeAlias = Hello | Reported

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,10 +15,12 @@ import pytest
 from pyspark import cloudpickle
 
 from flowctl.errors import ConfigError
+from flowctl.ports import Endpoint
 from flowctl.topology.worker.tasks import StageCode
 from flowctl.topology.worker.watch import WatchPlan
 from pyspark_flowctl import SparkBolts
 from pyspark_flowctl.shipping import ship
+from tests.range_parts import NumberReader
 
 LOCK = threading.Lock()
 
@@ -188,3 +191,35 @@ def test_an_endpoint_survives_the_journey() -> None:
 
     endpoint = Endpoint(host="h", port=1, key=b"k", job="j", certificate_pem="pem")
     assert pickle.loads(pickle.dumps(endpoint)) == endpoint
+
+
+READER = """
+class Reader:
+    def __init__(self, step):
+        self.step = step
+    def open(self, partition, start, stop, identity):
+        yield from ()
+    def __call__(self, text):
+        return self.step * int(text)
+"""
+
+
+def test_a_reader_of_the_jobs_file_travels_once_beside_process(tmp_path, monkeypatch):
+    reader = job(tmp_path, monkeypatch, extra=READER).Reader(3)
+    endpoint = Endpoint(host="h", port=1, key=b"k", job="j", reader=reader)
+    tasks = SparkBolts(len, 2)._tasks(endpoint)
+    assert pickle.loads(tasks[0].endpoint).reader is None
+    assert tasks[0].reader is tasks[1].reader
+    (tmp_path / "elsewhere").mkdir()
+    ran = run_on_a_worker(tasks[0].reader, tmp_path / "elsewhere")
+    assert ran.stdout == b"42\n", ran.stderr
+
+
+def test_a_reader_that_cannot_travel_is_named():
+    class Reader(NumberReader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with pytest.raises(ConfigError, match=r"producer: .*'closed'|producer: .*'lock'"):
+        SparkBolts(len, 1)._tasks(Endpoint("h", 1, b"k", "j", reader=Reader()))

@@ -14,8 +14,14 @@ from flowctl.wire.frames import (
     FailFrame,
     Heartbeat,
     Hello,
+    ProgressFrame,
+    RangeFail,
+    RangeFrame,
+    RejectedAt,
     Revoke,
     Revoked,
+    SplitAnswer,
+    SplitFrame,
     ToBolt,
     ToSpout,
     TupleFrame,
@@ -30,6 +36,9 @@ TO_BOLT = [
     TupleFrame(8, 2, "p", None, [Record(5, "x")]),
     Revoke([1, 2]),
     End(),
+    RangeFrame(9, 1, "a.log", 0, 1 << 40, "size:mtime", None),
+    RangeFrame(9, 2, "a.log", 5, 7, "", 4),
+    SplitFrame(9, 3, 0.5),
 ]
 TO_SPOUT = [
     Hello(1, "b1", 2, 3, "host"),
@@ -39,6 +48,14 @@ TO_SPOUT = [
     FailFrame(7, 1, "x", "", None, True),
     Heartbeat(1, 2),
     Revoked([]),
+    SplitAnswer(9, 3, 1 << 39),
+    ProgressFrame(9, 1, 0, 1 << 20, 5_000, 0.1, 0.0, 0.2, None, 1.5),
+    ProgressFrame(
+        9, 1, 0, 9, 2, 0.1, 0.2, 0.3, 0.05, 1.5, [RejectedAt(3, "x", "no")], 1, [b"part-0"]
+    ),
+    RangeFail(9, 1, 3, 5, 2, "ValueError: x", "trace", False, is_data_error=True, record_at=3),
+    RangeFail(9, 1, 3, 5, 1, "ValueError: x", "", False, record=Record(3, {"a": 1})),
+    RangeFail(9, 1, 3, 99, 0, "SourceError: gone", "", False, fatal=True, is_read_error=True),
 ]
 
 
@@ -76,6 +93,17 @@ def test_peers_with_and_without_sink_times_understand_each_other():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=OldAck) == old
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=AckFrame)
     assert (read.idle_total_s, read.sink_s) == (1.0, None)
+
+
+def test_a_range_and_its_progress_are_some_hundred_bytes():
+    # What the driver pays for a range, however much data it stands for.
+    data = _bytes_of(
+        [
+            RangeFrame(1 << 20, 1, "s3://logs/2026-11-22/part-00001.log", 0, 1 << 26, "x" * 40, 0),
+            ProgressFrame(1 << 20, 1, 0, 1 << 25, 1 << 18, 0.1, 0.0, 0.2, 0.3, 99.0),
+        ]
+    )
+    assert len(data) < 250
 
 
 def test_taking_leaves_an_empty_outbox():

@@ -1,0 +1,126 @@
+"""One range at its bolt: what is claimed, what is settled, what is reported.  Pure.
+
+``start <= reported <= settled <= claimed <= stop``, and nothing ever goes back except ``stop``,
+which a split may lower, but never below ``claimed``.  So a record is either the bolt's or the
+spout's: a batch is claimed before it is begun, and what is claimed is never given away.  What was
+read ahead is not claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from flowctl.wire.frames import RejectedAt
+
+# Progress is told this often [s]: ten reports a second and bolt cost the driver less than 1 % of a
+# core with a hundred bolts, and a split that follows is late by at most this.
+PROGRESS_EVERY_S = 0.1
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """What came of records that were processed: as in
+    :class:`flowctl.wire.frames.ProgressFrame`."""
+
+    records: int = 0
+    read_s: float = 0.0
+    wait_s: float = 0.0
+    service_s: float = 0.0
+    sink_s: float | None = None
+    rejected: Sequence[RejectedAt] = ()
+    left_out: int = 0
+    receipts: Sequence[bytes] = ()
+
+    def plus(self, other: Part) -> Part:
+        """Both together."""
+        no_sink = self.sink_s is None and other.sink_s is None
+        return Part(
+            records=self.records + other.records,
+            read_s=self.read_s + other.read_s,
+            wait_s=self.wait_s + other.wait_s,
+            service_s=self.service_s + other.service_s,
+            sink_s=None if no_sink else (self.sink_s or 0.0) + (other.sink_s or 0.0),
+            rejected=[*self.rejected, *other.rejected],
+            left_out=self.left_out + other.left_out,
+            receipts=[*self.receipts, *other.receipts],
+        )
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """``[start, done_through)`` was processed."""
+
+    start: int
+    done_through: int
+    part: Part
+
+
+class RangeClaims:
+    """The claims of one range.  Not thread-safe: the caller holds the bolt's lock.
+
+    ``stop`` is the end of what is the bolt's by now.
+    """
+
+    __slots__ = (
+        "_answers", "_part", "_report_at_s", "claimed", "reported", "settled", "start", "stop",
+    )  # fmt: skip
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start = start
+        self.stop = stop
+        self.claimed = start
+        self.settled = start
+        self.reported = start
+        self._part = Part()
+        self._report_at_s = -math.inf
+        self._answers: dict[int, int] = {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything that is the bolt's is settled: processed or failed."""
+        return self.settled >= self.stop
+
+    def claim(self, through: int) -> int:
+        """Claim what begins below ``through``, as far as it is still the bolt's.
+
+        Returns up to where it is claimed: at most ``through``.
+        """
+        self.claimed = max(self.claimed, min(through, self.stop))
+        return self.claimed
+
+    def split(self, request: int, keep: float) -> int:
+        """Give the end of the range back; return where it now ends.
+
+        The bolt keeps the share ``keep`` of what it has not claimed.  The same ``request`` always
+        gets the same answer.
+        """
+        answer = self._answers.get(request)
+        if answer is None:
+            share = min(max(keep, 0.0), 1.0)
+            kept = self.claimed + math.ceil(share * (self.stop - self.claimed))
+            answer = self.stop = min(kept, self.stop)
+            self._answers[request] = answer
+        return answer
+
+    def done(self, part: Part) -> None:
+        """What was claimed is processed."""
+        self.settled = self.claimed
+        self._part = self._part.plus(part)
+
+    def failed(self) -> None:
+        """What was claimed failed, and :meth:`progress` was taken before: it is reported apart."""
+        self.settled = self.reported = self.claimed
+
+    def progress(self, now_s: float, *, at_once: bool = False) -> Progress | None:
+        """Return what has not been reported, if it is time to or ``at_once``.
+
+        None: there is nothing to report.
+        """
+        if self.reported == self.settled or not (at_once or now_s >= self._report_at_s):
+            return None
+        told = Progress(self.reported, self.settled, self._part)
+        self.reported = self.settled
+        self._part = Part()
+        self._report_at_s = now_s + PROGRESS_EVERY_S
+        return told

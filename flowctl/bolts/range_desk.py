@@ -1,0 +1,176 @@
+"""The ranges that a bolt holds, for its link and its process threads.
+
+All that is told about a range is decided here, under the link's lock: a split is answered between
+two claims, never during one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from flowctl.bolts.idleness import Idleness
+from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.range_claims import Part, Progress, RangeClaims
+from flowctl.wire.codec import FrameWriter
+from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame, SplitAnswer, SplitFrame
+
+# Finished ranges whose splits are answered as before: a request that is sent again follows within
+# a few timeouts, and a bolt finishes a few ranges a second.
+_FINISHED_MAX: Final = 256
+
+
+class HeldRange:
+    """A range that was received.  ``cancel`` stops its reading; from any thread."""
+
+    __slots__ = ("cancel", "claims", "frame")
+
+    def __init__(self, frame: RangeFrame) -> None:
+        self.frame = frame
+        self.claims = RangeClaims(frame.start, frame.stop)
+        self.cancel: Callable[[], None] = lambda: None
+
+
+class RangeDesk:
+    """Thread-safe, except for what says that the lock is held: that is for the link.
+
+    ``let_go`` is notified when a slot need no longer wait; its lock is the link's, and guards the
+    rest.  ``learn`` is called with a slot and a fail (None: a success), with the lock held.
+    """
+
+    def __init__(
+        self,
+        let_go: threading.Condition,
+        pauses: Pauses,
+        writer: FrameWriter,
+        idleness: Idleness,
+        learn: Callable[[Hashable, RangeFail | None], None],
+    ) -> None:
+        self._let_go = let_go
+        self._pauses = pauses
+        self._put = writer.append
+        self._idle_total_s = idleness.total_s
+        self._learn = learn
+        self._held: dict[int, HeldRange] = {}
+        self._finished: OrderedDict[int, RangeClaims] = OrderedDict()
+        self._has_ended = False
+
+    # -- for the link, with the lock held --------------------------------------------------
+
+    def add(self, frames: Iterable[RangeFrame]) -> None:
+        """``frames`` arrived."""
+        for frame in frames:
+            self._held[frame.tuple_id] = HeldRange(frame)
+
+    def forget(self, tuple_ids: Iterable[int]) -> None:
+        """These were given back."""
+        for tuple_id in tuple_ids:
+            self._held.pop(tuple_id, None)
+
+    def answer(self, asked: SplitFrame) -> None:
+        """Split the range, and say where it now ends."""
+        held = self._held.get(asked.tuple_id)
+        claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
+        stop = claims.split(asked.request, asked.keep) if claims is not None else 0
+        self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
+
+    def tell_due(self, now_s: float) -> None:
+        """Report progress that was held back: the batch that follows it may take long."""
+        for held in self._held.values():
+            self._tell(held, held.claims.progress(now_s))
+
+    def end(self) -> None:
+        """There is no more work: drop what is not begun, and stop reading."""
+        self._has_ended = True
+        for held in self._held.values():
+            held.cancel()
+
+    # -- for process threads ---------------------------------------------------------------
+
+    def begin(self, tuple_id: int) -> HeldRange:
+        """Return the range that was taken from the link's queue."""
+        with self._let_go:
+            return self._held[tuple_id]
+
+    def claim(self, held: HeldRange, through: int) -> int:
+        """As :meth:`RangeClaims.claim`."""
+        with self._let_go:
+            return held.claims.claim(through)
+
+    def done(self, held: HeldRange, part: Part, slot: Hashable) -> None:
+        """What was claimed is processed."""
+        with self._let_go:
+            if part.records:
+                self._learn(slot, None)
+            held.claims.done(part)
+            self._tell(held, held.claims.progress(time.monotonic(), at_once=self._close(held)))
+
+    def failed(self, held: HeldRange, fail: RangeFail, slot: Hashable) -> None:
+        """What was claimed failed."""
+        with self._let_go:
+            self._tell(held, held.claims.progress(time.monotonic(), at_once=True))
+            held.claims.failed()
+            self._put(fail)
+            if not fail.is_read_error:
+                self._learn(slot, fail)
+            self._close(held)
+
+    def pause_s(self, slot: Hashable) -> float | None:
+        """How long ``slot`` has to wait before its next batch [s]; None: there will be none.
+
+        0: it may begin, and counts as begun.
+        """
+        with self._let_go:
+            return self._pause_s(slot)
+
+    def await_turn(self, slot: Hashable) -> bool:
+        """Wait until ``slot`` may begin its next batch; return False if there will be none."""
+        with self._let_go:
+            while (pause_s := self._pause_s(slot)) is not None and pause_s > 0:
+                self._let_go.wait(pause_s)
+            return pause_s is not None
+
+    def _pause_s(self, slot: Hashable) -> float | None:
+        if self._has_ended:
+            return None
+        if self._pauses.is_free:
+            return 0.0
+        now_s = time.monotonic()
+        pause_s = max(self._pauses.wait_s(slot, now_s), 0.0)
+        if pause_s == 0:
+            self._pauses.begun(slot, now_s)
+        return pause_s
+
+    def _close(self, held: HeldRange) -> bool:
+        """Forget a range that is finished, but for its splits."""
+        if held.claims.is_finished:
+            self._held.pop(held.frame.tuple_id, None)
+            self._finished[held.frame.tuple_id] = held.claims
+            if len(self._finished) > _FINISHED_MAX:
+                self._finished.popitem(last=False)
+        return held.claims.is_finished
+
+    def _tell(self, held: HeldRange, told: Progress | None) -> None:
+        if told is None:
+            return
+        part = told.part
+        self._put(
+            ProgressFrame(
+                held.frame.tuple_id,
+                held.frame.attempt,
+                told.start,
+                told.done_through,
+                part.records,
+                part.read_s,
+                part.wait_s,
+                part.service_s,
+                part.sink_s,
+                self._idle_total_s(),
+                list(part.rejected),
+                part.left_out,
+                list(part.receipts),
+            )
+        )

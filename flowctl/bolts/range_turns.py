@@ -1,0 +1,256 @@
+"""One range's way through a bolt: batches for ``process``, progress for the spout.
+
+The order is: claim, process, tell.  So a bolt that dies leaves at most one batch that was processed
+and not told, and a range that was split is never processed beyond its new end.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from flowctl.bolts.batch import Batch
+from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendable, traceback_text
+from flowctl.bolts.range_ahead import NOT_YET, ReadAhead, Sign
+from flowctl.bolts.range_claims import Part
+from flowctl.bolts.work import Work
+from flowctl.core.records import Record
+from flowctl.errors import InternalError, JobError
+from flowctl.range_ports import Block, ColumnBlock
+from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
+from flowctl.wire.refusals import NotCarriedError
+from flowctl.wire.values import carry
+
+if TYPE_CHECKING:
+    from flowctl.bolts.link import Link
+    from flowctl.bolts.turns import Turns
+
+# Of a value that can't be sent back, this much of its repr stands in the dead letter.
+_SHOWN_CHARS_MAX: Final = 4_000
+
+
+class RangeTurn:
+    """One range.  For one thread; a context manager that reads while it is entered.
+
+    ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
+    when :meth:`poll`, which had nothing, is worth another try.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        work: Work,
+        link: Link,
+        slot: Hashable,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert isinstance(work.frame, RangeFrame)
+        self._turns = turns
+        self._frame = work.frame
+        self._link = link
+        self._desk = link.ranges
+        self._slot = slot
+        self._held = link.ranges.begin(work.frame.tuple_id)
+        self._ahead = _ahead(turns, work.frame, lambda: self._held.claims.stop, on_ready)
+        self._block: Block | None = None
+        self._index = 0  # of the first record of the block that is not claimed
+        self._batch: Batch | None = None
+        self._wait_s = time.monotonic() - work.received_at_s
+        self._read_s = 0.0
+        self._asked_at_s: float | None = None  # the batch that is being waited for
+        self._began_at_s = 0.0  # the call of process that is under way
+
+    def __enter__(self) -> RangeTurn:
+        self._held.cancel = self._ahead.close
+        self._ahead.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ahead.close()
+        self._link.flush()
+
+    def next_batch(self) -> Batch | None:
+        """Wait until the next batch may begin and is read; None: the range is over, or the link.
+
+        What was reported is sent first.
+        """
+        self._link.flush()
+        if not self._desk.await_turn(self._slot):
+            return None
+        while (found := self.poll()) is NOT_YET:
+            self._ahead.wait()
+        return found if isinstance(found, Batch) else None
+
+    def pause_s(self) -> float | None:
+        """As :meth:`RangeDesk.pause_s`: how long to wait before :meth:`poll`."""
+        return self._desk.pause_s(self._slot)
+
+    def poll(self) -> Batch | Sign | None:
+        """Return the next batch, NOT_YET if it is being read, or None if the range is over.
+
+        What passes from the first call to a batch is the time that reading took.
+        """
+        if self._asked_at_s is None:
+            self._asked_at_s = time.monotonic()
+        try:
+            found = self._poll()
+        except Exception as error:
+            self._unreadable(error)
+            return None
+        if found is not NOT_YET:
+            self._began_at_s = time.monotonic()
+            self._read_s += self._began_at_s - self._asked_at_s
+            self._asked_at_s = None
+        return found
+
+    def _poll(self) -> Batch | Sign | None:
+        while not self._held.claims.is_finished:
+            block = self._block
+            if block is None or self._index >= len(block):
+                taken = self._ahead.take()
+                if taken is NOT_YET:
+                    return taken
+                if isinstance(taken, Sign):
+                    self._nothing_more()
+                    return None
+                self._block, self._index = taken, 0
+                block = taken
+            if (batch := self._cut(block)) is not None:
+                return batch
+        return None
+
+    def _nothing_more(self) -> None:
+        """The source has no record in the rest of the range, or the link has ended."""
+        if not self._ahead.is_closed:
+            self._desk.claim(self._held, self._held.claims.stop)
+            self._desk.done(self._held, self._part(0), self._slot)
+
+    def _cut(self, block: Block) -> Batch | None:
+        """Claim the next records of ``block``; None: there are none that are still ours."""
+        first = self._index
+        last = min(first + self._turns.pace.records, len(block))
+        through = block.position(last)
+        claimed = self._desk.claim(self._held, through)
+        if claimed < through:  # the range was split meanwhile
+            last = bisect_left(range(last), claimed, lo=first, key=block.position)
+        self._index = last
+        if last == first:
+            self._desk.done(self._held, self._part(0), self._slot)
+            return None
+        records = block.batch_records(first, last)
+        ends = block.position(first), block.position(last - 1)
+        batch = self._turns.batch(self._frame, records, *ends)
+        if isinstance(block, ColumnBlock):
+            batch.columns = lambda: block.to_arrow(first, last)
+        self._batch = batch
+        return batch
+
+    def returned(self, made: object) -> None:
+        """``process`` returned ``made``."""
+        batch = self._begun()
+        turns, service_s = self._turns, time.monotonic() - self._began_at_s
+        turns.acked += 1
+        turns.records += len(batch)
+        turns.service_s += service_s
+        turns.pace.took(len(batch), service_s)
+        part = self._part(len(batch), batch, service_s)
+        if isinstance(made, bytes):
+            part = msgspec.structs.replace(part, receipts=(made,))
+        self._desk.done(self._held, part, self._slot)
+
+    def raised(self, error: BaseException) -> None:
+        """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
+        batch = self._begun()
+        self._turns.failed += 1
+        fail = fail_of(self._frame, error, batch.reading_index, self._turns.refusal)
+        self._fail(fail, self._held.claims.claimed, batch)
+
+    def _begun(self) -> Batch:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise InternalError("A batch of a range was reported that was not begun.")
+        return batch
+
+    def _unreadable(self, error: Exception) -> None:
+        frame, is_fatal = self._frame, isinstance(error, JobError)
+        text = error_text(error)
+        trace = ""
+        if isinstance(error, JobError):
+            text = f"{sendable(error.problem)}\n{sendable(error.remedy)}"
+        else:
+            trace = traceback_text(error)
+        fail = FailFrame(frame.tuple_id, frame.attempt, text, trace, None, False, fatal=is_fatal)
+        stop = self._desk.claim(self._held, self._held.claims.stop)
+        self._fail(fail, stop, None)
+
+    def _fail(self, fail: FailFrame, stop: int, batch: Batch | None) -> None:
+        at = batch.reading_index if batch is not None else None
+        told = RangeFail(
+            fail.tuple_id,
+            fail.attempt,
+            self._held.claims.settled,
+            stop,
+            0 if batch is None else len(batch),
+            fail.error,
+            fail.traceback,
+            fail.fenced,
+            fail.refused,
+            fail.after_s,
+            fail.fatal,
+            fail.is_data_error,
+            fail.newest_epoch,
+            is_read_error=batch is None,
+            record_at=None if batch is None or at is None else batch[at].position,
+            record=_sent(batch[0]) if batch is not None and len(batch) == 1 else None,
+        )
+        self._desk.failed(self._held, told, self._slot)
+        self._read_s = self._wait_s = 0.0
+
+    def _part(self, records: int, batch: Batch | None = None, service_s: float = 0.0) -> Part:
+        part = Part(
+            records=records,
+            read_s=self._read_s,
+            wait_s=self._wait_s,
+            service_s=service_s,
+            sink_s=batch.sink_s if batch is not None else None,
+            rejected=_rejected(batch) if batch is not None else (),
+            left_out=batch.left_out if batch is not None else 0,
+        )
+        self._read_s = self._wait_s = 0.0
+        return part
+
+
+def _ahead(
+    turns: Turns, frame: RangeFrame, stop: Callable[[], int], on_ready: Callable[[], None]
+) -> ReadAhead:
+    if turns.reader is None:
+        raise InternalError("A range came for a bolt that has no reader.")
+    return ReadAhead(turns.reader, frame, stop=stop, on_ready=on_ready)
+
+
+def _rejected(batch: Batch) -> list[RejectedAt]:
+    return [
+        RejectedAt(record.position, record.value, sendable(reason)[:ERROR_CHARS_MAX])
+        for index, reason in sorted(batch.rejected.items())
+        for record in (_sent(batch[index]),)
+    ]
+
+
+def _sent(record: Record) -> Record:
+    """Return ``record`` as it can go over the wire; of a value that can't, its ``repr``."""
+    value: Any
+    try:
+        value = carry(record.value)
+    except NotCarriedError:
+        value = sendable(repr(record.value))[:_SHOWN_CHARS_MAX]
+    return Record(record.position, value)

@@ -1,0 +1,18 @@
+"""What goes in and out of a bolt's link."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from flowctl.wire.frames import AckFrame, End, FailFrame, RangeFrame, Revoke, SplitFrame, TupleFrame
+
+Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | End
+Outcome: TypeAlias = AckFrame | FailFrame
+
+
+class Work(NamedTuple):
+    """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`AckFrame`."""
+
+    frame: TupleFrame | RangeFrame
+    received_at_s: float
+    idle_total_s: float

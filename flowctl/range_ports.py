@@ -1,0 +1,99 @@
+"""Sources that the bolts read themselves, as protocols: a source by reference.
+
+The driver asks a :class:`RangeProducer` how far each partition reaches and hands out ranges of it;
+the bolts read them with the producer's :class:`RangeReader`.  ``flowctl.testing.range_conformance``
+has a suite for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Receipts
+from flowctl.core.records import Checkpoint, Record
+
+
+class Block(Protocol):
+    """Consecutive records that were read at once, about 1 MiB.  Used by one thread at a time.
+
+    ``stop``: every record that begins at or above the previous block's ``stop`` and below this one
+    is in this block.  ``size_bytes`` is about what it takes in memory.  ``len`` is how many records
+    it holds, which may be 0.
+    """
+
+    @property
+    def stop(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def batch_records(self, i: int, j: int) -> Sequence[Record]:
+        """Return records ``i`` to ``j - 1``; their positions are ints, and rise."""
+
+    def position(self, i: int) -> int:
+        """Return the position of record ``i``; that of ``len(block)`` is ``stop``."""
+
+
+@runtime_checkable
+class ColumnBlock(Protocol):
+    """A block whose source has columns."""
+
+    def to_arrow(self, i: int, j: int) -> Any:
+        """Return rows ``i`` to ``j - 1`` as a ``pyarrow.RecordBatch``, without a copy."""
+
+
+class RangeReader(Protocol):
+    """Reads ranges on the workers.  Shipped once, by cloudpickle, or shared by threads.
+
+    It holds no secrets of the driver: each worker finds its own.  Thread-safe: several bolts of one
+    process share it.
+    """
+
+    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[Block]:
+        """Yield the records that *begin* in ``[start, stop)``, in order.
+
+        The last block's ``stop`` is the range's.  The result is a generator: its ``close`` releases
+        what it holds, from the thread that iterates.  Raises
+        :class:`flowctl.errors.SourceError` if reading again can't help: the source isn't there, may
+        not be read, or is no longer what ``identity`` says.  Other errors are tried again.
+        """
+
+
+@runtime_checkable
+class RangeProducer(Protocol):
+    """A source whose partitions the bolts read themselves.  All calls come from one thread."""
+
+    def extents(self, checkpoint: Checkpoint) -> Mapping[str, Extent]:
+        """Return how far each partition reaches, by name; names are stable between runs.
+
+        Called when a run begins, with what is already done, and again now and then if an extent is
+        not final.  ``start`` and the identity of a partition never change within a run.
+        """
+
+    def reader(self) -> RangeReader:
+        """Return what the bolts read with."""
+
+    def close(self) -> None:
+        """Release what ``extents`` acquired; called once, also after errors."""
+
+
+class ReceiptLog(Protocol):
+    """Keeps what ``process`` gave to be kept, with the part of the source that it is of.
+
+    The log is the truth, the checkpoint its index: what is in the log is done.
+    """
+
+    def entries(self) -> Iterable[Receipts]:
+        """Return what earlier runs of the job kept; called once, when a run begins."""
+
+    def append(self, entries: Sequence[Receipts]) -> None:
+        """Keep ``entries``, durably, before the checkpoint that covers them is saved.
+
+        From one thread at a time.  What it raises ends the run; an
+        :class:`flowctl.errors.CheckpointUnavailableError` has it called again with the same
+        entries, and more.
+        """

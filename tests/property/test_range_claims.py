@@ -1,0 +1,114 @@
+"""The claims of a range under any order of claims, splits, results and reports."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from flowctl.bolts.range_claims import PROGRESS_EVERY_S, Part, RangeClaims
+from flowctl.bolts.range_pace import RECORDS_MAX, TARGET_S, Pace
+
+SHARES = st.floats(0, 1)
+
+
+class ClaimsMachine(RuleBasedStateMachine):
+    """Positions are records: each is processed here, given back, or neither yet; never both."""
+
+    @initialize(start=st.integers(0, 20), length=st.integers(1, 60))
+    def begin(self, start: int, length: int) -> None:
+        self.claims = RangeClaims(start, start + length)
+        self.start, self.whole = start, start + length
+        self.processed: list[int] = []
+        self.failed: list[int] = []
+        self.given: list[int] = []
+        self.told: list[int] = []
+        self.answers: dict[int, int] = {}
+        self.now_s = 0.0
+        self.told_at_s: list[float] = []
+        self.under_way: tuple[int, int] | None = None
+
+    @rule(more=st.integers(0, 30))
+    def claim(self, more: int) -> None:
+        if self.under_way is None and not self.claims.is_finished:
+            before = self.claims.claimed
+            after = self.claims.claim(before + more)
+            assert after <= before + more
+            self.under_way = (before, after)
+
+    @rule(raises=st.booleans(), sink_s=st.none() | st.just(0.5))
+    def end(self, raises: bool, sink_s: float | None) -> None:
+        if self.under_way is None:
+            return
+        begin, end = self.under_way
+        self.under_way = None
+        if raises:
+            self.report(at_once=True)
+            self.claims.failed()
+            self.failed += range(begin, end)
+        else:
+            self.claims.done(Part(records=end - begin, sink_s=sink_s))
+            self.processed += range(begin, end)
+
+    @rule(request=st.integers(0, 5), keep=SHARES)
+    def split(self, request: int, keep: float) -> None:
+        before = self.claims.stop
+        answer = self.claims.split(request, keep)
+        assert answer == self.answers.setdefault(request, answer)
+        assert self.claims.claimed <= self.claims.stop <= answer
+        self.given += range(self.claims.stop, before)
+
+    @rule(later_s=st.floats(0, 0.3))
+    def time_passes(self, later_s: float) -> None:
+        self.now_s += later_s
+        self.report(at_once=False)
+
+    def report(self, *, at_once: bool) -> None:
+        told = self.claims.progress(self.now_s, at_once=at_once)
+        if told is not None:
+            positions = range(told.start, told.done_through)
+            assert told.part.records == len(positions)
+            self.told += positions
+            if not at_once:
+                last = self.told_at_s[-1] if self.told_at_s else -1.0
+                assert self.now_s >= last + PROGRESS_EVERY_S
+            self.told_at_s.append(self.now_s)
+
+    @invariant()
+    def every_position_has_one_owner(self) -> None:
+        under_way = [*range(*self.under_way)] if self.under_way is not None else []
+        left = [*range(self.claims.claimed, self.claims.stop)]
+        owned = self.processed + self.failed + under_way + left + self.given
+        assert sorted(owned) == [*range(self.start, self.whole)]
+
+    @invariant()
+    def only_what_was_processed_is_told(self) -> None:
+        assert self.told == self.processed[: len(self.told)]
+        assert self.claims.is_finished == (
+            len(self.processed) + len(self.failed) == self.claims.stop - self.start
+        )
+
+    def teardown(self) -> None:
+        if hasattr(self, "claims"):
+            self.end(raises=False, sink_s=None)
+            self.report(at_once=True)
+            assert self.told == self.processed
+
+
+TestClaims = ClaimsMachine.TestCase
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1e-7, 20)), min_size=1, max_size=30))
+def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
+    pace = Pace()
+    for share, record_s in costs:
+        before = pace.records
+        records = max(1, before // share)
+        pace.took(records, records * record_s)
+        assert 1 <= pace.records <= max(before, 4 * before, 1)
+        assert pace.records <= RECORDS_MAX
+    record_s = costs[-1][1]
+    for _ in range(60):
+        pace.took(pace.records, pace.records * record_s)
+    wanted = min(max(TARGET_S / record_s, 1), RECORDS_MAX)
+    assert 0.5 * wanted <= pace.records <= 1.5 * wanted
