@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowctl.errors import ConfigError, InternalError
 from flowctl_files._merging import merge_files, shares_of
-from flowctl_files._places import place_at
+from flowctl_files._places import arrow_path, place_at
 from flowctl_files._results import (
     Description,
     Finished,
@@ -92,6 +92,7 @@ class Job:
         known = self.results.description()
         if known is not None:
             self._check_same(known, given)
+        self._check_apart(given)
         finished = self.results.finished()
         return None if finished is None else self._applied(finished, None)
 
@@ -110,7 +111,7 @@ class Job:
             given.write(self.results.place.path(directory))
             files = self.results.place.names(directory, recursive=True)
             paths = [
-                self.results.place.path(file.name).removeprefix("file://")
+                arrow_path(self.results.place.path(file.name))
                 for file in files
                 if file.name.endswith(".parquet")
             ]
@@ -183,6 +184,17 @@ class Job:
     def _applied(self, finished: Finished, report: Report | None) -> Applied:
         files = [self.results.place.path(file.file) for file in finished.files]
         return Applied(files, finished.rows, report is None, report)
+
+    def _check_apart(self, given: Input) -> None:
+        """Results must not be read as input when the run goes on."""
+        out = arrow_path(self.results.place.url)
+        for path in given.paths:
+            if f"{out}/".startswith(f"{arrow_path(path).rstrip('/')}/"):
+                raise ConfigError(
+                    "out",
+                    f"{out} lies within the input {path}.",
+                    remedy="Give a directory of its own.",
+                )
 
     def _check_same(self, known: Description, given: Input) -> None:
         where = f"{self.name!r} in {self.results.place.url}"

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from flowctl.errors import ConfigError, MissingExtraError
 
 # Spark's names of object stores, and pyarrow's.
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfss", "abfs": "abfs"}
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _TEMPORARY = ".flowctl-tmp-"  # hidden from Spark, and from `names`
 
 
@@ -56,19 +56,23 @@ class Place(Protocol):
         """Return the URL of a file for Spark."""
 
 
-def place_at(url: str) -> Place:
+def place_at(url: str | os.PathLike[str]) -> Place:
     """Return the place that ``url`` names: a path, ``file:``, ``s3://``, ``gs://``, ``hdfs://`` …
 
     Raises :class:`ConfigError` for one that nothing here can reach.
     """
-    if not isinstance(url, str | os.PathLike):
-        raise ConfigError("out", f"{url!r} is not a path.", remedy="Give a path or a URL.")
-    text = os.fspath(url).rstrip("/") or "/"
-    if text.startswith("file:"):
-        return LocalPlace(unquote(re.sub("^file:(//)?", "", text)))
-    if "://" not in text:
-        return LocalPlace(os.path.abspath(text))
-    return ArrowPlace(text)
+    if not url:
+        raise ConfigError("out", "it is empty.", remedy="Give a path or a URL.")
+    text = arrow_path(os.fspath(url)).rstrip("/") or "/"
+    return ArrowPlace(os.fspath(url).rstrip("/")) if "://" in text else LocalPlace(text)
+
+
+def arrow_path(url: str) -> str:
+    """Return a path or URL of Spark's as pyarrow knows it; local ones as absolute paths."""
+    if url.startswith("file:"):
+        return unquote(re.sub("^file:(//)?", "", url))
+    scheme, colon, rest = url.partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest}" if colon else os.path.abspath(url)
 
 
 class LocalPlace:
@@ -211,9 +215,8 @@ def _arrow_files(url: str) -> tuple[Any, str]:
         fs = importlib.import_module("pyarrow.fs")
     except ModuleNotFoundError:
         raise MissingExtraError("out", "pyarrow, which reads URLs,", "parquet") from None
-    scheme, _, rest = url.partition("://")
     try:
-        files, root = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+        files, root = fs.FileSystem.from_uri(arrow_path(url))
     except (ValueError, OSError) as error:
         text = str(error).partition("\n")[0]
         raise ConfigError(

@@ -105,6 +105,7 @@ def _arguments(report: Report) -> list[bytes | str | int | float]:
             f"{claim.weight:.9g}",
             str(claim.in_flight),
             "1" if claim.is_held else "0",
+            str(claim.resting),
             claim.job,
         )
     )
@@ -154,9 +155,9 @@ def _table_of(reply: list[bytes]) -> Table:
 
 def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
     """What is stored of a worker: its claim, and the permits and rate it was given."""
-    _, holds, _, goal, rate_goal, want, want_rate, weight, in_flight, is_held, job = to_text(
-        entry
-    ).split("|", 10)
+    _, holds, _, goal, rate_goal, want, want_rate, weight, in_flight, is_held, resting, job = (
+        to_text(entry).split("|", 11)
+    )
     claim = Claim(
         worker,
         job,
@@ -166,6 +167,7 @@ def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
         int(holds),
         int(in_flight),
         is_held == "1",
+        int(resting),
     )
     return claim, (int(goal), float(rate_goal))
 

@@ -28,6 +28,7 @@ _SOMEWHERE: Final = "an executor"
 _CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
 _LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
 _STEADY_S: Final = 3.0  # executors of one request come within less of each other
+_ROUNDS: Final = 5  # of some four seconds each
 _TASKS_MAX: Final = 200  # one is enough for an executor
 _TASKS_OF_CONNECT: Final = 8  # Connect doesn't say how many slots there are
 # Spark names the place of a task that failed for the last time.
@@ -136,19 +137,29 @@ def _here(targets: Sequence[Target]) -> Seen:
 
 
 def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
+    """Ask until each executor was heard of: some come late, and Spark may leave one out."""
+    found: list[Seen] = []
+    for _ in range(_ROUNDS):
+        found += _ask_once(jobs, task)
+        silent = _silent(found, _hosts(jobs))
+        if not silent or any(seen.failed for seen in found):
+            return _placed(found, silent)
+    return found + [Seen(host=host, failed="it got no task") for host in silent]
+
+
+def _ask_once(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
     tasks = _slots(jobs)
     try:
         return _collect(jobs, task, tasks)
     except Exception as error:  # one that fails ends the job of all
-        bad = failure(str(error))
+        found = [failure(str(error))]
     # The others, each in a job of its own.
-    found = [bad]
     for _ in range(min(tasks, _TASKS_OF_CONNECT)):
         try:
             found += _collect(jobs, task._replace(lasts_s=0.0), 1)
         except Exception as error:
             found.append(failure(str(error)))
-    return _placed(found, _hosts(jobs))
+    return found
 
 
 def _hosts(jobs: SparkJobs) -> list[str]:
@@ -163,13 +174,17 @@ def _hosts(jobs: SparkJobs) -> list[str]:
     return sorted({str(info.host()) for info in known} - {jobs.setting("spark.driver.host")})
 
 
-def _placed(found: Sequence[Seen], hosts: Sequence[str]) -> list[Seen]:
-    """Say where tasks failed whose error does not: on the hosts from which nothing was heard.
+def _silent(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
+    """The hosts from which nothing was heard."""
+    heard = {name for seen in found for name in (seen.host, seen.address)}
+    return [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
+
+
+def _placed(found: Sequence[Seen], silent: Sequence[str]) -> list[Seen]:
+    """Say where tasks failed whose error does not: on the hosts that are ``silent``.
 
     Spark 4 drops the place from an error of Python's.
     """
-    heard = {name for seen in found for name in (seen.host, seen.address)}
-    silent = [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
     placed: list[Seen] = []
     for seen in found:
         is_somewhere = seen.failed and seen.host == _SOMEWHERE and silent

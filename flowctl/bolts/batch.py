@@ -174,7 +174,8 @@ class _Counted(NamedTuple):
 def _index_of_last(reading: Iterator[Record] | _Counted) -> int | None:
     """The index of what an iterator returned last; None before the first and after the end."""
     if isinstance(reading, _Counted):
-        _, (asked,) = reading.asked.__reduce__()  # type: ignore[misc]
+        counter: Any = reading.asked.__reduce__()  # (count, (next,)), for pickling
+        asked = counter[1][0]
         return asked - 1 if 0 < asked <= reading.records else None
     # For pickling, it says (iter, (records,), index of the next); only two parts after the end.
     state: Any = reading.__reduce__()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -49,12 +50,19 @@ class Exchange(Protocol):
 class LeaseSource:
     """A :class:`flowctl.pacing.gate.Source`; while the place can't be reached, the law alone.
 
-    :meth:`start` begins the thread; a test may call :meth:`turn` instead.
+    :meth:`start` begins the thread.  The simulator has none: it calls :meth:`turn` four times a
+    second, and :meth:`turn_early` after ``wake``, which is called with the gate's lock held.
     """
 
-    def __init__(self, gate: Gate, settings: PaceSettings, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        settings: PaceSettings,
+        exchange: Exchange,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self._gate = gate
-        self._settings = settings
+        self.settings = settings
         self._exchange = exchange
         self._reporter = Reporter(gate, settings)
         self._leader = Leader(settings.limits.bounds, leave=settings.leave, tick_s=PERIOD_S)
@@ -64,7 +72,8 @@ class LeaseSource:
         self._alone: LocalSource | None = None
         self._owes = False  # holds more permits than it may: others wait for them
         self._sleeps = True  # no lease, and nobody wants one
-        self._wake = threading.Event()
+        self._woken = threading.Event()
+        self._wake = wake or self._woken.set
 
     def start(self) -> None:
         """Begin to exchange as soon as a call wants a permit."""
@@ -76,7 +85,7 @@ class LeaseSource:
         """Wake the thread up if it sleeps; otherwise its next report tells."""
         if self._sleeps:
             self._sleeps = False
-            self._wake.set()
+            self._wake()
 
     def on_left(self, now_s: float) -> None:
         """Run the law here while nobody can be asked; give back what is owed at once."""
@@ -84,17 +93,18 @@ class LeaseSource:
             self._alone.on_left(now_s)
         elif self._owes and self._gate.in_flight <= self._gate.permits:
             self._owes = False
-            self._wake.set()
+            self._wake()
 
     # -- the thread's -------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while True:
-                if self._wake.wait(None if self._sleeps else self._period_s):
-                    self._wake.clear()
-                    if not self._may_hurry():
-                        time.sleep(self._period_s)
+                if self._woken.wait(None if self._sleeps else self._period_s):
+                    self._woken.clear()
+                    if self.turn_early():
+                        continue
+                    time.sleep(self._period_s)
                 self.turn()
         except Exception as error:  # a defect here must not stop the program that is paced
             self._log(logging.ERROR, "pacing_failed", problem=f"{type(error).__name__}: {error}")
@@ -110,6 +120,13 @@ class LeaseSource:
             gives_back = self._owes and gate.in_flight <= gate.permits
         if (self._decision is not None or gives_back) and self._may_hurry():
             self._exchange_once()
+
+    def turn_early(self) -> bool:
+        """Exchange before it is time, if that was not done too often; return whether it was."""
+        if not self._may_hurry():
+            return False
+        self._exchange_once()
+        return True
 
     def _may_hurry(self) -> bool:
         if self._extra < 1:
@@ -164,7 +181,7 @@ class LeaseSource:
             self._go_alone()
 
     def _go_alone(self) -> None:
-        gate, settings = self._gate, self._settings
+        gate, settings = self._gate, self.settings
         had = gate.permits or 1
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S, known=had)
         rate = self._reporter.rate or settings.rate
@@ -173,5 +190,5 @@ class LeaseSource:
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
         get_logger().log(
-            level, event, target=self._settings.target, at=self._exchange.address, **fields
+            level, event, target=self.settings.target, at=self._exchange.address, **fields
         )

@@ -14,8 +14,9 @@ class Counters(msgspec.Struct):
     """Sums since the process began to call the target; not thread-safe: the gate's lock holds it.
 
     ``cost`` and ``call_s`` are of calls that succeeded; ``waited_s``: before calls, for permits and
-    budget; ``in_flight``, ``want``: the most in calls, and with those who waited, at once since the
-    peaks were last taken; ``is_held``, ``is_rate_held``: somebody waited for a permit, for budget.
+    budget.  The most at once since the peaks were last taken: ``in_flight`` in calls, with permits
+    that rest; ``want`` with those who waited; ``resting``.  ``is_held``, ``is_rate_held``: somebody
+    waited for a permit, for budget.
     """
 
     calls: int = 0
@@ -28,6 +29,7 @@ class Counters(msgspec.Struct):
     want: int = 0
     is_held: bool = False
     is_rate_held: bool = False
+    resting: int = 0
 
     @property
     def sums(self) -> Sums:
@@ -45,6 +47,7 @@ class Counters(msgspec.Struct):
             self.in_flight,
             self.is_held,
             self.is_rate_held,
+            self.resting,
         )
 
     def copy(self) -> Counters:

@@ -49,11 +49,17 @@ class Waiter:
 
 
 class Gate:
-    """Thread-safe.  ``lock`` guards all of it; what takes long is done outside."""
+    """Thread-safe.  ``lock`` guards all of it; what takes long is done outside.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    ``clock``: monotonic seconds; ``chance``: for waits that should not come together.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, chance: random.Random | None = None
+    ) -> None:
         self.lock = threading.Lock()
         self.clock = clock
+        self._chance = chance or random.Random()
         self.counters = Counters()
         self.rate = RateGate()
         self.permits = 0
@@ -117,8 +123,7 @@ class Gate:
             self._wake_first()
 
     def _admit(self, now_s: float, cost: float) -> bool:
-        while self._resting and self._resting[0] <= now_s:
-            heappop(self._resting)
+        self._end_rests(now_s)
         counters = self.counters
         used = self.in_flight + len(self._resting)
         if used >= self.permits or now_s >= self.valid_until_s:
@@ -131,9 +136,13 @@ class Gate:
             return False
         self.rate.begin(now_s, cost)
         self.in_flight += 1
-        counters.in_flight = max(counters.in_flight, self.in_flight)
+        counters.in_flight = max(counters.in_flight, used + 1)
         counters.want = max(counters.want, self.in_flight)
         return True
+
+    def _end_rests(self, now_s: float) -> None:
+        while self._resting and self._resting[0] <= now_s:
+            heappop(self._resting)
 
     def _look_in_s(self, now_s: float) -> float:
         """When the first in line may get what it waits for, if nothing else happens."""
@@ -172,6 +181,7 @@ class Gate:
             self.counters.refused += 1
             wait_s = self._pause_s(after_s)
             heappush(self._resting, now_s + min(wait_s, REST_MAX_S))
+            self.counters.resting = max(self.counters.resting, len(self._resting))
             self._left(now_s)
             return wait_s
 
@@ -182,7 +192,7 @@ class Gate:
         own_s = min(MOST_S, FIRST_S * 2.0 ** min(rounds, 8))
         if after_s is not None and (rounds == 0 or after_s > own_s):
             return after_s
-        return own_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        return own_s * self._chance.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _left(self, now_s: float) -> None:
         self.in_flight -= 1
@@ -206,13 +216,16 @@ class Gate:
     def take_sums(self) -> Counters:
         """Return the sums, and begin to look for the most at once again; the lock is held."""
         sums = self.counters.copy()
+        self._end_rests(self.clock())
         counters = self.counters
-        counters.in_flight = self.in_flight
+        counters.in_flight = self.in_flight + len(self._resting)
+        counters.resting = len(self._resting)
         counters.want = self.in_flight + len(self._waiting)
         # Who waits through all of an interval waits in the next one too.
         lacks_permit = self.in_flight + len(self._resting) >= self.permits
         counters.is_held = bool(self._waiting) and lacks_permit
-        counters.is_rate_held = bool(self._waiting) and not lacks_permit
+        has_budget = self.rate.rate < inf
+        counters.is_rate_held = bool(self._waiting) and has_budget and not lacks_permit
         return sums
 
     def _wake_first(self) -> None:

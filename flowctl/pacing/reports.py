@@ -14,6 +14,8 @@ from flowctl.pacing.settings import PaceSettings
 IDLE_S: Final = 2.0
 # Of what a worker has used of the budget, as it may use a little more next time.
 _RATE_ROOM: Final = 1.5
+# A second exchange right after another tells nothing of a rate.
+_SPAN_MIN_S: Final = 0.1
 
 
 class Reporter:
@@ -27,6 +29,7 @@ class Reporter:
         self._telling = Counters()
         self._told_at_s = self._wanted_at_s = gate.clock()
         self._want_before = 0
+        self._used_rate = 0.0
         self.rate = 0.0
         limits = settings.limits
         self.known_limit: int = limits.bounds.clamped(limits.in_flight_start)
@@ -50,6 +53,7 @@ class Reporter:
             max(gate.permits, gate.in_flight),
             counters.in_flight,
             counters.is_held,
+            counters.resting,
         )
         self._want_before = counters.want
         return Report(
@@ -65,4 +69,6 @@ class Reporter:
         if self._telling.is_rate_held:
             return RATE_MOST
         spent_s = now_s - self._told_at_s
-        return _RATE_ROOM * done.cost / spent_s if spent_s > 0 else 0.0
+        if spent_s >= _SPAN_MIN_S:
+            self._used_rate = done.cost / spent_s
+        return _RATE_ROOM * self._used_rate

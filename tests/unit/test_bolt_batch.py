@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,23 @@ def with_an_index(batch: Batch) -> None:
         1 // (index - 3)
 
 
+class Made(Sequence[Record]):
+    """Records that are made while they are read, as those of a range are."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            yield Record(record.position, record.value)
+
+
 @pytest.mark.parametrize(
     "process",
     [
@@ -68,7 +86,7 @@ def with_an_index(batch: Batch) -> None:
         within_a_pass, with_an_index,
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [list, tuple, list.__iter__])
+@pytest.mark.parametrize("kind", [list, tuple, Made])
 def test_the_record_that_failed_is_known(process: Callable[[Batch], None], kind: type) -> None:
     batch = batch_of(kind(RECORDS))
     with pytest.raises(ZeroDivisionError):
@@ -76,8 +94,9 @@ def test_the_record_that_failed_is_known(process: Callable[[Batch], None], kind:
     assert batch.reading_index == 3
 
 
-def test_before_the_first_and_after_the_end_none_is() -> None:
-    batch = batch_of()
+@pytest.mark.parametrize("kind", [list, Made])
+def test_before_the_first_and_after_the_end_none_is(kind: type) -> None:
+    batch = batch_of(kind(RECORDS))
     assert batch.reading_index is None
     iterator = iter(batch)
     assert batch.reading_index is None

@@ -19,7 +19,7 @@ from flowctl.cli.main import main
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
-from pyspark_flowctl.checkup import Examined, Greeter, Seen, _placed, failure
+from pyspark_flowctl.checkup import Examined, Greeter, Seen, _placed, _silent, failure
 from pyspark_flowctl.probe import ProbeTask, Target, run_probe
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.unsupported import unsupported
@@ -149,12 +149,25 @@ def test_where_a_task_failed_is_read_from_sparks_message() -> None:
 
 
 def test_a_failure_without_a_place_is_where_nothing_was_heard_of() -> None:
-    """Also the driver is among Spark's executors, and a host may be known by its address."""
+    """A host may be known by its address."""
     lost = failure("Job aborted: PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.99")
     good = changed(address="127.0.0.1")
-    found = _placed([lost, good], ["127.0.0.1", "w1", "w2"])
+    silent = _silent([lost, good], ["127.0.0.1", "w1", "w2"])
+    found = _placed([lost, good], silent)
     assert [(seen.host, bool(seen.failed)) for seen in found] == [("w2", True), ("w1", False)]
     assert _placed([lost], [])[0].host == "an executor"
+
+
+def test_an_executor_that_comes_late_is_asked_too_and_one_that_gets_no_task_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [[GOOD], [GOOD, changed(host="w2")]]
+    monkeypatch.setattr(checkup, "_ask_once", lambda *_: answers.pop(0))
+    monkeypatch.setattr(checkup, "_hosts", lambda _: ["w1", "w2"])
+    nothing: Any = None
+    assert {seen.host for seen in checkup._ask(nothing, nothing)} == {"w1", "w2"}
+    answers = [[GOOD]] * 9
+    assert checkup._ask(nothing, nothing)[-1] == Seen(host="w2", failed="it got no task")
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,13 @@ def test_another_job_under_the_same_name_is_refused(
     assert job(tmp_path).done(GIVEN) is None
 
 
+def test_results_may_not_lie_within_the_input(tmp_path: Path) -> None:
+    given = Input("rows", [str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"out: .* lies within the input"):
+        job(tmp_path / "out").done(given)
+    assert job(tmp_path.parent / f"{tmp_path.name}-out").done(given) is None
+
+
 def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     Driver(job(tmp_path)).do(0, 6)
     here = job(tmp_path, other, keep_results=True)

@@ -44,7 +44,8 @@ class Target:
     def _tick(self) -> None:
         self.now_s += TICK_S
         self._resting = [until_s for until_s in self._resting if until_s > self.now_s]
-        sent = max(0, min(self.law.limit, self.callers) - len(self._resting))
+        used = min(self.law.limit, self.callers)
+        sent = max(0, used - len(self._resting))
         taken = min(sent, self.takes)
         refused = sent - taken
         self._resting += [self.now_s + 0.5] * refused
@@ -53,7 +54,9 @@ class Target:
         self.done += calls
         self.refused += refused
         is_held = self.law.limit < self.callers
-        sample = Sample(TICK_S, calls, calls, calls * call_s, refused, sent, is_held)
+        sample = Sample(
+            TICK_S, calls, calls, calls * call_s, refused, used, is_held, False, len(self._resting)
+        )
         self.law.on_sample(self.now_s, sample)
         self.limits.append(self.law.limit)
 

@@ -44,7 +44,7 @@ class Leader:
             law = self._begin(reply, table)
         elif reply.now_s - self._at_s >= _SPAN_MIN_S:
             law.bounds = self._bounded(table)
-            law.on_sample(reply.now_s, self._sample(reply.now_s, table))
+            law.on_sample(reply.now_s, self._sample(reply.now_s, table, reply.budget > 0))
         goals = self._goals(reply, table, law.limit)
         if law.limit == reply.limit and not goals:
             return None
@@ -69,7 +69,7 @@ class Leader:
             least = table.least
         return Bounds(min(least, most), most, start)
 
-    def _sample(self, now_s: float, table: Table) -> Sample:
+    def _sample(self, now_s: float, table: Table, has_budget: bool) -> Sample:
         done = table.total.minus(self._total)
         span_s = now_s - self._at_s
         self._at_s, self._total = now_s, table.total
@@ -81,7 +81,8 @@ class Leader:
             max(0, done.refused),
             sum(claim.in_flight for claim in table.claims),
             any(claim.is_held for claim in table.claims),
-            any(claim.want_rate >= RATE_MOST for claim in table.claims),
+            has_budget and any(claim.want_rate >= RATE_MOST for claim in table.claims),
+            sum(claim.resting for claim in table.claims),
         )
 
     def _goals(self, reply: Reply, table: Table, limit: int) -> dict[str, tuple[int, float]]:

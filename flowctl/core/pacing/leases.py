@@ -36,7 +36,8 @@ class Claim(NamedTuple):
 
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
     that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once
-    since its last report; ``is_held``: somebody waited for a permit.
+    since its last report, with those that rest; ``is_held``: somebody waited for a permit;
+    ``resting``: permits that rest as they were refused.
     """
 
     worker: str
@@ -47,6 +48,7 @@ class Claim(NamedTuple):
     holds: int
     in_flight: int = 0
     is_held: bool = False
+    resting: int = 0
 
 
 class Decision(NamedTuple):

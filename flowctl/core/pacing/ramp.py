@@ -14,9 +14,11 @@ _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by
 # A step is kept if it gives this part of what it would give where nobody waits for anybody.
 _GAIN_SHARE: Final = 0.5
 # A level is measured over so many calls, and so many rounds of all in flight: their mean is then
-# known to some 10 %, and half of a quarter is 12.
-_CALLS_MIN: Final = 32
-_ROUNDS: Final = 4
+# known to some 10 %, where doubling must bring 50, or to some 5 %, where a quarter must bring 12.
+_CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
+_ROUNDS: Final = {_QUICK: 4, _FINE: 16}
+# Permits on their way from one worker to another are not in use.
+_REACHED: Final = 0.8
 # Calls of a minute must not make a start of an hour: this long is enough, if any were made.
 _SPAN_MAX_S: Final = 30.0
 # Until the next try where more gained nothing.
@@ -46,8 +48,8 @@ class Ramp:
 
     @property
     def is_found(self) -> bool:
-        """Whether a try with more was in vain."""
-        return self._until_s >= 0
+        """Whether a try with more was in vain, and none is under way."""
+        return self._until_s >= 0 and not self._before
 
     def _begin(self, changed_at_s: float) -> None:
         self._changed_at_s = changed_at_s
@@ -68,13 +70,13 @@ class Ramp:
         if sample.is_rate_held:
             self._let_in(now_s, sample, most)
             return
-        if not sample.is_bound or sample.in_flight < int(self.level):
-            self._begin(now_s - lag_s)  # callers were the limit: nothing to learn
-            return
+        if not sample.is_bound or sample.in_flight < _REACHED * int(self.level):
+            return  # callers were the limit: nothing to learn
         self._calls += sample.calls
         self._cost += sample.cost
         self._span_s += sample.span_s
-        enough = self._calls >= max(_CALLS_MIN, _ROUNDS * self.level)
+        factor = self._factor
+        enough = self._calls >= max(_CALLS_MIN[factor], _ROUNDS[factor] * self.level)
         if enough or (self._calls and self._span_s >= _SPAN_MAX_S):
             self._judge(now_s, self._cost / self._span_s, most)
 

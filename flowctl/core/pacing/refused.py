@@ -1,7 +1,7 @@
 """A limit learned from refusals (429, "too many connections") that many processes have pooled.
 
-Whoever is refused lets its permit rest, so the number of refusals in a round is by how much the
-limit was too high, and the next limit is what the target took.  :mod:`flowctl.core.refusal_cap` is
+Whoever is refused lets its permit rest, so the number of those that rest is by how much the limit
+was too high, and the next limit is what the target took.  :mod:`flowctl.core.refusal_cap` is
 the same for the tuples of one spout, which sees each refusal at once.
 """
 
@@ -25,12 +25,12 @@ _HOLD_MOST_S: Final = 60.0
 class PooledRefusals:
     """``cap`` is infinite before the first refusal.  Pure; not thread-safe; O(1) per sample."""
 
-    __slots__ = ("_calls", "_held_since_s", "_moved_at_s", "_refused", "_step", "cap")
+    __slots__ = ("_calls", "_fell_at_s", "_moved_at_s", "_refused", "_step", "cap")
 
     def __init__(self) -> None:
         self.cap: float = inf
         self._refused = inf  # the level that was refused last
-        self._held_since_s = -inf
+        self._fell_at_s = -inf
         self._moved_at_s = -inf
         self._calls = 0  # since the last refusal
         self._step = 1
@@ -41,19 +41,20 @@ class PooledRefusals:
         ``lag_s``: what was decided is seen in samples so much later.
         """
         self._calls += sample.calls
-        settled = now_s - self._moved_at_s >= lag_s
         if sample.refused:
-            return settled and self._fall(now_s, sample)
+            # What was refused before a fall was heard of is no news; after a step up all is.
+            return now_s - self._fell_at_s >= lag_s and self._fall(now_s, sample)
         is_reached = sample.is_bound and sample.in_flight + 1 > self.cap
-        return settled and is_reached and self._climb(now_s)
+        is_settled = now_s - self._moved_at_s >= lag_s and not sample.resting
+        return is_settled and is_reached and self._climb(now_s)
 
     def _fall(self, now_s: float, sample: Sample) -> bool:
         level = min(self.cap, max(sample.in_flight, 1))
-        taken = level - sample.refused
+        taken = level - max(1, sample.resting)
         self.cap = max(1.0, level * _DOWN_MOST, taken)
         # What was taken is known exactly, unless it was less than a half: then all of it is news.
         self._refused = self.cap + 1 if taken >= self.cap else level
-        self._held_since_s = self._moved_at_s = now_s
+        self._fell_at_s = self._moved_at_s = now_s
         self._calls = 0
         self._step = 1
         return True
@@ -71,5 +72,5 @@ class PooledRefusals:
         return True
 
     def _may_try(self, now_s: float) -> bool:
-        held_s = now_s - self._held_since_s
+        held_s = now_s - self._fell_at_s
         return held_s >= _HOLD_MOST_S or (held_s >= _HOLD_S and self._calls >= _HOLD_CALLS)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 class Sample(NamedTuple):
     """Sums over ``span_s`` seconds.
 
-    ``cost`` and ``call_s`` are of the calls that succeeded; ``in_flight`` is the most at once, for
-    many processes the sum of theirs.  ``is_held``: some caller waited for a permit;
-    ``is_rate_held``: one that had a permit waited for budget.
+    ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most at once,
+    ``resting`` how many of them rest as they were refused; for many processes the sum of theirs.
+    ``is_held``: some caller waited for a permit; ``is_rate_held``: one that had a permit waited for
+    budget.
     """
 
     span_s: float
@@ -21,6 +22,7 @@ class Sample(NamedTuple):
     in_flight: int = 0
     is_held: bool = False
     is_rate_held: bool = False
+    resting: int = 0
 
     @property
     def mean_s(self) -> float:

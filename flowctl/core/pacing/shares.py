@@ -13,8 +13,8 @@ from typing import Final
 from flowctl.core.pacing.leases import Claim
 
 # A permit moves when another worker is short of so many permit-seconds more than its holder. With
-# two or more workers for each permit it moves after 6 s, and is idle for some .15 s of that.
-_KEPT: Final = 6.0
+# two or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
+_KEPT: Final = 8.0
 # No worker is owed more than this: what it didn't get while it was frozen is no debt.
 _OWED_MAX: Final = 2 * _KEPT
 
@@ -46,6 +46,8 @@ class Shares:
         """Return each worker's permits; they are ``limit`` in all, or all that is wanted twice."""
         spent_s = 0.0 if self._at_s is None else min(1.0, max(0.0, now_s - self._at_s))
         self._at_s = now_s
+        # A permit that rests is of use to another.
+        claims = [each._replace(want=max(0, each.want - each.resting)) for each in claims]
         known, self._owed = self._owed, {}
         jobs = _by_job(claims)
         wants = [(each[0].weight, float(sum(c.want for c in each))) for each in jobs.values()]
@@ -80,7 +82,10 @@ class Shares:
         owed = [known.get(name, 0.0) for name in names]
         open_ = [i for i, share in enumerate(shares) if share - given[i] > 1e-9]
         open_.sort(key=lambda i: owed[i] + _KEPT * (holds[i] > given[i]), reverse=True)
-        for i in open_[:spare]:
+        # Those that came together don't go together: a permit that moves is idle meanwhile.
+        moves = 1 + int(2 * spare * spent_s / _KEPT)
+        staying = [i for i in open_ if holds[i] > given[i]][: max(0, spare - moves)]
+        for i in list(dict.fromkeys([*staying, *open_]))[:spare]:
             given[i] += 1
         for i, name in enumerate(names):
             debt = owed[i] + (shares[i] - given[i]) * spent_s
