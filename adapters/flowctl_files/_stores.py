@@ -126,14 +126,24 @@ class Stores:
 
     def _find(self, pattern: str) -> dict[str, Found]:
         files, path = self._files(pattern)
+        magic = re.search(r"[*?\[]", path)
         try:
-            if re.search(r"[*?\[]", pattern):
-                found = [each for each in files.glob(path) if files.isfile(each)]
+            if magic:
+                found = files.glob(path)
+                if not found:  # glob passes over what it may not list
+                    files.ls(path[: magic.start()].rpartition("/")[0])
             else:
-                found = [path] if files.isfile(path) else []
-            named = {files.unstrip_protocol(each): files.info(each) for each in found}
+                found = [path]
+            infos = {each: files.info(each) for each in found}
+        except FileNotFoundError:
+            infos = {}
         except OSError as error:
             raise lasting(pattern, error) from error
+        named = {
+            files.unstrip_protocol(each): info
+            for each, info in infos.items()
+            if info["type"] == "file"
+        }
         if not named:
             raise SourceError(f"no file matches {pattern!r}.", remedy="Check the URL or pattern.")
         return {self._name(name): _found_remotely(info) for name, info in named.items()}

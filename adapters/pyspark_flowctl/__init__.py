@@ -1,7 +1,8 @@
 """flowctl on Spark: ``from pyspark_flowctl import SparkBolts``.
 
 Spark imports every installed module named ``pyspark_*`` when it looks up a data source, on the
-driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use.
+driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use,
+also ``DefaultSource``, which Spark asks for: it is what ``format("flowctl")`` means.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ if TYPE_CHECKING:
     from pyspark_flowctl.apply_rows import apply
     from pyspark_flowctl.bolts import SparkBolts
     from pyspark_flowctl.java import JavaHome, ensure_java
+    from pyspark_flowctl.sinks import flow_batch, flow_sink
     from pyspark_flowctl.stages import SparkStages
 
-__all__ = ["JavaHome", "SparkBolts", "SparkStages", "apply", "ensure_java"]
+__all__ = [
+    "JavaHome", "SparkBolts", "SparkStages", "apply", "ensure_java", "flow_batch", "flow_sink",
+]  # fmt: skip
 
 _ELSEWHERE = {
+    "DefaultSource": "pyspark_flowctl.data_source",  # what Spark looks for in each package
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
     "SparkStages": "pyspark_flowctl.stages",
     "apply": "pyspark_flowctl.apply_rows",
     "ensure_java": "pyspark_flowctl.java",
+    "flow_batch": "pyspark_flowctl.sinks",
+    "flow_sink": "pyspark_flowctl.sinks",
 }
 
 
@@ -31,6 +38,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "DefaultSource":
+        return _default_source()
     try:
         value = getattr(import_module(_ELSEWHERE[name]), name)
     except ModuleNotFoundError as error:
@@ -41,6 +50,19 @@ def __getattr__(name: str) -> Any:
         raise MissingExtraError(name, "pyspark", "spark") from None
     globals()[name] = value
     return value
+
+
+def _default_source() -> Any:
+    """Return what ``format("flowctl")`` means; where it can't be loaded there is no such name.
+
+    Spark asks for it whatever format a query wants: an error here would break all of them.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module("pyspark_flowctl.data_source").FlowctlSource
+    except Exception as error:
+        raise AttributeError(f"format('flowctl') can't be loaded: {error}") from error
 
 
 def __dir__() -> list[str]:

@@ -39,6 +39,7 @@ COMMANDS = {
         "flowctl.cli.receipts:receipts",
         "Show a job's results, remove what is left over.",
     ),
+    "targets": ("flowctl.cli.targets:targets", "Show or bound what paced targets take."),
     "simulate": ("flowctl.cli.simulate:simulate", "Run the control law in virtual time."),
     "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),
 }

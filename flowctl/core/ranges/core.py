@@ -78,6 +78,8 @@ class RangeCore(ByReference):
         self._receipts: deque[Receipts] = deque()
         self._range_s = range_s
         self._keeps_receipts = keeps_receipts
+        # It failed, and nothing has succeeded yet: first comes what failed.
+        self._is_doubtful = False
         self._splits = Splits(self.book)
         self._settling = Settling(self.book, self.intake, self._failures, self._completion)
 
@@ -122,6 +124,8 @@ class RangeCore(ByReference):
 
         With nothing left to send, and a bolt idle, another is asked for the end of its range.
         """
+        # A process that has never worked must fail soon, not for each batch of all the source.
+        self.intake.is_held = self._is_doubtful and bool(self._pending)
         emission = super().poll_emit(now_s=now_s)
         if emission is not None:
             return self._by_reference(emission)
@@ -216,6 +220,7 @@ class RangeCore(ByReference):
     def _note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
         if told.records > len(told.rejected):
             self._failures.has_succeeded = True
+            self._is_doubtful = False
             if self._target.is_troubled:
                 self._target.on_success(now_s)
         self._settling.note_done(told, partition, done, now_s)
@@ -253,14 +258,15 @@ class RangeCore(ByReference):
             part.is_unread = True
         elif record is not None and failed.records == 1:
             part.holding(record)
+        self._is_doubtful = not self._failures.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
         outcome = self._fail(piece, consumer, failed, in_flight, now_s)
-        if outcome is AckOutcome.REFUSED and self._target.is_down:
+        if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
             self.wind_up(now_s)  # the next batches would only fail, one after the other
-        elif outcome is AckOutcome.GAVE_UP and part.is_unread:
+        if outcome is AckOutcome.GAVE_UP and part.is_unread:
             self._failures.end_for(piece, failed.reason, now_s)
         self.book.changed(consumer)
         return outcome
@@ -306,26 +312,32 @@ class RangeCore(ByReference):
             return AckOutcome.DUPLICATE
         cut = _cut(flow_tuple)
         rest = cut.between(answer.stop, cut.bounds[1])
-        if not rest.pieces:
-            self._splits.refused(flow_tuple)
+        if rest.pieces:
+            # Also if it said 0: what it did not tell of, it is through with or never got.
+            self._split_off(flow_tuple, rest, now_s)
         else:
-            # 0: it is through with it, or never got it; what it did not tell of is nobody's.
+            self._splits.refused(flow_tuple, consumer, now_s)
+        self.book.changed(consumer)
+        return AckOutcome.ACKED
+
+    def _split_off(self, flow_tuple: FlowTuple, rest: RangeCut, now_s: float) -> None:
+        if self._is_doubtful and not flow_tuple.faults and flow_tuple.search is None:
+            self._settling.put_back(flow_tuple, rest)
+        else:
             piece = self._settling.part_with(flow_tuple, rest)
             self.counters.splits += 1
             self.book.events.append(
                 RangeSplit(
                     at_s=now_s,
-                    tuple_id=answer.tuple_id,
-                    bolt=answer.bolt,
-                    partition=cut.partition,
+                    tuple_id=flow_tuple.tuple_id,
+                    bolt=flow_tuple.held_by or "",
+                    partition=rest.partition,
                     at=rest.pieces[0][0],
                     rest_id=piece.tuple_id,
                 )
             )
-            if not _cut(flow_tuple).pieces:
-                self._finish(flow_tuple, now_s)
-        self.book.changed(consumer)
-        return AckOutcome.ACKED
+        if not _cut(flow_tuple).pieces:
+            self._finish(flow_tuple, now_s)
 
     def may_tell_of(self, tuple_id: int, start: int, stop: int) -> bool:
         """Whether a bolt that was given this range may say something of ``[start, stop)``."""

@@ -37,6 +37,11 @@ class RangeBacklog(SendBuffer):
         self._waiting.extend((partition, start, stop) for start, stop in pieces)
         self.records += measure(pieces)
 
+    def put_back(self, partition: str, pieces: Pieces) -> None:
+        """``pieces`` of ``partition`` were given out, not begun, and are the next again."""
+        self._waiting.extendleft((partition, *piece) for piece in reversed(pieces))
+        self.records += measure(pieces)
+
     def of(self, partition: str) -> Pieces:
         """What of ``partition`` waits.  O(all)."""
         return tuple(sorted((a, b) for name, a, b in self._waiting if name == partition))

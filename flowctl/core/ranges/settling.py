@@ -49,6 +49,12 @@ class Settling:
         self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
         return piece
 
+    def put_back(self, flow_tuple: FlowTuple, part: RangeCut) -> None:
+        """``part`` of ``flow_tuple`` waits again, as if nobody had been given it."""
+        cut = cast("RangeCut", flow_tuple.cut)
+        self.recut(flow_tuple, cut.of(minus(cut.pieces, part.pieces)))
+        self._intake.buffer.put_back(cut.partition, part.pieces)
+
     def take_apart(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
         """``part`` of ``flow_tuple`` failed: return a tuple of it that goes nowhere yet.
 
