@@ -1,6 +1,6 @@
 """Kill the driver, workers and executors of an ``apply`` again and again; then check its rows.
 
-    python -m tests.chaos.apply [--rows 200000] [--kills 20] [--seed 1] [--keep DIR]
+    python -m tests.chaos.apply [--rows 200000] [--kills 20] [--seed 1] [--master M] [--keep DIR]
 
 Each row gives none, one or two rows.  It runs on Spark's ``local-cluster`` with speculation.  After
 the kills it runs to its end.  Printed: how many rows were done again, and that each row's result is
@@ -44,7 +44,7 @@ class Score:
         return [(number, f"#{number}") for number in ids for _ in range(number % 3)]
 
 
-def job(place: Path, rows: int) -> None:
+def job(place: Path, rows: int, master: str) -> None:
     """One run, in a process of its own."""
     from pyspark.sql import SparkSession
 
@@ -53,7 +53,7 @@ def job(place: Path, rows: int) -> None:
 
     ensure_java()
     spark = (
-        SparkSession.builder.master(_MASTER)
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.speculation", "true")
         .config("spark.speculation.interval", "200ms")
@@ -75,15 +75,16 @@ def job(place: Path, rows: int) -> None:
 class Runs:
     """Starts the job, kills parts of it, and counts what is done."""
 
-    def __init__(self, place: Path, rows: int, chance: random.Random) -> None:
+    def __init__(self, place: Path, rows: int, master: str, chance: random.Random) -> None:
         self.place = place
+        self.master = master
         self.rows = rows
         self.chance = chance
         self.log = (place / "log").open("w")
 
     def start(self) -> psutil.Popen:
         command = [sys.executable, "-m", "tests.chaos.apply", "--job", str(self.place)]
-        command += ["--rows", str(self.rows)]
+        command += ["--rows", str(self.rows), "--master", self.master]
         return psutil.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
 
     def begun(self) -> int:
@@ -113,6 +114,9 @@ class Runs:
         before, deadline_s = self.begun(), time.monotonic() + _START_TIMEOUT_S
         while self.begun() == before and driver.poll() is None:
             if time.monotonic() > deadline_s:
+                below = driver.children(recursive=True)
+                driver.kill()
+                self._bury(below)
                 raise SystemExit(f"nothing is done; see {self.log.name}")
             time.sleep(_POLL_S)
 
@@ -150,11 +154,10 @@ def check(place: Path, rows: int) -> list[str]:
     return problems + ([f"{len(unnamed)} files that nothing names"] if unnamed else [])
 
 
-def chaos(place: Path, rows: int, kills: int, seed: int) -> int:
+def chaos(place: Path, runs: Runs, kills: int) -> int:
     """Kill and start again; return the exit code."""
-    runs = Runs(place, rows, random.Random(seed))
+    rows, made = runs.rows, 0
     driver = runs.start()
-    made = 0
     while made < kills:
         what = runs.kill_one(driver, made)
         if what == "nobody":
@@ -180,17 +183,18 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--master", default=_MASTER)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job is not None:
-        job(given.job, given.rows)
+        job(given.job, given.rows, given.master)
         return 0
-    if given.keep is not None:
-        given.keep.mkdir(parents=True, exist_ok=True)
-        return chaos(given.keep, given.rows, given.kills, given.seed)
-    with tempfile.TemporaryDirectory() as place:
-        return chaos(Path(place), given.rows, given.kills, given.seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = given.keep or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        runs = Runs(place, given.rows, given.master, random.Random(given.seed))
+        return chaos(place, runs, given.kills)
 
 
 if __name__ == "__main__":
