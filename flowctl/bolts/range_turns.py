@@ -12,13 +12,15 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendable, traceback_text
 from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.records import Record
-from flowctl.errors import InternalError, JobError
+from flowctl.errors import InternalError, JobError, UnrunnableError
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
 from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
 from flowctl.wire.refusals import NotCarriedError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 # Of a value that can't be sent back, this much of its repr stands in the dead letter.
 _SHOWN_CHARS_MAX: Final = 4_000
+# A receipt names what was written (a file, a number of rows): it passes through the driver.
+RECEIPT_BYTES_MAX: Final = 64 << 10
 
 
 class RangeTurn:
@@ -155,14 +159,20 @@ class RangeTurn:
         return batch
 
     def returned(self, made: object) -> None:
-        """``process`` returned ``made``."""
+        """``process`` returned ``made``: bytes are a receipt, to be kept with what is done."""
+        if isinstance(made, bytes) and len(made) > RECEIPT_BYTES_MAX:
+            self.raised(_too_long(made))
+            return
         batch = self._begun()
         turns, service_s = self._turns, time.monotonic() - self._began_at_s
         turns.acked += 1
         turns.records += len(batch)
         turns.service_s += service_s
         turns.pace.took(len(batch), service_s)
-        self._desk.done(self._held, self._part(len(batch), batch, service_s), self._slot)
+        part = self._part(len(batch), batch, service_s)
+        if isinstance(made, bytes):
+            part = msgspec.structs.replace(part, receipts=(made,))
+        self._desk.done(self._held, part, self._slot)
 
     def raised(self, error: BaseException) -> None:
         """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
@@ -230,6 +240,14 @@ def _reader_of(turns: Turns) -> RangeReader:
     if turns.reader is None:
         raise InternalError("A range came for a bolt that has no reader.")
     return turns.reader
+
+
+def _too_long(receipt: bytes) -> UnrunnableError:
+    return UnrunnableError(
+        "process",
+        f"returned {len(receipt)} bytes; a receipt may have {RECEIPT_BYTES_MAX}.",
+        remedy="Write data where they belong, and return what names them.",
+    )
 
 
 def _rejected(batch: Batch) -> list[RejectedAt]:

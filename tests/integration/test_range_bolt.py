@@ -204,6 +204,31 @@ def test_rejected_records_ride_on_progress_with_their_values():
     assert all(frame.sink_s is not None for frame in progress)
 
 
+def test_bytes_that_process_returns_are_receipts_of_the_part():
+    with spout() as s:
+        bolt = started(s, NumberReader(), lambda batch: b"%d" % batch.span.first)
+        s.send("b1", range_of(1, 0, 40))
+        s.until(lambda: told(s, 1).covers(0, 40))
+        s.end("b1")
+        bolt.wait()
+    receipts = [int(each) for frame in told(s, 1).progress for each in frame.receipts]
+    assert receipts[0] == 0
+    assert receipts == sorted(set(receipts))
+    for frame in told(s, 1).progress:
+        assert all(frame.start <= int(each) < frame.done_through for each in frame.receipts)
+
+
+def test_a_receipt_that_is_data_is_refused():
+    with spout() as s:
+        bolt = started(s, NumberReader(), lambda batch: bytes(1 << 20))
+        s.send("b1", range_of(1, 0, 5))
+        s.until(lambda: told(s, 1).fails)
+        s.end("b1")
+        bolt.wait()
+    assert told(s, 1).fails[0].fatal
+    assert "a receipt may have 65536" in told(s, 1).fails[0].error
+
+
 def test_times_of_reading_and_processing_are_told_apart():
     slow = threading.Event()
     with spout() as s:
