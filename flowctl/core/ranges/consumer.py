@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer, Joined
 from flowctl.core.events import FlowEvent
 from flowctl.core.ranges.messages import Progress
 from flowctl.core.ranges.pieces import RangeCut
@@ -15,15 +16,23 @@ from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample
 
 
+class Pace(NamedTuple):
+    """How long a position takes, and how many a report is of; 0: not known."""
+
+    position_s: float
+    positions: float
+
+
 class RangeConsumer(AdaptiveFlowConsumer):
     """As :class:`AdaptiveFlowConsumer`; work is counted in positions.  Not thread-safe.
 
     Each report of progress teaches what the ack of a tuple would: how long so many positions take.
     So the window is counted in the work of one report, and a bolt gets its next range shortly
-    before it is through with the one that it has.  ``positions_done``: since it came.
+    before it is through with the one that it has.  ``positions_done``: since it came;
+    ``moved_at_s``: when it last told of progress.
     """
 
-    __slots__ = ("positions_done",)
+    __slots__ = ("moved_at_s", "positions_done")
 
     def __init__(
         self,
@@ -36,18 +45,17 @@ class RangeConsumer(AdaptiveFlowConsumer):
     ) -> None:
         super().__init__(joined, settings, events, pool=pool, learned=learned)
         self.positions_done = 0
+        self.moved_at_s = -NEVER  # when it told last that it got on
 
-    def position_s(self, now_s: float, mean_s: float) -> float:
-        """How long a position takes it; ``mean_s``: if nothing is known of it.
-
-        One that has not reported for longer than it should is as slow as that makes it.
-        """
+    def pace(self, others: Pace) -> Pace:
+        """How fast it is; ``others``: if nothing is known of it."""
         service = self.service
-        position_s = service.record_s or mean_s
-        if self.flight and service.samples and service.mean_records:
-            silent_s = now_s - self.armed_at_s - service.path_s
-            return max(position_s, silent_s / service.mean_records)
-        return position_s
+        return Pace(service.record_s, service.mean_records) if service.samples else others
+
+    def silent_s(self, flow_tuple: FlowTuple, now_s: float) -> float:
+        """How long it has told nothing, though it could have told of ``flow_tuple``."""
+        since_s = max(self.moved_at_s, flow_tuple.sent_at_s)
+        return max(0.0, now_s - since_s - self.service.path_s)
 
     def recut(self, flow_tuple: FlowTuple, cut: RangeCut) -> None:
         """A tuple in flight holds ``cut`` from now on; if that is nothing, it has left."""
@@ -70,7 +78,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
         self.records_acked += told.records
         self.positions_done += positions
         self.refused_in_a_row = 0
-        self.armed_at_s = now_s
+        self.armed_at_s = self.moved_at_s = now_s
         self._wait_on(flow_tuple, now_s)
         if not told.records or not positions:
             return  # nothing of it says how long a record takes
@@ -115,7 +123,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
 
     def on_part_failed(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """A part of ``flow_tuple`` failed: the bolt goes on behind it, so it is waited for anew."""
-        self.armed_at_s = now_s
+        self.armed_at_s = self.moved_at_s = now_s
         self._wait_on(flow_tuple, now_s)
 
     def on_late_progress(self, told: Progress, now_s: float) -> None:

@@ -314,7 +314,7 @@ class RangeCore(ByReference):
             # Also if it said 0: what it did not tell of, it is through with or never got.
             self._split_off(flow_tuple, rest, now_s)
         else:
-            self._splits.refused(flow_tuple)
+            self._splits.refused(flow_tuple, consumer, now_s)
         self.book.changed(consumer)
         return AckOutcome.ACKED
 

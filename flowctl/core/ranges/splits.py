@@ -14,8 +14,8 @@ from itertools import islice
 import msgspec
 
 from flowctl.core.book import Book
-from flowctl.core.consumer import NEVER
-from flowctl.core.ranges.consumer import RangeConsumer
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.ranges.consumer import Pace, RangeConsumer
 from flowctl.core.ranges.messages import SplitOrder
 from flowctl.core.ranges.pieces import RangeCut
 from flowctl.core.tuples import FlowTuple
@@ -42,13 +42,22 @@ class Ask(msgspec.Struct):
 
 
 class Donor(msgspec.Struct, frozen=True):
-    """A range at work, and when it is expected to end if nobody takes anything away."""
+    """A range at work: how many positions are left, and how long until they are done.
 
-    left_s: float
+    ``late_s``: until it goes on with those; a bolt that has told nothing for longer than it should
+    is expected to take as long again.
+    """
+
     positions: float
     position_s: float
+    late_s: float
     consumer: RangeConsumer
     flow_tuple: FlowTuple
+
+    @property
+    def left_s(self) -> float:
+        """When it would end by itself."""
+        return self.late_s + self.positions * self.position_s
 
 
 def share_kept(donor: Donor, position_s: float, lag_s: float) -> float:
@@ -57,10 +66,11 @@ def share_kept(donor: Donor, position_s: float, lag_s: float) -> float:
     That one needs ``position_s`` for a position and begins after ``lag_s``; 1: the donor would be
     done sooner by itself.
     """
-    other_s = max(position_s, 1e-12)
-    speed, other = 1 / max(donor.position_s, 1e-12), 1 / other_s
-    both_end_s = (donor.positions + other * lag_s) / (speed + other)
-    return min(1.0, max(0.0, both_end_s * speed / max(donor.positions, 1e-12)))
+    # late + kept * own = lag + (positions - kept) * other
+    other_s = donor.positions * position_s + lag_s - donor.late_s
+    kept = other_s / (donor.position_s + position_s)
+    # Not a record more than it has claimed, if it would not even get to the next position.
+    return min(1.0, kept / donor.positions) if kept >= 1 else 0.0
 
 
 class Splits:
@@ -70,8 +80,8 @@ class Splits:
         self._book = book
         self._asks: dict[int, Ask] = {}  # by tuple id
         self._requests = 0
-        # Refused when so many positions were left: not asked again before that changes.
-        self._refused: dict[int, int] = {}
+        # Refused when so many positions were left: not asked again before that changes, or then.
+        self._refused: dict[int, tuple[int, float]] = {}
         self._look_at_s = -NEVER  # not before
         self._look_again_s = NEVER  # although nothing happens
 
@@ -105,37 +115,49 @@ class Splits:
         return None if due_s == NEVER else due_s
 
     def _donors(self, now_s: float) -> Iterator[Donor]:
-        mean_s = self._mean_s()
+        others = self._mean()
         for consumer in self._book.bolts.values():
             assert isinstance(consumer, RangeConsumer)
             for flow_tuple in islice(consumer.flight.values(), consumer.slots):
                 cut = flow_tuple.cut
                 assert isinstance(cut, RangeCut)
-                if not self._may_ask(consumer, flow_tuple.tuple_id, cut):
+                if not self._may_ask(consumer, flow_tuple.tuple_id, cut, now_s):
                     continue
                 positions = len(cut.records)
-                position_s = consumer.position_s(now_s, mean_s)
-                if position_s <= 0:
+                pace = consumer.pace(others)
+                if pace.position_s <= 0:
                     continue  # nobody has told anything yet
-                since_s = max(consumer.armed_at_s, flow_tuple.sent_at_s)
-                done = min(consumer.service.mean_records, (now_s - since_s) / position_s)
-                left = positions - done
-                if left > 0:
-                    yield Donor(left * position_s, left, position_s, consumer, flow_tuple)
+                silent_s = consumer.silent_s(flow_tuple, now_s)
+                late_s = silent_s - pace.positions * pace.position_s
+                # What it has done since its last report, if it is not late.
+                done = min(pace.positions, silent_s / pace.position_s) if late_s <= 0 else 0.0
+                if positions > done:
+                    yield Donor(
+                        positions - done,
+                        pace.position_s,
+                        silent_s if late_s > 0 else 0.0,
+                        consumer,
+                        flow_tuple,
+                    )
 
-    def _may_ask(self, consumer: RangeConsumer, tuple_id: int, cut: RangeCut) -> bool:
+    def _may_ask(self, consumer: RangeConsumer, tuple_id: int, cut: RangeCut, now_s: float) -> bool:
         if not cut.is_splittable or consumer.is_suspect:
             return False
         ask = self._asks.get(tuple_id)
         if ask is not None and ask.order.bolt != consumer.bolt:
             del self._asks[tuple_id]  # who was asked has it no more
             ask = None
-        return ask is None and self._refused.get(tuple_id) != len(cut.records)
+        positions, until_s = self._refused.get(tuple_id, (-1, 0.0))
+        return ask is None and (positions != len(cut.records) or now_s >= until_s)
 
-    def _mean_s(self) -> float:
-        """Seconds a position of the mean bolt; 0 while nothing is known."""
-        known = [c.service.record_s for c in self._book.bolts.values() if c.service.samples]
-        return sum(known) / len(known) if known else 0.0
+    def _mean(self) -> Pace:
+        """The mean bolt of those that have told something."""
+        known = [c.service for c in self._book.bolts.values() if c.service.samples]
+        count = len(known) or 1
+        return Pace(
+            sum(service.record_s for service in known) / count,
+            sum(service.mean_records for service in known) / count,
+        )
 
     def _ask_for(self, taker: RangeConsumer, donor: Donor, now_s: float) -> None:
         path_s = donor.consumer.service.path_s
@@ -192,10 +214,11 @@ class Splits:
         del self._asks[tuple_id]
         return True
 
-    def refused(self, flow_tuple: FlowTuple) -> None:
-        """It gave nothing: not asked again until it has done something."""
+    def refused(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """It gave nothing: not asked again until it has done something, or is twice as late."""
         self._refused = {i: n for i, n in self._refused.items() if i in self._book.pending}
-        self._refused[flow_tuple.tuple_id] = len(flow_tuple.cut.records)
+        wait_s = max(_ASK_AGAIN_S, now_s - consumer.armed_at_s)
+        self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
 
     def forget(self, tuple_id: int) -> None:
         """The range is in nobody's hands, or done."""
