@@ -65,6 +65,8 @@ if TYPE_CHECKING:
         WireError,
     )
     from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
+    from flowctl.pacing.api import paced
+    from flowctl.pacing.settings import Limits
     from flowctl.ports import (
         BoltNotice,
         Bolts,
@@ -118,6 +120,7 @@ __all__ = [
     "InternalError",
     "Interrupted",
     "JobError",
+    "Limits",
     "ListenSettings",
     "LocalBolts",
     "LossSettings",
@@ -155,6 +158,7 @@ __all__ = [
     "WindowSettings",
     "WireError",
     "__version__",
+    "paced",
 ]
 
 _HOMES = {
@@ -190,6 +194,8 @@ _HOMES = {
         "WindowSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
+    "flowctl.pacing.api": ("paced",),
+    "flowctl.pacing.settings": ("Limits",),
     "flowctl.ports": (
         "BoltNotice",
         "Bolts",

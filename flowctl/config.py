@@ -34,6 +34,8 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     # None: loopback for local bolts and local Spark masters, else the driver's host.
     host: str | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    # How many ports from ``port`` on are tried: one for each driver of a machine behind a firewall.
+    port_range: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1
     # The name that bolts connect to, if it differs from ``host`` (NAT, Spark Connect).
     advertise: str | None = None
     # "auto": TLS exactly when the host is not loopback.
@@ -83,13 +85,17 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
 
 
 class MetricsSettings(_Section, frozen=True, kw_only=True):
-    """What the tasks of a topology report about themselves."""
+    """What the tasks of a topology report about themselves, and where Prometheus finds a run."""
 
     # Storm's topology.builtin.metrics.bucket.size.secs.  None: nothing is counted.
     interval_s: LongSeconds | None = 60.0
     # Storm's topology.stats.sample.rate, 0.05: reading the clock twice costs 0.1 us, and a mean
     # needs no more.  0: nothing is timed.
     sample_one_in: CountOrZero = 20
+    # None: /metrics, /healthz and /readyz are not served.  They tell names and counts to anyone who
+    # can connect, so they are on loopback unless someone says otherwise.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    host: str = "127.0.0.1"
 
 
 class LossSettings(_Section, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ what to do next.  No message ever holds a password (see :func:`without_secrets`)
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ _SERVER_USERINFO = re.compile(rf"(\b{_SERVERS}://){_USAGE}[^\s'\"]*@", re.IGNORE
 _PARAMETER = re.compile(
     r"(?<=[?&])((?:password|passwd|pwd|token|secret)=)[^&\s'\"]+", re.IGNORECASE
 )
+
+
+_JOB = re.compile(r"(?<=flowctl checkpoint rewind )JOB\b|(?<=flowctl checkpoint clear )JOB\b")
 
 
 def without_secrets(text: str) -> str:
@@ -69,7 +74,14 @@ class FlowctlError(Exception):
 
     def add_remedy(self, remedy: str) -> None:
         """Say more than whoever raised the error could know."""
-        self.remedy = f"{self.remedy} {without_secrets(remedy)}".strip()
+        self._set_remedy(f"{self.remedy} {without_secrets(remedy)}".strip())
+
+    def name_job(self, job: str) -> None:
+        """Write ``job`` for JOB in the commands of the remedy: a source does not know its name."""
+        self._set_remedy(_JOB.sub(lambda _: shlex.quote(job), self.remedy))
+
+    def _set_remedy(self, remedy: str) -> None:
+        self.remedy = remedy
         self.args = (f"{self.problem} {self.remedy}".strip(),)
 
 
@@ -123,9 +135,18 @@ class RetryLater(FlowctlError):
 
     The tuple is sent again and this does not count as an attempt, after ``after_s`` seconds if
     given (such as a ``Retry-After`` header says); meanwhile less is sent to the target.
+
+    ``again``: indices in the batch of the records that the target did not take; it has the others.
+    ``flow_sink`` and ``flow_batch`` send only those again; a bolt sends the whole tuple.
     """
 
-    def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        after_s: float | None = None,
+        again: Sequence[int] | None = None,
+    ) -> None:
         if not isinstance(reason, str):
             raise TypeError(
                 f"RetryLater takes the reason first: RetryLater('busy', after_s={reason!r})"
@@ -133,14 +154,17 @@ class RetryLater(FlowctlError):
         if after_s is not None and not 0 <= after_s < float("inf"):
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s
+        self.again = None if again is None else tuple(again)
         super().__init__(reason or "the target asked to be tried again later")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _retry_later, (self.problem, self.after_s)
+        return _retry_later, (self.problem, self.after_s, self.again)
 
 
-def _retry_later(reason: str, after_s: float | None) -> RetryLater:
-    return RetryLater(reason, after_s=after_s)
+def _retry_later(
+    reason: str, after_s: float | None, again: Sequence[int] | None = None
+) -> RetryLater:
+    return RetryLater(reason, after_s=after_s, again=again)
 
 
 class TooManyLostError(JobError):

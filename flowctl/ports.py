@@ -354,6 +354,17 @@ class Bolts(Protocol):
 
 
 @runtime_checkable
+class BindingBolts(Protocol):
+    """Bolts that know where the driver has to listen if it can't on the address that they reach.
+
+    Such as the pod's address where they reach a service's.
+    """
+
+    def bind_host(self) -> str:
+        """The address to listen on; "": the one of :meth:`Bolts.listen_host`."""
+
+
+@runtime_checkable
 class NamedBolts(Protocol):
     """Bolts with names other than ``b1`` … ``b<count>``; a bolt with any other name is refused."""
 

@@ -23,8 +23,11 @@ class Block(Protocol):
     it holds, which may be 0.
     """
 
-    stop: int
-    size_bytes: int
+    @property
+    def stop(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def __len__(self) -> int: ...
 

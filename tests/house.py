@@ -26,7 +26,9 @@ FILE_LINES_MAX: Final = 400  # what one reads at a sitting
 # What users call by keywords, most of which they leave out: a value object would only be one more
 # thing for them to import.
 PUBLIC_BUILDERS: Final = {
+    "BulkSink": "a sink: its cluster, index, ids and timeouts",
     "FlowControlSpout": "a job: its parts by name, all but three with defaults",
+    "HttpSink": "a sink: its address, body, headers and timeouts",
     "KafkaTopics": "a source: what its connection string, group and limits are",
     "SqlSink": "a sink: its table, statement and timeouts",
 }

@@ -86,6 +86,11 @@ class SparkBolts:
             return LOOPBACK  # no need to start it for that
         return holder.open().host()
 
+    def bind_host(self) -> str:
+        """Return ``spark.driver.bindAddress`` of a session that is open and set so, else ""."""
+        jobs = self._session().find()
+        return "" if jobs is None or jobs.local else jobs.bind_host()
+
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
         """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
         if self._run is not None:

@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from pyspark import cloudpickle
 
+from flowctl.wire.listener import is_unspecified
 from pyspark_flowctl import task as task_module
 from pyspark_flowctl.task import BoltTask, run_arrow, run_partition
 
@@ -31,6 +33,9 @@ class SparkJobs(Protocol):
 
     def host(self) -> str:
         """Return the driver's address that executors can reach."""
+
+    def bind_host(self) -> str:
+        """Return where the driver listens, if Spark is told another address than that."""
 
     def slots(self) -> int | None:
         """Return how many tasks can run at once, None if that can't be known."""
@@ -99,7 +104,16 @@ class ClassicJobs:
         self.local: bool = is_local(self.master)
 
     def host(self) -> str:
-        return LOOPBACK if self.local else self.setting("spark.driver.host", socket.gethostname())
+        if self.local:
+            return LOOPBACK
+        host = self.setting("spark.driver.host").strip("[]")  # of an IPv6 address
+        # Spark 4.3.0 on Kubernetes may say 0.0.0.0 (SPARK-58748), which nobody can connect to.
+        if not host or is_unspecified(host):
+            return _address_towards(urlsplit(self.master).hostname or socket.gethostname())
+        return host
+
+    def bind_host(self) -> str:
+        return self.setting("spark.driver.bindAddress").strip("[]")
 
     def slots(self) -> int | None:
         return slots_of(self.master)
@@ -162,6 +176,9 @@ class ConnectJobs:
     def host(self) -> str:
         return LOOPBACK if self.local else _address_towards(self._server)
 
+    def bind_host(self) -> str:
+        return ""  # the server's setting says nothing of the client's machine
+
     def slots(self) -> int | None:
         return slots_of(self.master)
 
@@ -196,9 +213,10 @@ class ConnectJobs:
 
 def _address_towards(server: str) -> str:
     """Return this machine's address on the way to ``server``; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((server, 9))  # any port: UDP connect only looks up the route
-        except OSError:
-            return socket.gethostname()
-        return str(probe.getsockname()[0])
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # any port: UDP connect only looks up the route
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import signal
+import site
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import structlog
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
+from pyspark_flowctl.unsupported import refuse_unsupported
 
 _log = structlog.get_logger("pyspark_flowctl")
 
@@ -45,8 +49,9 @@ class SessionHolder:
         """Return the given or active session's jobs; None if a session has to be started.
 
         Call it from the user's thread: Spark's active session is thread-local.  Raises
-        :class:`ConfigError` if ``master`` contradicts the session.
+        :class:`ConfigError` if ``master`` contradicts the session, or where bolts can't work.
         """
+        refuse_unsupported(self._master, os.environ)
         with self._lock:
             if self._jobs is None:
                 found = self._given or _active_session()
@@ -109,7 +114,29 @@ def _active_session() -> Any | None:
         return active
     # Active means: in this thread.  One made in another thread is the user's all the same.
     made = getattr(SparkSession, "_instantiatedSession", None)
-    return None if made is None or made.sparkContext._jsc is None else made
+    if made is not None and made.sparkContext._jsc is not None:
+        return made
+    return _active_context()
+
+
+def _active_context() -> Any | None:
+    """Return the process's SparkContext if it was made without a session; None if there is none."""
+    from pyspark import SparkContext
+
+    return _ContextOnly(context) if (context := SparkContext._active_spark_context) else None
+
+
+class _ContextOnly:
+    """A SparkContext in place of a session.
+
+    Bolts need no more, and making the session takes as much CPU time (2 s) as the context.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.sparkContext = context
+
+    def stop(self) -> None:
+        self.sparkContext.stop()
 
 
 def _jobs_of(spark: Any) -> SparkJobs:
@@ -119,9 +146,9 @@ def _jobs_of(spark: Any) -> SparkJobs:
 
 
 def _start(master: str | None, slots_wanted: int) -> Any:
-    from pyspark.sql import SparkSession
-
     if master is not None and master.startswith("sc://"):
+        from pyspark.sql import SparkSession
+
         try:
             return SparkSession.builder.remote(master).getOrCreate()
         except ImportError as error:  # Connect needs pandas, pyarrow and grpc; Spark says which
@@ -132,15 +159,24 @@ def _start(master: str | None, slots_wanted: int) -> Any:
     try:
         with _workers_use_this_python():
             start_jvm(settings := _settings(master, slots_wanted))
-            return SparkSession.builder.config(map=dict(settings)).getOrCreate()
+            from pyspark import SparkConf, SparkContext
+
+            conf = SparkConf().setAll(list(settings.items()))
+            return _ContextOnly(SparkContext.getOrCreate(conf))
     except ImportError as error:
         raise _not_installed(error) from error
     except Exception as error:
-        text = str(error).partition("\n")[0]
         raise InfrastructureError(
-            f"Spark did not start on {master or 'this machine'}: {text}",
+            f"Spark did not start on {master or 'this machine'}: {_cause(str(error))}",
             remedy="Run `flowctl doctor`; the lines above may say more.",
         ) from error
+
+
+def _cause(text: str) -> str:
+    """The line that says why: py4j's first names only the constructor that failed."""
+    lines = text.splitlines() or [""]
+    java = (line[2:] for line in lines if line.startswith(": "))
+    return next(java, lines[0])
 
 
 def _not_installed(error: ImportError) -> MissingExtraError:
@@ -164,9 +200,33 @@ def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
     }
     if is_local(chosen):  # a host name that does not resolve, or a VPN, must not matter
         preferred |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        preferred |= _forked_from_ours()
     given = _names_in_defaults()
     kept = {name: value for name, value in preferred.items() if name not in given}
     return {"spark.master": chosen, "spark.app.name": "flowctl", **kept}
+
+
+def _forked_from_ours() -> dict[str, str]:
+    """Return the settings with which Spark forks workers from ``pyspark_flowctl.daemon``.
+
+    It has to find the same flowctl as this process.
+    """
+    found = (importlib.util.find_spec(name) for name in ("flowctl", "pyspark_flowctl"))
+    files = (spec.origin for spec in found if spec is not None and spec.origin is not None)
+    roots = dict.fromkeys(str(Path(file).absolute().parent.parent) for file in files)
+    # What is installed is found anyway, and PYTHONPATH would put it before the standard library.
+    installed = {
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        *sysconfig.get_paths().values(),
+    }
+    elsewhere = [root for root in roots if root not in installed]
+    settings = {"spark.python.daemon.module": "pyspark_flowctl.daemon"}
+    if elsewhere:
+        before = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join([*elsewhere, *([before] if before else [])])
+        settings["spark.executorEnv.PYTHONPATH"] = path
+    return settings
 
 
 def _names_in_defaults() -> set[str]:

@@ -26,6 +26,10 @@ _REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
               help="A window policy; :N sets its first window; /N takes one of N steady scenarios;"
               " @SEEDS its own seeds; may be repeated.")  # fmt: skip
 @click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, separated by commas.")
+@click.option("--random", "drawn", metavar="N", type=click.IntRange(min=1),
+              help="Draw N jobs as users start them, with the settings as shipped:"
+              " random:S:0 and so on.")  # fmt: skip
+@click.option("--seed", metavar="S", default=1, show_default=True, help="Seed of --random.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
@@ -43,6 +47,8 @@ def simulate(
     scenarios: tuple[str, ...],
     policies: tuple[str, ...],
     seeds: str,
+    drawn: int | None,
+    seed: int,
     overrides: tuple[str, ...],
     report_path: Path | None,
     verify: bool,
@@ -59,21 +65,18 @@ def simulate(
     if wants_list:
         _show_list()
         return EXIT_FINISHED
-    if plot_path is not None and plot_path.suffix != ".svg":
-        raise ConfigError("--plot", f"{plot_path} is not an .svg file.", remedy="Name it FILE.svg.")
-    if verify and report_path is None:
-        raise ConfigError(
-            "--verify", "no report to compare with.", remedy="Name it: --report FILE."
-        )
-    names, changes = _scenarios(scenarios), _overrides(overrides)
+    _check_files(plot_path, report_path, verify=verify)
+    changes = _overrides(overrides)
+    if drawn_names := _drawn_names(scenarios, drawn, seed):
+        met = _run_drawn(drawn_names, policies or (DEFAULT,), changes, jobs)
+        return EXIT_FINISHED if met or not check else EXIT_FAILED
+    names = _scenarios(scenarios)
     chosen = _policies(policies or (DEFAULT,), seeds)
     _check_settings(names, list(chosen), changes)
     work = jobs_of(names, chosen, changes)
     outcomes = _run(run_jobs(work, jobs or os.cpu_count() or 1), len(work))
     rows = rows_of(outcomes)
-    click.echo(text_table(rows))
-    for line in headline(rows):
-        click.echo(line)
+    click.echo("\n".join([text_table(rows), *headline(rows)]))
     _show_replays(rows, changes)
     if plot_path is not None:
         _plot(outcomes[0], plot_path)
@@ -86,6 +89,42 @@ def simulate(
         else:
             report_path.write_text(report, encoding="utf-8")
     return EXIT_FINISHED if is_good else EXIT_FAILED
+
+
+def _check_files(plot_path: Path | None, report_path: Path | None, *, verify: bool) -> None:
+    """Refuse files that can't be what they are named for."""
+    if plot_path is not None and plot_path.suffix != ".svg":
+        raise ConfigError("--plot", f"{plot_path} is not an .svg file.", remedy="Name it FILE.svg.")
+    if verify and report_path is None:
+        raise ConfigError(
+            "--verify", "no report to compare with.", remedy="Name it: --report FILE."
+        )
+
+
+def _drawn_names(scenarios: Sequence[str], drawn: int | None, seed: int) -> list[str]:
+    """The jobs to draw; none if only scenarios of the catalogue are asked for."""
+    from flowctl.simulation.generated import PREFIX, names
+
+    if not (drawn or any(name.startswith(PREFIX) for name in scenarios)):
+        return []
+    return [*scenarios, *(names(drawn, seed) if drawn else ())]
+
+
+def _run_drawn(
+    names: Sequence[str], policies: Sequence[str], changes: dict[str, Any], jobs: int | None
+) -> bool:
+    """Run scenarios that were drawn, under each policy; return whether all do what they must."""
+    from flowctl.simulation import drawn_report
+    from flowctl.simulation.generated import seed_of
+    from flowctl.simulation.sweep import Job, run_jobs
+
+    met = True
+    for policy in policies:
+        work = [Job(name, policy, seed_of(name), changes) for name in names]
+        outcomes = _run(run_jobs(work, jobs or os.cpu_count() or 1), len(work))
+        click.echo("\n".join(drawn_report.text(outcomes)))
+        met = all(map(drawn_report.is_met, outcomes)) and met
+    return met
 
 
 def _is_same(path: Path, report: str) -> bool:

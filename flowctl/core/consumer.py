@@ -308,6 +308,7 @@ class AdaptiveFlowConsumer:
         wait_s, service_s = ack.wait_s, ack.service_s
         if not self.acked % _RTT_EVERY:
             self.last_rtts_s.append(rtt_s)
+            self.service.pool.times.observe(rtt_s, wait_s, service_s)
         if wait_s is None or service_s is None:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flowctl.core.times import AckTimes
+
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
 _MEMORY = 20
 # A shortest path is forgotten after this long, as BBR forgets its smallest RTT.
@@ -29,19 +31,23 @@ class ServicePool:
     ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first.
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``).
-    ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
+    ``bytes_held`` counts what is in flight at all bolts; they count it themselves.  ``times`` is
+    for people: of every fourth ack, and nothing is decided by it.
 
     r comes from the slope of s / n over 1 / n, least squares within each bolt, each relative to
     its own mean: relative, because the noise of service times is.  Not thread-safe.
     """
 
-    __slots__ = ("_w", "_x", "_xx", "_xy", "bytes_held", "fixed_records", "is_split", "mean_s")
+    __slots__ = (
+        "_w", "_x", "_xx", "_xy", "bytes_held", "fixed_records", "is_split", "mean_s", "times",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.mean_s = 0.0
         self.fixed_records = 0.0
         self.is_split = False
         self.bytes_held = 0
+        self.times = AckTimes()
         self._w = self._x = self._xx = self._xy = 0.0  # sums over the bolts
 
     def add(self, w: float, x: float, xx: float, xy: float) -> None:

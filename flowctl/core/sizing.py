@@ -13,8 +13,9 @@ At the end of the input tuples are made smaller than that
 
 from __future__ import annotations
 
-from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.service import ServicePool
+from typing import Protocol
+
+from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time, where a tuple may take long enough (control.md, ADR 9).
@@ -42,9 +43,19 @@ _GOLDEN = 0.6180339887498949
 _TRY_TWO_EVERY = 8
 
 
-def records_for(
-    consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int, pool: ServicePool
-) -> int:
+class Sized(Protocol):
+    """Who gets the tuple: a bolt, or a partition that calls a target (flowctl/delivery)."""
+
+    @property
+    def service(self) -> ServiceModel:
+        """What its calls took."""
+
+    @property
+    def sent(self) -> int:
+        """How many tuples it got so far."""
+
+
+def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: ServicePool) -> int:
     """Return how many records the next tuple for ``consumer`` should have at most.
 
     ``bolts``: how many there are, ``pool`` what they have in common.  At least 1; never over
@@ -71,6 +82,6 @@ def records_for(
     return size
 
 
-def fixed_s(consumer: AdaptiveFlowConsumer, bolts: int) -> float:
+def fixed_s(consumer: Sized, bolts: int) -> float:
     """What a tuple costs beside its records: at the bolt, and at the driver for each bolt."""
     return consumer.service.tuple_s + _DRIVER_S * bolts

@@ -7,7 +7,7 @@ what happened, and polls out what to do.  ``now_s`` is monotonic seconds and nev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from flowctl.core.bolt_registry import BoltRegistry
@@ -372,9 +372,9 @@ class TupleCore:
         return self._end_phase.idle_bolts
 
     @property
-    def to_go_again(self) -> Collection[int]:
-        """The ids of tuples that wait to be sent again, ready or not."""
-        return self._failures.retries.scheduled.keys()
+    def to_go_again(self) -> Mapping[int, FlowTuple]:
+        """The tuples that wait to be sent again, ready or not, by id; only to be read."""
+        return self._failures.retries.scheduled
 
     def next_retry_s(self) -> float | None:
         """When the next tuple that backs off may go again, or None."""

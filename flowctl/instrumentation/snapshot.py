@@ -7,8 +7,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.records import AckedRange, Position
+from flowctl.core.times import BOUNDS_S
 
 
 class BoltView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,24 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     empty_emit_streak: int = 0
 
 
+class TimesView(msgspec.Struct, frozen=True):
+    """A distribution of seconds: how many fell into each bucket, and their sum.
+
+    The bounds are :data:`flowctl.core.times.BOUNDS_S`; the last count is of what is above them.
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
+    total_s: float = 0.0
+
+
+class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
+    """What acks took, of every fourth one; the last two only of bolts that tell their times."""
+
+    rtt: TimesView = TimesView()
+    wait: TimesView = TimesView()
+    service: TimesView = TimesView()
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment.  Counts are of this run unless said otherwise."""
 
@@ -74,7 +94,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     phase: Literal["starting", "running", "draining", "stopping"]
     bolts: tuple[BoltView, ...]
-    partitions: tuple[PartitionView, ...]  # those with something above the cumulative ack first
+    # A screenful, those with something above the cumulative ack first.
+    partitions: tuple[PartitionView, ...]
     records_acked: int
     records_per_s: float  # over the last few seconds
     records_buffered: int
@@ -102,6 +123,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
+    counters: Counters = msgspec.field(default_factory=Counters)  # a copy
+    times: AckTimesView = AckTimesView()
+    # How long ago everything acked was in the store; None: nothing was saved yet.
+    checkpoint_age_s: float | None = None
+    holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
 
 
 class LossReason(msgspec.Struct, frozen=True):

@@ -93,6 +93,7 @@ class Checkpointer(GuardedThread):
     def _save_one(self) -> None:
         control = self._control
         with control.lock:
+            now_s = control.clock()
             moved = control.core.intake.take_moved()
             if isinstance(control.core, RangeCore):
                 self._receipts.extend(iter(control.core.poll_receipts, None))
@@ -107,6 +108,7 @@ class Checkpointer(GuardedThread):
                 records = control.records_saved + self._newly_done(changed)  # what was read
             control.note_saved(changed)
             control.records_saved = records
+        control.saved_until_s = now_s
         self._note_back()
 
     def _keep_receipts(self, moved: Iterable[str]) -> None:

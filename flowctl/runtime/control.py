@@ -50,6 +50,8 @@ class RunControl:
         # Done by earlier runs.
         self.records_before = self.records_saved = restored.records
         self.store_away_since_s: float | None = None
+        # All that was acked until then is in the store; None: nothing was saved yet.
+        self.saved_until_s: float | None = None
         self.receipt_log: ReceiptLog | None = None  # what is kept before a checkpoint is saved
         self.store_survives = True  # as the store says, see CheckpointStore
         # Both are set by the sender when it listens: one wakes it, the other says how long it has

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from flowctl.errors import FlowctlError, without_secrets
+from flowctl.instrumentation.metrics_server import served
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.text import shown_command
@@ -63,8 +64,9 @@ class Launch:
         """Run to the end and return the report; raise what :meth:`FlowControlSpout.run` does."""
         interrupts = Interrupts()
         try:
-            with interrupts.taken():
-                run = self._run = Run(self._plan, self._view, interrupts)
+            metrics = self._plan.settings.checked().metrics
+            with interrupts.taken(), served(metrics, self._view) as view:
+                run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
                     run.control.fail(self.failure)
                 ending = run.conduct()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -13,14 +13,19 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
+from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
+from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
+    AckTimesView,
     BoltView,
     PartitionView,
     Report,
     Snapshot,
+    TimesView,
     WaitReason,
     Waits,
 )
@@ -43,6 +48,7 @@ class _Reading(NamedTuple):
     skipped: int
     partitions: Mapping[str, PartitionCheckpoint]
     target_down: TargetWentDown | None
+    times: AckTimesView
     measured: Measured | None = None
 
 
@@ -62,6 +68,7 @@ class Meter:
         self._read_before = 0  # of the source, by earlier runs
         self._gone: dict[str, BoltView] = {}  # bolts that were connected, as last seen
         self._bolt_rates = BoltRates()
+        self._pools: dict[int, ServicePool] = {}
         self._sink_cap: int | None = None
         self._in_flight_max = 0
 
@@ -78,7 +85,7 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, measured = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times, measured = self._read()
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         unacked = buffered + counters.records_pending_now
@@ -88,17 +95,15 @@ class Meter:
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
-        away_s = control.store_away_since_s
+        away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
+        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
             phase=phase,
             bolts=self._bolt_rates.added(bolts, now_s),
             sink_cap=self._sink_cap,
-            partitions=tuple(
-                PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
-                for n, p in partitions.items()
-            ),
+            partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
             records_per_s=rate,
             records_buffered=buffered,
@@ -110,9 +115,7 @@ class Meter:
             eta_s=eta_s,
             records_saved=control.records_saved,
             kill_reruns=reruns,
-            kill_reruns_cumulative_only=max(
-                0, counters.records_pending_now + done - control.saved_cumulative
-            ),
+            kill_reruns_cumulative_only=reruns_cumulative,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
@@ -124,6 +127,10 @@ class Meter:
             target_down_s=None if down is None else now_s - down.at_s,
             target_down_reason="" if down is None else down.reason,
             note=note,
+            counters=counters,
+            times=times,
+            checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
+            holes=sum(len(p.acked) for p in partitions.values()),
         )
 
     def _read(self) -> _Reading:
@@ -147,10 +154,21 @@ class Meter:
                 self._bolts(list(core.bolts.values()), counters.records_acked),
                 buffered,
                 core.intake.skipped,
-                core.checkpoint().partitions,
+                core.intake.overview(_PARTITIONS_SHOWN),
                 core.target_down,
+                self._times_of(core.bolts.values()),
                 measured,
             )
+
+    def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
+        """Sums over the pools of all stages; a pool counts even when its bolts are gone."""
+        self._pools.update((id(c.service.pool), c.service.pool) for c in consumers)
+        times = [pool.times for pool in self._pools.values()]
+        return AckTimesView(
+            rtt=_sum([t.rtt for t in times]),
+            wait=_sum([t.wait for t in times]),
+            service=_sum([t.service for t in times]),
+        )
 
     def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
         views = {c.bolt: _view(c, acked) for c in consumers}
@@ -212,6 +230,9 @@ class Meter:
     ) -> Report:
         """Return how the run ended."""
         last = self.snapshot("stopping", "")
+        # A dead letter that an earlier run redrove is one of the source's records already.
+        before = without_redrives(self._restored).records
+        twice = self._control.records_before - before
         counters = self._control.core.counters
         return Report(
             job=self._job,
@@ -220,11 +241,11 @@ class Meter:
             elapsed_s=last.elapsed_s,
             records_per_s=counters.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0,
             resumed=bool(self._restored.partitions),
-            resumed_records=self._control.records_before,
+            resumed_records=before,
             records_acked=counters.records_acked,
             records_skipped=last.records_skipped,
-            records_total=self._control.records_before + counters.records_acked,
-            records_saved=self._control.records_saved,
+            records_total=before + counters.records_acked,
+            records_saved=self._control.records_saved - twice,
             tuples_emitted=counters.emitted,
             tuples_acked=counters.acked,
             tuples_expired=counters.expired,
@@ -250,6 +271,20 @@ class Meter:
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
+
+
+def _sum(parts: Sequence[Histogram]) -> TimesView:
+    if not parts:
+        return TimesView()
+    counts = tuple(sum(column) for column in zip(*(part.counts for part in parts), strict=True))
+    return TimesView(counts, sum(part.total_s for part in parts))
+
+
+def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:
+    return tuple(
+        PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
+        for n, p in partitions.items()
+    )
 
 
 def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:

@@ -12,7 +12,7 @@ from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
-from flowctl.ports import SharingProducer, names_of
+from flowctl.ports import BindingBolts, SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
@@ -46,8 +46,7 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
-_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
-_ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
+_POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
 class Run:
@@ -96,8 +95,8 @@ class Run:
     def conduct(self) -> Ending:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
-        job, producer = self._plan.job, self._plan.producer
-        meter = Meter(self.control, producer, job=job, restored=self._restored)
+        job = self._plan.job
+        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -109,12 +108,11 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
-        self._say_what_is_kept(error)
+        self._complete_remedy(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._plan.extend(self._losses.completed(report))
-        report = self._run_events.finished(report)
+        report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -123,10 +121,12 @@ class Run:
         self._plan.store.close()
         return Ending(report, error)
 
-    def _say_what_is_kept(self, error: BaseException | None) -> None:
+    def _complete_remedy(self, error: BaseException | None) -> None:
         """Remedies promise that what is done is kept, which not every checkpoint does."""
-        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
-        if isinstance(error, FlowctlError) and not is_kept:
+        if not isinstance(error, FlowctlError):
+            return
+        error.name_job(self._plan.job)
+        if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
                 "But the checkpoint of this run was in memory only: a new process starts over."
                 " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
@@ -169,7 +169,9 @@ class Run:
         return True
 
     def _start_bolts(self) -> None:
-        listen = self._settings.listen
+        listen, bolts = self._settings.listen, self._plan.bolts
+        # Asking the bolts for an address may start Spark: do it only if the settings leave it open.
+        host = bolts.listen_host() if needs_host(listen) else listen.host or ""
         self._server = SpoutServer(
             listen,
             RunTerms(
@@ -180,9 +182,8 @@ class Run:
                 wait=self._settings.wait,
                 expected=frozenset(names_of(self._plan.bolts)),
             ),
-            # Asking the bolts for an address may start Spark: do it only if the settings leave it
-            # open.
-            host=self._plan.bolts.listen_host() if needs_host(listen) else listen.host or "",
+            host=host,
+            bind_host=bolts.bind_host() if isinstance(bolts, BindingBolts) else "",
         )
         self._sender = Sender(
             self.control,
@@ -293,7 +294,7 @@ class Run:
         self.control.stop()
         if self._sender is not None and self._sender.is_alive():
             settle_by_s = self.control.clock() + STOP_GRACE_S
-            while not self.control.finished.wait(_HURRY_POLL_S):
+            while not self.control.finished.wait(_POLL_S):
                 if self._interrupts.is_hurried or self.control.clock() > settle_by_s:
                     break
         silence_s = self._settings.timeout.silence_max_s
@@ -372,7 +373,7 @@ class Run:
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
-            for item in self._server.poll(_ENDS_POLL_S):
+            for item in self._server.poll(_POLL_S):
                 if isinstance(item, Joined):  # came too late: it waits for its own END
                     self._send_end(item.bolt)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from typing import Any
 
 import msgspec
@@ -18,11 +19,14 @@ from flowctl.simulation.policies import settings_for
 from flowctl.simulation.scenario import Scenario
 from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.simulation.sink import SharedSink
-from flowctl.simulation.workload import Workload
+from flowctl.simulation.workload import Workload, workload_of
+from flowctl.simulation.yardsticks import chunks_s, greedy_s
 
 _CURVE_POINTS = 100  # samples of the windows over the shortest possible run
 # A period without backlog begins when the acks of the last backlog are in: so many round trips.
 _IDLE_AFTER_RTTS = 5
+# A run of a scenario that was drawn ends after so many steps: some seconds.
+_STEPS_MAX = 1_000_000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[tuple[float, tuple[float, ...]]]
     acked: list[tuple[int, ...]]
     in_use: list[float]
+    greedy_s: float | None  # makespans of others on the same job, where it is as shipped
+    chunks_s: float | None
     cost_us: float  # real time per tuple; not reproducible, in no report
 
 
@@ -85,8 +91,10 @@ class Simulation:
             SimBolt(self, i, machine) for i, machine in enumerate(self.machines)
         ]
         self.workloads: list[Workload] = [
-            Workload(scenario, seed, i) for i in range(len(scenario.joins_s))
+            workload_of(scenario, seed, i) for i in range(len(scenario.joins_s))
         ]
+        # Service times as drawn, and without their noise.
+        self.drawn_s = self.asked_s = 0.0
         self.spouts: list[SimSpout] = [
             SimSpout(self, i, workload) for i, workload in enumerate(self.workloads)
         ]
@@ -100,7 +108,10 @@ class Simulation:
     def cost_s(self, sending: Sending) -> float:
         """The service time of a sending at speed 1."""
         workload = self.workloads[sending.spout]
-        return workload.cost_s(sending.first, sending.count, sending.attempt)
+        cost_s = workload.cost_s(sending.first, sending.count, sending.attempt)
+        self.drawn_s += cost_s
+        self.asked_s += workload.plain_s(sending.first, sending.count)
+        return cost_s
 
     def on_spout_done(self, at_s: float) -> None:
         """All that a spout had is acked."""
@@ -116,7 +127,7 @@ class Simulation:
         if scenario.until_s is not None:
             self.loop.at(scenario.measured_from_s, self._begin_to_measure)
         began_s = time.perf_counter()
-        self.loop.run(scenario.limit_s)
+        self.loop.run(scenario.limit_s, _STEPS_MAX if scenario.is_as_shipped else inf)
         spent_s = time.perf_counter() - began_s
         for bolt in self.bolts:
             bolt.end(self.loop.now_s)
@@ -136,8 +147,15 @@ class Simulation:
     def _begin_to_measure(self, at_s: float, _: Any, __: Any) -> None:
         self._acked_before = [spout.core.counters.records_acked for spout in self.spouts]
 
+    @property
+    def _ended_at_s(self) -> float:
+        """When all was acked; the end of the input may be told later."""
+        if self.scenario.end_late_s and all(spout.is_done for spout in self.spouts):
+            return max(spout.acked_at_s for spout in self.spouts)
+        return self.loop.now_s
+
     def _outcome(self, policy: str, oracle: Oracle, spent_s: float) -> Outcome:
-        scenario, tally, now_s = self.scenario, self.tally, self.loop.now_s
+        scenario, tally, now_s = self.scenario, self.tally, self._ended_at_s
         ratios = sorted(ratio for spout in self.spouts for ratio in spout.ratios)
         use = measure.Use(self.machines, tally.work, slots=scenario.slots)
         lag = max(spout.lag_max for spout in self.spouts)
@@ -166,18 +184,25 @@ class Simulation:
             curve=self.curve,
             acked=self.acked,
             in_use=use.shares(0.0, now_s, _CURVE_POINTS),
+            greedy_s=greedy_s(scenario, self.seed, self.machines, self.workloads)
+            if scenario.is_as_shipped
+            else None,
+            chunks_s=chunks_s(scenario, self.machines, self.workloads)
+            if scenario.is_as_shipped
+            else None,
             cost_us=1e6 * spent_s / max(1, tuples),
         )
 
     def _efficiency(self, oracle: Oracle, use: measure.Use) -> float:
-        scenario, now_s = self.scenario, self.loop.now_s
+        scenario, now_s = self.scenario, self._ended_at_s
         if scenario.until_s is not None:
             return use.share(scenario.measured_from_s, now_s)
+        bound_s = oracle.lucky_s(self.drawn_s / self.asked_s if self.asked_s else 1.0)
         if all(spout.is_done for spout in self.spouts):
-            return oracle.bound_s / now_s
+            return bound_s / now_s
         # Broken off: as if the rest went on as slowly.
         done = sum(spout.core.counters.records_acked for spout in self.spouts)
-        return oracle.bound_s / now_s * done / oracle.records
+        return bound_s / now_s * done / oracle.records
 
     def _lost(self) -> int:
         """Records that the checkpoint calls done and no bolt has done, or that never came."""

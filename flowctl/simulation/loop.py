@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, TypeAlias
 
 from flowctl.errors import InternalError
@@ -34,10 +35,10 @@ class EventLoop:
         heap = self._heap
         return bool(heap) and heap[0][0] == self.now_s and heap[0][2] is handler
 
-    def run(self, until_s: float) -> None:
-        """Go on until stopped, ``until_s``, or nothing is left."""
+    def run(self, until_s: float, steps_max: float = inf) -> None:
+        """Go on until stopped, ``until_s``, so many steps, or nothing is left."""
         heap = self._heap
-        while heap and not self.is_stopped:
+        while heap and not self.is_stopped and self.steps < steps_max:
             at_s, _, handler, first, second = heappop(heap)
             if at_s > until_s:
                 self.now_s = until_s

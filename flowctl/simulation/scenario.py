@@ -155,6 +155,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     converge: Converge | None = None
     free_size: bool = False  # the spout chooses the records per tuple; sizes is the most
     steady: bool = False  # goes on as it began, so that a part of it shows the same
+    # A job as a user starts it, all settings as shipped: so many records for each spout, each of
+    # a cost of its own; ``tuples`` and ``sizes`` mean nothing then.
+    records: int = 0
+    pareto: float = 0.0  # the costs of records follow Pareto's law with this exponent
+    connects_s: tuple[float, ...] = ()  # when each bolt connects; empty: all at 0
+    end_late_s: float = 0.0  # the end of the input is told so long after the last record
     gates: tuple[Gate, ...] = ()
 
     def part(self, parts: int) -> Scenario:
@@ -162,6 +168,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if not self.steady or parts == 1:
             return self
         return msgspec.structs.replace(self, tuples=max(1, self.tuples // parts))
+
+    @property
+    def is_as_shipped(self) -> bool:
+        """Whether the run has the settings that a user's job has."""
+        return self.records > 0
+
+    def connects_at_s(self, bolt: int) -> float:
+        """When the bolt can first be given anything."""
+        return self.connects_s[bolt] if self.connects_s else 0.0
 
     def speed_of(self, bolt: int) -> float:
         """The bolt's own speed, without what happens to it."""
@@ -197,6 +212,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         """When a run is broken off: far beyond what the worst policy that works needs."""
         if self.until_s is not None:
             return self.until_s
+        if self.records:
+            return self._as_shipped_limit_s
         work_s = self.tuples * self.tuple_mean_s / self.speed_total
         if self.drift:
             work_s *= self.drift.cost
@@ -207,3 +224,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             share = self.bursts.for_s / (self.bursts.for_s + self.bursts.gap_s)
             work_s = max(work_s, self.tuples / (self.bursts.rate * share))
         return 15 * work_s + 10.0  # the worst seen elsewhere reaches a tenth of the bound
+
+    @property
+    def _as_shipped_limit_s(self) -> float:
+        """As for ``limit_s``; its slowest bolt alone may have to finish the dearest record."""
+        spouts = len(self.joins_s)
+        work_s = spouts * self.records * self.record_s / self.speed_total
+        slowest = min(self.speed_of(bolt) for bolt in range(self.bolts))
+        dearest_s = (
+            spouts * self.records * self.record_s if self.pareto else self.record_s
+        ) / slowest
+        fixed_s = 20 * self.tuple_s / slowest
+        return 15 * work_s + dearest_s + fixed_s + 40 * self.no_load_net_s + 60.0

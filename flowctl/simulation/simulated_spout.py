@@ -40,10 +40,12 @@ class SimSpout:
         self._left: list[Any] = []  # read and not taken yet
         self._arrived: int | None = None  # records that are there; None: all
         self._arrivals = iter(world.arrivals) if world.arrivals else None
+        self._end_is_due = False  # all is read; whoever reads tells it in a while
         self._input_ended = False
         self._wakes_at_s = _NEVER_S
         self.had_backlog_at_s: float = 0.0
         self.acked_high: int = 0  # the end of the highest record that was acked
+        self.acked_at_s: float = 0.0  # when a tuple was last acked for the first time
         self.lag_max: int = 0
         self.growth_idle: int = 0  # tuples by which windows grew that nobody used
         self.ratios: list[float] = []  # RTT over the same tuple's without load
@@ -65,6 +67,10 @@ class SimSpout:
             there = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
             back = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
             self._out[bolt.name] = (bolt, there)
+            connects_s = scenario.connects_at_s(bolt.index)
+            if connects_s > at_s:
+                self._loop.at(connects_s, self._connect, bolt, back)
+                continue
             bolt.connect(self, back)
             if not bolt.is_dead:
                 self._add(bolt, bolt.epoch, at_s)
@@ -72,6 +78,13 @@ class SimSpout:
             self._arrived = 0
             self._loop.at(next(self._arrivals), self._arrive, 0)
         self._pump(at_s)
+
+    def _connect(self, at_s: float, bolt: SimBolt, back: Channel) -> None:
+        """A bolt that comes later than the spout."""
+        bolt.connect(self, back)
+        if not bolt.is_dead:
+            self._add(bolt, bolt.epoch, at_s)
+            self._pump(at_s)
 
     def _add(self, bolt: SimBolt, epoch: int, at_s: float) -> None:
         slots = self._world.scenario.slots
@@ -93,6 +106,7 @@ class SimSpout:
         if outcome is AckOutcome.ACKED or outcome is AckOutcome.LATE:
             no_load_s = self._world.no_load_net_s + sending.alone_s
             self.ratios.append((at_s - sending.sent_at_s) / no_load_s)
+            self.acked_at_s = at_s
             self._note_lag(sending.first + sending.count)
         if not self._loop.is_next(self.on_ack):  # what comes together is taken together
             self._pump(at_s)
@@ -164,9 +178,21 @@ class SimSpout:
                 self._left = self._left[taken:]
                 return
             self._left = []
-        if self.workload.is_read:
-            self.core.end_of_input(now_s=at_s)
-            self._input_ended = True
+        if self.workload.is_read and not self._end_is_due:
+            self._end_is_due = True
+            late_s = self._world.scenario.end_late_s
+            if late_s:
+                self._loop.at(at_s + late_s, self._take_end)
+            else:
+                self._end(at_s)
+
+    def _end(self, at_s: float) -> None:
+        self.core.end_of_input(now_s=at_s)
+        self._input_ended = True
+
+    def _take_end(self, at_s: float, _: Any, __: Any) -> None:
+        self._end(at_s)
+        self._pump(at_s)
 
     def _send(self, emission: Any, at_s: float) -> None:
         bolt, channel = self._out[emission.bolt]

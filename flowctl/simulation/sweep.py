@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from flowctl.errors import ConfigError, FlowctlError, InternalError
-from flowctl.simulation.catalogue import CATALOGUE
 from flowctl.simulation.engine import Outcome, simulate
+from flowctl.simulation.generated import PREFIX, scenario_of
 from flowctl.simulation.policies import settings_of
 from flowctl.simulation.scenario import Scenario
 
@@ -26,13 +26,15 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def command(self) -> str:
         """The command that repeats it."""
-        text = f"flowctl simulate {self.scenario} --policy {self.policy} --seeds {self.seed}"
+        text = f"flowctl simulate {self.scenario} --policy {self.policy}"
+        if not self.scenario.startswith(PREFIX):
+            text += f" --seeds {self.seed}"
         return text + "".join(f" --set {name}={value}" for name, value in self.overrides.items())
 
 
 def run_job(job: Job) -> Outcome:
     """Run it; an unexpected error names the command that repeats it."""
-    name, scenario = part_of(job.policy, CATALOGUE[job.scenario])
+    name, scenario = part_of(job.policy, scenario_of(job.scenario))
     try:
         settings = settings_of(name, scenario, job.overrides)
         return simulate(scenario, settings, job.seed, policy=job.policy)
@@ -68,8 +70,8 @@ def jobs_of(
     jobs = []
     for name in scenarios:
         for policy, seeds in policies.items():
-            whole, part = part_of(policy, CATALOGUE[name])
-            shown = whole if part is CATALOGUE[name] else policy
+            whole, part = part_of(policy, scenario_of(name))
+            shown = whole if part is scenario_of(name) else policy
             jobs += [Job(name, shown, seed, dict(overrides)) for seed in seeds]
     return jobs
 

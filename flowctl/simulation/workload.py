@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
+from msgspec.structs import replace
+
 from flowctl.core.records import Record
 from flowctl.simulation.scenario import Scenario
 
@@ -67,6 +69,11 @@ class Workload:
         cost_s = (self._tuple_s + self._record_s * count) * noise
         return cost_s * self._skew(first, count) if self._factors else cost_s
 
+    def plain_s(self, first: int, count: int) -> float:
+        """As :meth:`cost_s`, without the noise of single sendings."""
+        cost_s = self._tuple_s + self._record_s * count
+        return cost_s * self._skew(first, count) if self._factors else cost_s
+
     def _skew(self, first: int, count: int) -> float:
         """The mean factor of the records."""
         block, offset = divmod(first, self._even)
@@ -114,6 +121,49 @@ class Workload:
         self._next = start + size
         value = _padding(TUPLE_BYTES // size)
         return [Record(number, value) for number in range(start, start + size)]
+
+
+class RecordWorkload(Workload):
+    """The records of one spout of a job as shipped: each has a cost of its own.
+
+    A record's factor repeats after the stock; the mean over the job, or the stock, is 1.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, spout: int) -> None:
+        super().__init__(replace(scenario, tuples=1, sizes=(1,), data_cv=0.0), seed, spout)
+        self.blocks = self.records = scenario.records
+        self._cycle = min(_STOCK, scenario.records)
+        factors = _skew_factors(scenario, self._cycle, Random(f"records {seed} {spout}"))
+        self._sums = [0.0, *accumulate(factors)]
+        self.dearest_s = self._record_s * max(factors)
+
+    def cost_s(self, first: int, count: int, attempt: int) -> float:
+        noise = self._noise[(first + attempt * _STEP_SENDING) % _STOCK]
+        return noise * self.plain_s(first, count)
+
+    def plain_s(self, first: int, count: int) -> float:
+        return self._tuple_s + self._record_s * (self._sum(first + count) - self._sum(first))
+
+    def _sum(self, stop: int) -> float:
+        rounds, rest = divmod(stop, self._cycle)
+        return rounds * self._sums[-1] + self._sums[rest]
+
+
+def _skew_factors(scenario: Scenario, count: int, rng: Random) -> list[float]:
+    if scenario.pareto:
+        drawn = [rng.paretovariate(scenario.pareto) for _ in range(count)]
+    elif scenario.data_cv:
+        drawn = [lognormal(rng, scenario.data_cv) for _ in range(count)]
+    else:
+        return [1.0] * count
+    mean = sum(drawn) / count
+    return [factor / mean for factor in drawn]
+
+
+def workload_of(scenario: Scenario, seed: int, spout: int) -> Workload:
+    """The data of one spout."""
+    kind = RecordWorkload if scenario.is_as_shipped else Workload
+    return kind(scenario, seed, spout)
 
 
 @lru_cache(maxsize=64)

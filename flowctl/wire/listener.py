@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from typing import Final
@@ -18,7 +19,8 @@ _BACKLOG: Final = 4096
 def bind(listen: ListenSettings, host: str) -> socket.socket:
     """Return a non-blocking listening socket; ``host`` is used if the settings name none.
 
-    Raises :class:`ConfigError` for a host that isn't this machine's or a port that is taken.
+    The port is the first free one of ``listen.port_range``.  Raises :class:`ConfigError` for a host
+    that isn't this machine's or if all these ports are taken.
     """
     wanted = listen.host or host
     try:
@@ -27,28 +29,44 @@ def bind(listen: ListenSettings, host: str) -> socket.socket:
         )[0]
     except OSError as error:
         raise _bad_host(wanted, error) from None
-    sock = socket.socket(family, kind, protocol)
-    try:
-        # A run that follows another on a fixed port need not wait for old connections to time out.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        sock.close()
-        if listen.port:
-            raise ConfigError(
-                "listen.port",
-                f"can't listen on {wanted}:{listen.port}: {error.strerror}.",
-                remedy="Choose a free port, or 0 for any.",
-            ) from None
-        raise _bad_host(wanted, error) from None
-    sock.setblocking(False)
-    return sock
+    for port in _ports(listen):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # A run that follows another on a fixed port need not wait for its old connections.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address[0], port, *address[2:]))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            refused = error
+            if error.errno != errno.EADDRINUSE:
+                break
+        else:
+            sock.setblocking(False)
+            return sock
+    if not listen.port or refused.errno == errno.EADDRNOTAVAIL:
+        raise _bad_host(wanted, refused)
+    raise ConfigError(
+        "listen.port",
+        f"can't listen on {wanted}:{_shown(listen)}: {refused.strerror}.",
+        remedy="Choose a free port, 0 for any, or a larger listen.port_range.",
+    )
+
+
+def _ports(listen: ListenSettings) -> range:
+    if not listen.port:
+        return range(1)
+    return range(listen.port, min(listen.port + listen.port_range, 65536))
+
+
+def _shown(listen: ListenSettings) -> str:
+    ports = _ports(listen)
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
 def needs_host(listen: ListenSettings) -> bool:
     """Whether the settings alone leave open where to listen or what bolts connect to."""
-    return not listen.host or (not listen.advertise and _is_any(listen.host))
+    return not listen.host or (not listen.advertise and is_unspecified(listen.host))
 
 
 def advertised_host(listen: ListenSettings, host: str) -> str:
@@ -59,11 +77,11 @@ def advertised_host(listen: ListenSettings, host: str) -> str:
     """
     if listen.advertise:
         wanted = listen.advertise
-    elif listen.host and not _is_any(listen.host):
+    elif listen.host and not is_unspecified(listen.host):
         wanted = listen.host
     else:
         wanted = host
-    if not wanted or _is_any(wanted):
+    if not wanted or is_unspecified(wanted):
         raise ConfigError(
             "listen.advertise",
             f"bolts can't connect to {wanted!r}, which means all addresses of a machine.",
@@ -79,7 +97,7 @@ def wants_tls(listen: ListenSettings, sock: socket.socket) -> bool:
     return not ipaddress.ip_address(sock.getsockname()[0]).is_loopback
 
 
-def _is_any(host: str) -> bool:
+def is_unspecified(host: str) -> bool:
     """Whether ``host`` means "all addresses", in any notation; nobody can connect to it."""
     try:
         # The resolver knows more notations than ipaddress: "0", "0x0", "::%1".

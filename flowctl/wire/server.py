@@ -81,9 +81,14 @@ class SpoutServer:
     before acks come back: the window.
     """
 
-    def __init__(self, listen: ListenSettings, terms: RunTerms, *, host: str) -> None:
-        """``host`` is the driver's address that bolts can reach, used if ``listen`` has none."""
-        listening = listener.bind(listen, host)
+    def __init__(
+        self, listen: ListenSettings, terms: RunTerms, *, host: str, bind_host: str = ""
+    ) -> None:
+        """``host`` is the driver's address that bolts can reach, used if ``listen`` has none.
+
+        ``bind_host``: where to listen then, if that is another (a pod behind a service, NAT).
+        """
+        listening = listener.bind(listen, bind_host or host)
         self._job_epoch = terms.job_epoch
         self._frame_bytes_max = listen.frame_bytes_max
         try:

@@ -13,7 +13,9 @@ from tests.benchmarks import (
     crowd,
     makespan,
     outage,
+    pacing,
     partitions,
+    restart,
     sql_sink,
     stages,
     throughput,
@@ -25,7 +27,9 @@ from tests.benchmarks.parts import local_session, machine
 _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
+    "pacing": pacing.main,
     "partitions": partitions.main,
+    "restart": restart.main,
     "stages": stages.main,
     "wire": wire_bench.main,
 }
@@ -42,7 +46,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|partitions ...|wire ...|control ...|stages ...",
+        "|crowd ...|pacing ...|partitions ...|restart ...|wire ...|control ...|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

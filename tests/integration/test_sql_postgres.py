@@ -13,7 +13,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Record, Span
-from flowctl.errors import ConfigError, FencedError, RetryLater, SourceError
+from flowctl.errors import ConfigError, FencedError, RetryLater, SourceError, UnrunnableError
 from flowctl_sql import SqlRanges, SqlSink
 
 pgserver = pytest.importorskip(
@@ -74,6 +74,15 @@ def test_forget_one_partition_above_a_position(sink: SqlSink, uri: str) -> None:
     assert _write(sink, 100, 130, part="f", epoch=1) == (25, 5)
     assert sink.forget("job", "f")
     assert not sink.forget("job", "f")
+
+
+def test_other_keys_get_defaults_and_a_wrong_column_ends_the_run(sink: SqlSink, uri: str) -> None:
+    span = Span("job", "p", 1, 2, 1, None)
+    batch = Batch([Record(1, ""), Record(2, "")], span, bolt="b", attempt=1)
+    with pytest.raises(UnrunnableError, match='column "wrong" of relation "rows" does not exist'):
+        sink.write([{"part": "p", "wrong": 1}] * 2, batch=batch)
+    assert sink.write([{"part": "p"}, {"part": "p", "number": 2}], batch=batch) == (2, 0)
+    assert _numbers(uri) == [2, None]
 
 
 def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:

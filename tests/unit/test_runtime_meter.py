@@ -10,7 +10,7 @@ import pytest
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import SinkCapChanged
-from flowctl.core.records import Ack, Checkpoint, Emission, Record
+from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
 from flowctl.instrumentation.snapshot import Waits
@@ -157,6 +157,14 @@ def test_a_resumed_run_counts_all_runs_together():
     assert report.checkpoint_saves == 3
 
 
+def test_letters_that_an_earlier_run_redrove_are_not_counted_twice():
+    restored = Checkpoint(
+        {"p": PartitionCheckpoint(8, 8), "redrive:1700000000000": PartitionCheckpoint(1, 2)}
+    )
+    report = Stand(restored).meter.report("finished", None, saves=0)
+    assert (report.resumed_records, report.records_total, report.records_saved) == (8, 8, 8)
+
+
 def test_progress_is_what_is_acked_not_what_is_read():
     stand = Stand()
     assert stand.meter.snapshot("running", "").progress == 0.0
@@ -267,3 +275,44 @@ def test_a_run_over_a_store_in_memory_says_so_in_each_snapshot():
     )
     spout.run(view=witness)
     assert witness.snapshots and not any(s.store_survives for s in witness.snapshots)
+
+
+def test_a_snapshot_of_many_partitions_is_a_screenful_with_holes_first():
+    many = {f"q{n:03}": PartitionCheckpoint(n, n) for n in range(500)}
+    stand = Stand(Checkpoint(many))
+    sent = stand.emit()
+    stand.ack(sent[1], sent[4])
+    snapshot = stand.meter.snapshot("running", "")
+    assert len(snapshot.partitions) == 20
+    assert snapshot.partitions[0].name == "p"
+    assert snapshot.holes == 2
+
+
+def test_times_of_acks_stay_when_their_bolt_is_gone():
+    stand = Stand()
+    assert sum(stand.meter.snapshot("running", "").times.rtt.counts) == 0
+    sent = stand.emit()
+    stand.clock.advance(0.3)
+    stand.ack(*sent)
+    stand.meter.snapshot("running", "")
+    for bolt in ("a", "b"):
+        stand.control.core.remove_bolt(bolt, now_s=stand.clock())
+    rtt = stand.meter.snapshot("running", "").times.rtt
+    assert sum(rtt.counts) == 2, "every fourth of four acks of each"
+    assert rtt.total_s == pytest.approx(0.6)
+
+
+def test_the_age_of_the_checkpoint_is_since_what_it_holds_was_acked():
+    stand = Stand()
+    assert stand.meter.snapshot("running", "").checkpoint_age_s is None
+    stand.checkpointer.save()
+    stand.clock.advance(2.0)
+    assert stand.meter.snapshot("running", "").checkpoint_age_s == 2.0, "nothing to save is saved"
+    stand.ack(*stand.emit())
+    stand.store.error = CheckpointUnavailableError("away")
+    with pytest.raises(CheckpointUnavailableError):
+        stand.checkpointer.save()
+    assert stand.meter.snapshot("running", "").checkpoint_age_s == 2.0
+    stand.store.error = None
+    stand.checkpointer.save()
+    assert stand.meter.snapshot("running", "").checkpoint_age_s == 0.0

@@ -42,6 +42,26 @@ def test_a_worker_that_dies_has_emitted_nothing() -> None:
     assert hub.figures.ledger_now == 0
 
 
+def test_what_waits_to_be_sent_again_does_not_fill_the_next_stage() -> None:
+    """It emits nothing until it is sent, and it is not sent while the next stage counts as full."""
+    sink = Sink()
+    made = topology()
+    made.bolt("a", lambda given, out: [out(given.value) for _ in range(10)], count=2).shuffle("s")
+    made.bolt("b", sink).shuffle("a")
+    hub = Hub(made)
+    hub.offer(range(2000))
+    kills = 0
+    while kills < 6 and hub.step():
+        held = sum(len(e.records) for e in hub.in_flight if e.bolt.startswith("a."))
+        if hub.core._stages["a"].done and hub.core._stages["b"].done and held > 40:
+            for bolt in ("a.1", "a.2"):
+                hub.kill(bolt)
+            kills += 1
+    assert kills
+    hub.run()
+    assert sorted(set(sink.values)) == list(range(2000))
+
+
 def test_the_second_ack_of_a_tuple_emits_nothing() -> None:
     sink = Sink()
     made = topology()

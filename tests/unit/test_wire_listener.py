@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +81,50 @@ def test_tls_without_its_package_says_what_to_install(monkeypatch):
         tls.spout_context()
     assert caught.value.field == "listen.tls"
     assert "listen.tls=off" in caught.value.remedy
+
+
+def two_free_ports() -> int:
+    """A port that is free, and whose next is free."""
+    while True:
+        with listener.bind(ListenSettings(), "127.0.0.1") as first:
+            port: int = first.getsockname()[1]
+            try:
+                listener.bind(ListenSettings(port=port + 1), "127.0.0.1").close()
+            except ConfigError:
+                continue
+            return port
+
+
+def test_the_first_free_port_of_the_range_is_taken() -> None:
+    port = two_free_ports()
+    settings = ListenSettings(port=port, port_range=2)
+    with listener.bind(settings, "127.0.0.1") as first:
+        assert first.getsockname()[1] == port
+        with listener.bind(settings, "127.0.0.1") as second:
+            assert second.getsockname()[1] == port + 1
+            with pytest.raises(ConfigError, match=f"{port}-{port + 1}") as caught:
+                listener.bind(settings, "127.0.0.1")
+    assert caught.value.field == "listen.port"
+    assert "listen.port_range" in caught.value.remedy
+
+
+def test_a_range_ends_with_the_last_port_there_is() -> None:
+    settings = ListenSettings(port=65535, port_range=10)
+    with listener.bind(settings, "127.0.0.1") as sock:
+        assert sock.getsockname()[1] == 65535
+
+
+def test_a_fixed_port_on_a_host_that_is_not_ours_blames_the_host() -> None:
+    with pytest.raises(ConfigError) as caught:
+        listener.bind(ListenSettings(host="192.0.2.1", port=7077), "127.0.0.1")
+    assert caught.value.field == "listen.host"
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_ipv6_is_listened_on_and_connected_to() -> None:
+    with listener.bind(ListenSettings(), "::1") as sock:
+        assert not listener.wants_tls(ListenSettings(), sock), "loopback"
+        with socket.create_connection(("::1", sock.getsockname()[1])):
+            pass
+    with listener.bind(ListenSettings(host="::"), "::1") as every:
+        assert listener.wants_tls(ListenSettings(), every)

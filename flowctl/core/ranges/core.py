@@ -226,7 +226,9 @@ class RangeCore(ByReference):
         self._settling.note_done(told, partition, done, now_s)
         if told.receipts:
             span = (told.start, told.done_through)
-            self._receipts.append(Receipts(partition, *span, told.records, told.receipts))
+            waits = self._failures.has_dead_letter
+            apart = [one.position for one in told.rejected] if waits else ()
+            self._receipts.append(Receipts(partition, *span, told.records, told.receipts, apart))
 
     def _finish(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Nothing is left of ``flow_tuple``."""

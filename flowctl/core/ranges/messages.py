@@ -101,10 +101,14 @@ class RangeFailed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Receipts(msgspec.Struct, frozen=True, gc=False):
-    """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done."""
+    """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done.
+
+    But the positions ``apart`` are not: they were rejected, and wait for the dead letter.
+    """
 
     partition: str
     start: int
     stop: int
     records: int
     receipts: Sequence[bytes]
+    apart: Sequence[int] = ()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from math import inf, sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowctl.core.pacing.sample import Sample
 
 # An epoch lasts at least this long: some round trips of a quick sink, few enough to be quick;
 _EPOCH_S = 0.25
@@ -39,7 +43,8 @@ class WindowedMinimum:
         self._begin()
 
     def _begin(self) -> None:
-        self._calls = self._records = 0
+        self._calls = 0
+        self._records: float = 0
         self._sink_s = 0.0
 
     def add(self, now_s: float, sink_s: float, records: int) -> None:
@@ -49,6 +54,17 @@ class WindowedMinimum:
         self._records += records
         if self._calls < _GROUP:
             return
+        self._end_group(now_s)
+
+    def add_many(self, now_s: float, sink_s: float, records: float, calls: int) -> None:
+        """Take the sums of several calls."""
+        self._calls += calls
+        self._sink_s += sink_s
+        self._records += records
+        if self._calls >= _GROUP:
+            self._end_group(now_s)
+
+    def _end_group(self, now_s: float) -> None:
         self._groups += 1
         if now_s - self._since_s > _LIFE_S / 2 and self._groups > _LIFE_CALLS / 2 / _GROUP:
             self._since_s, self._groups = now_s, 0
@@ -89,10 +105,13 @@ class Epoch:
 
     def _clear(self, begun_at_s: float) -> None:
         self._begun_at_s = self._last_at_s = self._block_at_s = begun_at_s
-        self._blocks = self._block_acks = self._block_records = 0
+        self._blocks = self._block_acks = 0
+        self._block_records: float = 0
         self._sums = self._squares = 0.0  # of the blocks' times per record
-        self.acks = self.records = self.in_flight = 0
-        self._bound = self._sink_records = 0
+        self.acks = self.in_flight = 0
+        self.records: float = 0
+        self._bound = 0
+        self._sink_records: float = 0
         self._sink_s = self._own_s = 0.0
 
     def add(
@@ -123,6 +142,31 @@ class Epoch:
             self._own_s -= sink_s
         self._block_acks += 1
         self._block_records += records
+        self._note_block(now_s)
+
+    def add_many(self, now_s: float, sample: Sample, *, sent_at_s: float) -> None:
+        """Take the calls of a sample: all of their time is the target's.
+
+        ``sent_at_s``: none of them began before.
+        """
+        if self._begun_at_s == inf:
+            if sent_at_s >= self._changed_at_s:
+                self._begun_at_s = self._last_at_s = self._block_at_s = now_s
+            return
+        if not sample.calls:
+            return
+        self._last_at_s = now_s
+        self.acks += sample.calls
+        self.records += sample.cost
+        self._bound += sample.calls * sample.is_bound
+        self.in_flight = max(self.in_flight, sample.in_flight)
+        self._sink_s += sample.call_s
+        self._sink_records += sample.cost
+        self._block_acks += sample.calls
+        self._block_records += sample.cost
+        self._note_block(now_s)
+
+    def _note_block(self, now_s: float) -> None:
         if self._block_acks >= _BLOCK_ACKS and self._block_acks >= _BLOCK_ROUNDS * self.in_flight:
             self._end_block(now_s)
 
@@ -132,7 +176,8 @@ class Epoch:
         self._sums += per_record_s
         self._squares += per_record_s * per_record_s
         self._block_at_s = now_s
-        self._block_acks = self._block_records = 0
+        self._block_acks = 0
+        self._block_records = 0
 
     @property
     def error(self) -> float:

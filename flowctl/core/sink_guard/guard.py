@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
 from flowctl.core.sink_guard.epoch import Epoch, WindowedMinimum
+
+if TYPE_CHECKING:
+    from flowctl.core.pacing.sample import Sample
 
 # On: the sink takes this many times its least of 30 s.  Less is noise or sizes of tuples.
 _SLOW_RATIO = 1.5
@@ -153,6 +157,21 @@ class SinkGuard:
             in_flight=in_flight,
             is_bound=self._is_bound,
         )
+        self._decide(now_s)
+
+    def on_sample(self, now_s: float, sample: Sample, *, sent_at_s: float) -> None:
+        """Many calls of a target at once, in place of acks: see :mod:`flowctl.core.pacing`.
+
+        ``sent_at_s``: none of them began before.
+        """
+        if sample.calls:
+            self.in_use = True
+            self._least.add_many(now_s, sample.call_s, sample.cost, sample.calls)
+        self._epoch.add_many(now_s, sample, sent_at_s=sent_at_s)
+        self._decide(now_s)
+
+    def _decide(self, now_s: float) -> None:
+        epoch = self._epoch
         if not self._is_decided():
             return
         if epoch.is_bound or self.cap == inf:

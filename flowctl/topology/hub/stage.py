@@ -150,8 +150,12 @@ class Stage:
 
     @property
     def at_bolts(self) -> int:
-        """Records that its bolts were sent and have not acked."""
-        return sum(core.counters.records_pending_now for core in self.cores)
+        """Records that its bolts were sent and have not acked.
+
+        Without those that wait to be sent again: they bring nothing until then, and they are not
+        sent while the next stage counts as full.
+        """
+        return sum(core.counters.records_pending_now - _to_go_again(core) for core in self.cores)
 
     @property
     def done(self) -> int:
@@ -259,6 +263,10 @@ class Stage:
         if parcel is None:
             return True
         return parcel.is_tracked and not any(root in is_pending for root in parcel.edges)
+
+
+def _to_go_again(core: TupleCore) -> int:
+    return sum(len(waiting.cut.records) for waiting in core.to_go_again.values())
 
 
 def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:

@@ -1,0 +1,111 @@
+"""Connections to one service: kept alive, one client for each thread of a process."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flowctl.delivery.plan import check_numbers
+from flowctl.errors import ConfigError, MissingExtraError, without_secrets
+
+# A service that has not taken the connection by then has no room, or is away.
+CONNECT_TIMEOUT_S = 5.0
+
+Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
+
+
+class Request(NamedTuple):
+    """``headers`` are those of this request; the sink's own come on top."""
+
+    method: str
+    url: str
+    content: bytes
+    headers: dict[str, str]
+
+
+class Client:
+    """Sends requests; can be pickled, and connects at the first.  Thread-safe.
+
+    ``headers`` may be a function that gives them for each request, for tokens that expire.
+    ``client`` makes an ``httpx.Client`` on the worker: for certificates, proxies, HTTP/2.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        headers: Headers | None,
+        timeout_s: float,
+        client: Callable[[], Any] | None,
+    ) -> None:
+        check_numbers(timeout_s=timeout_s)
+        _httpx(name)
+        self._name = name
+        self._headers = headers
+        self._timeout_s = float(timeout_s)
+        self._make = client
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def send(self, request: Request) -> Any:
+        """Return the ``httpx.Response``, read; raise ``httpx.HTTPStatusError`` for 4xx and 5xx.
+
+        A redirect is an error too: the body would not be sent along.
+        """
+        given = self._headers() if callable(self._headers) else self._headers
+        response = self._client().request(
+            request.method,
+            request.url,
+            content=request.content,
+            headers={**request.headers, **(given or {})},
+        )
+        response.raise_for_status()
+        return response
+
+    def _client(self) -> Any:
+        client = getattr(self._local, "client", None)
+        if client is None:
+            client = self._make() if self._make is not None else self._new()
+            self._local.client = client
+        return client
+
+    def _new(self) -> Any:
+        httpx = _httpx(self._name)
+        timeout = httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s))
+        # One call at a time in each thread: one connection.
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        return httpx.Client(timeout=timeout, limits=limits)
+
+    def close(self) -> None:
+        """Close this thread's connections; the next request opens others."""
+        client = getattr(self._local, "client", None)
+        if client is not None:
+            self._local.client = None
+            client.close()
+
+
+def checked_url(url: str) -> str:
+    """Return ``url``; raise :class:`ConfigError` unless it is one of HTTP."""
+    if not str(url).lower().startswith(("http://", "https://")):
+        shown = without_secrets(str(url))
+        raise ConfigError(
+            "url", f"{shown!r} is not an HTTP address.", remedy="Give http://… or https://…"
+        )
+    return url
+
+
+def _httpx(name: str) -> Any:
+    try:
+        return importlib.import_module("httpx")
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise MissingExtraError(name, "httpx", "http") from None

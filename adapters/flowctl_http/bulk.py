@@ -1,0 +1,177 @@
+"""Documents into OpenSearch or Elasticsearch by ``_bulk``: what is refused goes again, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from flowctl.bolts.batch import Batch
+from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._keys import row_key
+from flowctl_http.sink import wanted_of
+
+Action: TypeAlias = Literal["index", "create", "update", "delete"]
+Document: TypeAlias = Mapping[str, Any]
+
+_ACTIONS = ("index", "create", "update", "delete")
+# Full, restarting, or without a shard for the moment: the document is not to blame.
+_REFUSED_STATUS = 429
+_ERROR_STATUS_MIN, _SERVER_STATUS_MIN = 300, 500
+# Cut short by a disk that ran full (403 in older versions): it passes when there is room.
+_REFUSED_TYPES = frozenset({"cluster_block_exception", "es_rejected_execution_exception"})
+_CONFLICT, _NOT_FOUND = 409, 404
+# Every document would fail in the same way.
+_WRONG_STATUSES = frozenset({401, 403})
+_WRONG_TYPES = frozenset({"index_not_found_exception", "index_closed_exception"})
+_REASON_CHARS_MAX = 500
+_encode = msgspec.json.Encoder().encode
+
+
+class BulkSink:
+    """Writes one document for each row; only the items that were refused are sent again.
+
+    ``url`` is the cluster's, such as ``https://search:9200``.  ``index`` names the index, or is a
+    function of the row.  ``id`` names the column that holds the document's id, or is a function of
+    the row; by default an id is made of the row's place (``batch.span``), so that a row that comes
+    again replaces itself.  With ``flow_sink`` that covers tasks that Spark runs again, and other
+    applications only if ``run`` is given: else name a column.  ``action`` is what ``_bulk`` calls
+    it; "create" leaves alone what is there (it counts in ``batch.left_out``), "update" merges.
+    ``document(row)`` makes the document; default: the row.
+
+    Of an answer: an item with 429 (``es_rejected_execution_exception``) or 5xx goes again, and is a
+    refusal, told to the limit of the target; one that the index can't take (a mapping) is rejected,
+    with the reason; no such index, or no right to write, ends the run.  ``headers``, ``timeout_s``
+    and ``client`` as :class:`flowctl_http.HttpSink` has them.
+
+    With ``flow_sink`` and ``flow_batch`` no document is sent twice that was accepted.  In a bolt of
+    ``FlowControlSpout`` the whole tuple comes again after a refusal; ids keep that harmless.
+
+    Raises :class:`ConfigError` for invalid arguments, and
+    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
+    thread-safe.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        index: str | Callable[[Any], str],
+        id: str | Callable[[Any], Any] | None = None,
+        action: Action = "index",
+        document: Callable[[Any], Document] | None = None,
+        headers: Headers | None = None,
+        timeout_s: float = 30.0,
+        client: Callable[[], Any] | None = None,
+    ) -> None:
+        if action not in _ACTIONS:
+            raise ConfigError(
+                "action", f"{action!r} is unknown.", remedy=f"Give one of {', '.join(_ACTIONS)}."
+            )
+        if not index:
+            raise ConfigError("index", "is empty.", remedy="Name the index, such as 'orders'.")
+        self._url = checked_url(url).rstrip("/") + "/_bulk"
+        self._index = index
+        self._id = id
+        self._action = action
+        self._document = document
+        self._client = Client("BulkSink", headers=headers, timeout_s=timeout_s, client=client)
+
+    def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
+        """Write ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no document.
+
+        Raises :class:`flowctl.RetryLater` with ``again`` if some items were refused, and
+        ``httpx.HTTPError`` if the request as a whole went wrong.
+        """
+        wanted = wanted_of(rows, batch)
+        if not wanted:
+            return
+        lines = [self._lines(row, batch, index) for index, row in wanted]
+        headers = {"Content-Type": "application/x-ndjson"}
+        with batch.in_sink():
+            response = self._client.send(Request("POST", self._url, b"".join(lines), headers))
+        self._judge(response.json(), [index for index, _ in wanted], batch)
+
+    def close(self) -> None:
+        """Close this thread's connections; the next write opens others."""
+        self._client.close()
+
+    def _lines(self, row: Any, batch: Batch, index: int) -> bytes:
+        name = self._index(row) if callable(self._index) else self._index
+        meta = {self._action: {"_index": name, "_id": self._id_of(row, batch, index)}}
+        if self._action == "delete":
+            return _encode(meta) + b"\n"
+        document = row if self._document is None else self._document(row)
+        if self._action == "update":
+            document = {"doc": document, "doc_as_upsert": True}
+        return _encode(meta) + b"\n" + _encode(document) + b"\n"
+
+    def _id_of(self, row: Any, batch: Batch, index: int) -> str:
+        if self._id is None:
+            return row_key(batch, batch[index].position)
+        try:
+            found = self._id(row) if callable(self._id) else row[self._id]
+        except KeyError:
+            raise JobError(
+                f"the row at {batch[index].position} has no column {self._id!r}.",
+                remedy="Name a column of the rows as id, or give a function of the row.",
+            ) from None
+        if found is None:
+            raise JobError(
+                f"the row at {batch[index].position} has no id.",
+                remedy="Leave such rows out, or give a function of the row as id.",
+            )
+        return str(found)
+
+    def _judge(self, answer: Any, indices: list[int], batch: Batch) -> None:
+        """Settle each item by what the cluster said about it."""
+        items = answer.get("items") if isinstance(answer, dict) else None
+        if not isinstance(items, list) or len(items) != len(indices):
+            raise JobError(
+                f"the answer to _bulk does not have {len(indices)} items.",
+                remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
+            )
+        if not answer.get("errors", True):
+            return
+        again: list[int] = []
+        why = ""
+        for index, item in zip(indices, items, strict=True):
+            result = next(iter(item.values()))
+            status, kind, reason = _said(result)
+            if status < _ERROR_STATUS_MIN:
+                continue
+            if status == _REFUSED_STATUS or status >= _SERVER_STATUS_MIN or kind in _REFUSED_TYPES:
+                again.append(index)
+                why = why or f"{kind or status}: {reason}"
+            elif self._is_there(status):
+                batch.left_out += 1
+            elif status in _WRONG_STATUSES or kind in _WRONG_TYPES:
+                raise UnrunnableError(
+                    "BulkSink",
+                    f"every document is refused: {kind}: {reason}.",
+                    remedy="Create the index, or give the user the right to write.",
+                )
+            else:
+                batch.reject(index, f"{kind}: {reason}")
+        if again:
+            raise RetryLater(f"{len(again)} of {len(items)} items refused ({why})", again=again)
+
+    def _is_there(self, status: int) -> bool:
+        """Whether this error says that an earlier call has done it."""
+        if self._action == "create":
+            return status == _CONFLICT
+        return self._action == "delete" and status == _NOT_FOUND
+
+
+def _said(result: Any) -> tuple[int, str, str]:
+    """Return status, type and reason of one item."""
+    error = result.get("error")
+    if not isinstance(error, dict):
+        error = {"reason": error}
+    cause = error.get("caused_by")
+    reason = str(error.get("reason") or "")
+    if isinstance(cause, dict) and cause.get("reason"):
+        reason = f"{reason}: {cause['reason']}"
+    return int(result.get("status", 0)), str(error.get("type") or ""), reason[:_REASON_CHARS_MAX]

@@ -1,0 +1,113 @@
+"""Rows into a service over HTTP, one request for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from flowctl.bolts.batch import Batch
+from flowctl.bolts.callables import check_plain
+from flowctl.errors import ConfigError, JobError
+from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._keys import call_key
+
+_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class HttpSink:
+    """Sends the rows of a call in one request, with a key by which the service knows a repeat.
+
+    ``url`` is where to; ``method`` POST, PUT, PATCH or DELETE.  ``body(rows)`` makes the body:
+    bytes, text, or anything that JSON has; default: the list of rows, as JSON.  ``headers`` is a
+    mapping, or a function that gives one for each request (tokens that expire); they may replace
+    ``Content-Type``.  ``on_response(response, batch)`` looks at an answer below 400 (an
+    ``httpx.Response``): it may ``batch.reject(index, why)`` rows that the service did not accept,
+    or raise ``RetryLater(again=[…])`` with the indices of those that are to be sent again.
+
+    ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for the answer.
+    Connections are kept alive: one for each thread.  ``client()`` makes another ``httpx.Client``
+    on the worker, for certificates, proxies or HTTP/2; ``timeout_s`` is not used then.
+
+    Each request has the header ``idempotency_header`` (None: none), a hash of the job, the
+    partition and the positions of its rows: the same if the same rows are sent again, so a service
+    that keeps such keys takes them once.  It holds as far as ``batch.span`` does (see
+    ``flow_sink``).
+
+    429, 502, 503, 504, no connection and time-outs are refusals: waited for (``Retry-After``), and
+    told to the limit of the target.  Any other answer of 400 and above is a fault.
+
+    Raises :class:`ConfigError` for invalid arguments, and
+    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
+    thread-safe.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        method: str = "POST",
+        body: Callable[[Sequence[Any]], Any] | None = None,
+        headers: Headers | None = None,
+        on_response: Callable[[Any, Batch], None] | None = None,
+        timeout_s: float = 10.0,
+        idempotency_header: str | None = "Idempotency-Key",
+        client: Callable[[], Any] | None = None,
+    ) -> None:
+        if method not in _METHODS:
+            raise ConfigError(
+                "method", f"{method!r} can't be used.", remedy=f"Give one of {', '.join(_METHODS)}."
+            )
+        for name, given in (("body", body), ("on_response", on_response), ("client", client)):
+            if given is not None:
+                check_plain(given, name)
+        self._url = checked_url(url)
+        self._method = method
+        self._body = body
+        self._on_response = on_response
+        self._key_header = idempotency_header
+        self._client = Client("HttpSink", headers=headers, timeout_s=timeout_s, client=client)
+
+    def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
+        """Send ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no row.
+
+        The time it takes counts as ``batch.in_sink()``.  On return the service has answered for
+        all of them.  Raises ``httpx.HTTPError`` for what went wrong, and :class:`JobError` if there
+        is not one item for each record.
+        """
+        wanted = wanted_of(rows, batch)
+        if not wanted:
+            return
+        listed = [row for _, row in wanted]
+        content, kind = _encoded(listed if self._body is None else self._body(listed))
+        headers = {"Content-Type": kind}
+        if self._key_header is not None:
+            headers[self._key_header] = call_key(batch)
+        with batch.in_sink():
+            response = self._client.send(Request(self._method, self._url, content, headers))
+        if self._on_response is not None:
+            self._on_response(response, batch)
+
+    def close(self) -> None:
+        """Close this thread's connections; the next write opens others."""
+        self._client.close()
+
+
+def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
+    """Return the rows that there are, each with its index in ``batch``."""
+    listed = list(rows)
+    if len(listed) != len(batch):
+        raise JobError(
+            f"{len(listed)} rows for a batch of {len(batch)} records.",
+            remedy="Pass one item for each record, in order; None for a record without a row.",
+        )
+    return [(index, row) for index, row in enumerate(listed) if row is not None]
+
+
+def _encoded(body: Any) -> tuple[bytes, str]:
+    if isinstance(body, bytes):
+        return body, "application/octet-stream"
+    if isinstance(body, str):
+        return body.encode(), "text/plain; charset=utf-8"
+    return msgspec.json.encode(body), "application/json"

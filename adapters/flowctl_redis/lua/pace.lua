@@ -1,0 +1,147 @@
+-- One exchange of a worker with a target that many share: its figures in, its leases out.
+--
+-- KEYS[1], a hash: limit, reason, budget, set:min, set:max, set:budget, resets, leader,
+-- leader_until, leased, rated, workers, seen, mark*, total, c:<job>, w:<worker>.
+-- A worker's entry is "until|holds|rate|goal|rate goal|rest"; rest is its own and the leader's.
+-- Sums are "calls cost call_ms refused failed waited_ms".
+--
+-- ARGV: 1 worker, 2 job, 3 rest, 4 holds, 5 its rate, 6 ttl [ms], 7 the limit it knows, 8 budget or
+-- '', 9-14 what to add to the sums, 15 'stay' or 'bye', 16 limit or '' (a leader's decision),
+-- 17 reason, then for each worker that gets another share: name, goal, rate goal.
+--
+-- A lease is made smaller only by its worker, who says what it holds: it may use all of that until
+-- it has read the answer.  It grows only by what nobody else holds.
+
+local key = KEYS[1]
+local LEADER_MS = 1000  -- four exchanges without a sign: another leads
+local MARK_MS = 10000
+local KEEP_MS = 30 * 24 * 3600 * 1000  -- what was learned is worth a month
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local me = 'w:' .. ARGV[1]
+
+local function get(field) return redis.call('HGET', key, field) end
+local function number(field, default) return tonumber(get(field) or '') or default end
+local function text(value) return string.format('%.15g', value) end
+local function set(field, value) redis.call('HSET', key, field, value) end
+
+local function parsed(entry)
+  local till, holds, rate, goal, rate_goal, rest =
+    string.match(entry or '', '^(%d+)|(%d+)|([^|]+)|(%d+)|([^|]+)|(.*)$')
+  if not till then return nil end
+  return {
+    till = tonumber(till), holds = tonumber(holds), rate = tonumber(rate),
+    goal = tonumber(goal), rate_goal = tonumber(rate_goal), rest = rest,
+  }
+end
+
+local function written(e)
+  return string.format('%.0f|%d|%.15g|%d|%.15g|%s', e.till, e.holds, e.rate, e.goal, e.rate_goal, e.rest)
+end
+
+local function add_sums(field)
+  local sums = {}
+  for part in string.gmatch(get(field) or '', '%S+') do sums[#sums + 1] = tonumber(part) end
+  for i = 1, 6 do sums[i] = text((sums[i] or 0) + tonumber(ARGV[8 + i])) end
+  set(field, table.concat(sums, ' '))
+end
+
+-- What the user has set counts at once, whatever the leader decides.
+local function bounded(limit)
+  return math.max(number('set:min', 1), math.min(number('set:max', limit), limit))
+end
+
+-- 1. A leader's decision.
+if ARGV[16] ~= '' and get('leader') == ARGV[1] then
+  set('limit', ARGV[16])
+  set('reason', ARGV[17])
+  for i = 18, #ARGV, 3 do
+    local other = parsed(get('w:' .. ARGV[i]))
+    if other then
+      other.goal, other.rate_goal = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+      set('w:' .. ARGV[i], written(other))
+    end
+  end
+end
+if not get('limit') then set('limit', ARGV[7]) end
+if get('budget') ~= ARGV[8] then set('budget', ARGV[8]) end  -- for people
+
+-- 2. What the worker did.
+local adds = false
+for i = 9, 14 do adds = adds or ARGV[i] ~= '0' end
+if adds then
+  add_sums('total')
+  add_sums('c:' .. ARGV[2])
+end
+
+-- 3. Its lease.
+local limit = bounded(number('limit', 1))
+local budget = tonumber(get('set:budget') or ARGV[8]) or 0  -- 0: none, rates don't count
+local leased, rated = number('leased', 0), number('rated', 0)
+local mine = parsed(get(me))
+local claims, claims_rate = tonumber(ARGV[4]), tonumber(ARGV[5])
+if mine then
+  leased, rated = leased - mine.holds, rated - mine.rate
+  mine.holds, mine.rate = math.min(mine.holds, claims), math.min(mine.rate, claims_rate)
+else
+  -- New, expired, or the server was emptied: what it holds is granted again as far as there is room,
+  -- and one permit if there is any, so that it can begin before the leader has seen it.
+  local free, free_rate = math.max(0, limit - leased), math.max(0, budget - rated)
+  mine = {holds = math.min(claims, free), rate = math.min(claims_rate, free_rate)}
+  mine.goal, mine.rate_goal = math.min(math.max(claims, 1), free), mine.rate
+end
+local permits, rate = mine.goal, mine.rate_goal
+if ARGV[15] == 'bye' then
+  redis.call('HDEL', key, me)
+  if get('leader') == ARGV[1] then redis.call('HDEL', key, 'leader', 'leader_until') end
+else
+  if permits > mine.holds then
+    mine.holds = mine.holds + math.max(0, math.min(permits - mine.holds, limit - leased - mine.holds))
+    permits = mine.holds
+  end
+  if rate > mine.rate then
+    mine.rate = mine.rate + math.max(0, math.min(rate - mine.rate, budget - rated - mine.rate))
+    rate = mine.rate
+  end
+  mine.till, mine.rest = now + tonumber(ARGV[6]), ARGV[3]
+  set(me, written(mine))
+  leased, rated = leased + mine.holds, rated + mine.rate
+end
+set('leased', text(leased))
+set('rated', text(rated))
+
+-- 4. Who leads reads what all have said, and takes leases back that have ended.
+local leads = ARGV[15] ~= 'bye' and (get('leader') == ARGV[1] or number('leader_until', 0) <= now)
+local reply = {
+  text(now), text(limit), text(permits), text(rate), leads and '1' or '0', get('workers') or '1',
+  text(budget),
+}
+if leads then
+  redis.call('HSET', key, 'leader', ARGV[1], 'leader_until', text(now + LEADER_MS), 'seen', text(now))
+  redis.call('PEXPIRE', key, KEEP_MS)
+  -- Two marks of the sums, so that people see what happened in the last 10 to 20 s.
+  if now - number('mark_at', 0) >= MARK_MS then
+    redis.call('HSET', key, 'mark_before', get('mark') or '', 'mark_before_at', get('mark_at') or '0',
+      'mark', get('total') or '', 'mark_at', text(now))
+  end
+  for _, field in ipairs({'total', 'set:min', 'set:max', 'resets'}) do
+    reply[#reply + 1] = get(field) or ''
+  end
+  local all, count = redis.call('HGETALL', key), 0
+  leased, rated = 0, 0
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'w:' then
+      local e = parsed(all[i + 1])
+      if e and e.till > now then
+        leased, rated, count = leased + e.holds, rated + e.rate, count + 1
+        reply[#reply + 1] = string.sub(all[i], 3)
+        reply[#reply + 1] = all[i + 1]
+      else
+        redis.call('HDEL', key, all[i])
+      end
+    end
+  end
+  redis.call('HSET', key, 'leased', text(leased), 'rated', text(rated), 'workers', count)
+end
+return reply

@@ -1,0 +1,164 @@
+"""``flowctl targets list · show · set · reset``: what ``paced`` has learned, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from flowctl.core.pacing.leases import Sums
+from flowctl.errors import ConfigError
+from flowctl.instrumentation.text import printable
+
+_URL_VARIABLE = "FLOWCTL_REDIS_URL"
+_NOW_S = 3.0  # a worker that is at work is seen four times a second
+
+_redis = click.option(
+    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, required=True,
+    help="The Redis that the programs give to paced().",
+)  # fmt: skip
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def targets() -> None:
+    """Show what paced targets take, who calls them, and why the limit is what it is."""
+
+
+@targets.command("list")
+@_redis
+@_json
+def list_command(url: str, as_json: bool) -> None:
+    """List the targets that were paced in the last 30 days."""
+    stored = _targets(url)
+    found = [stored.read(name) for name in stored.names()]
+    if as_json:
+        click.echo(json.dumps([_plain(each) for each in found], indent=2))
+    elif not found:
+        click.echo("No targets.")
+    else:
+        width = max(len(printable(each.target)) for each in found)
+        for each in found:
+            click.echo(f"{printable(each.target):<{width}}  {_headline(each)}")
+
+
+@targets.command("show")
+@click.argument("target")
+@_redis
+@_json
+def show_command(target: str, url: str, as_json: bool) -> None:
+    """Show TARGET: its limit and the reason for it, what is used, refused and waited, by job."""
+    found = _targets(url).read(target)
+    if as_json:
+        click.echo(json.dumps(_plain(found), indent=2))
+        return
+    click.echo(f"{printable(target)}  {_headline(found)}")
+    click.echo(f"why: {printable(found.reason)}")
+    for name, value in sorted(found.operator.items()):
+        click.echo(f"set by hand: {name} {value:g}")
+    if found.budget is not None:
+        rate = found.recent.cost / found.recent_s if found.recent_s else 0.0
+        click.echo(f"budget: {found.budget:g} a second, used {rate:.4g}")
+    for job in sorted({*found.jobs, *(claim.job for claim in found.claims)}):
+        sums = found.jobs.get(job, Sums())
+        click.echo(f"{printable(job) or '(no job)'}: {_job_line(found, job, sums)}")
+
+
+@targets.command("set")
+@click.argument("target")
+@click.option("--min", "least", metavar="N|none", help="Never fewer calls in flight.")
+@click.option("--max", "most", metavar="N|none", help="Never more calls in flight.")
+@click.option("--budget", metavar="COST|none", help="Cost a second, over all that share it.")
+@_redis
+def set_command(
+    target: str, least: str | None, most: str | None, budget: str | None, url: str
+) -> None:
+    """Bound what is learned for TARGET by hand, for running programs too; `none` undoes it."""
+    given = {"min": least, "max": most, "budget": budget}
+    values = {name: _number(name, text) for name, text in given.items() if text is not None}
+    if not values:
+        raise ConfigError("--max", "nothing to set.", remedy="Give --min, --max or --budget.")
+    stored = _targets(url)
+    known = {**stored.read(target).operator, **values}
+    if known.get("min") and known.get("max") and known["min"] > known["max"]:
+        raise ConfigError("--min", "is more than --max.", remedy="Give --min N at most --max.")
+    stored.set(target, values)
+    click.echo(f"{printable(target)}: " + ", ".join(f"{n} {given[n]}" for n in values))
+
+
+@targets.command("reset")
+@click.argument("target")
+@_redis
+def reset_command(target: str, url: str) -> None:
+    """Forget what was learned of TARGET: its workers begin again with a few calls at once."""
+    _targets(url).reset(target)
+    click.echo(f"{printable(target)}: begins again.")
+
+
+def _targets(url: str) -> Any:
+    from flowctl.adapters import load_adapter
+
+    return load_adapter("flowctl_redis.targets", "redis").RedisTargets(url)
+
+
+def _number(name: str, text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    is_whole = name == "budget" or value == int(value)
+    if not 0 < value < float("inf") or not is_whole:
+        what = "a number above 0" if name == "budget" else "a whole number above 0"
+        raise ConfigError(f"--{name}", f"got {text!r}.", remedy=f"Give {what}, or none.")
+    return value
+
+
+def _headline(found: Any) -> str:
+    recent: Sums = found.recent
+    if found.seen_s > _NOW_S:
+        return f"limit {found.limit} · not used for {found.seen_s:.0f} s"
+    used = recent.call_s / found.recent_s if found.recent_s else 0.0
+    return " · ".join(
+        (
+            f"limit {found.limit}",
+            f"used {used:.2f}",
+            f"{_share(recent):.1%} refused",
+            f"{recent.calls / found.recent_s if found.recent_s else 0.0:.1f} calls/s",
+            f"{len(found.claims)} workers",
+        )
+    )
+
+
+def _share(sums: Sums) -> float:
+    asked = sums.calls + sums.refused
+    return sums.refused / asked if asked else 0.0
+
+
+def _job_line(found: Any, job: str, sums: Sums) -> str:
+    mine = [claim for claim in found.claims if claim.job == job]
+    weight = f", weight {mine[0].weight:g}" if mine else ""
+    return (
+        f"{sum(claim.holds for claim in mine)} permits for {len(mine)} workers{weight};"
+        f" in all {sums.calls} calls, cost {sums.cost:g}, {sums.refused} refused"
+        f" ({_share(sums):.1%}), {sums.failed} failed, {sums.waited_s:.0f} s waited"
+    )
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    """As JSON: the sums by name."""
+    return {
+        "target": found.target,
+        "limit": found.limit,
+        "reason": found.reason,
+        "budget": found.budget,
+        "leased": found.leased,
+        "seen_s": found.seen_s,
+        "recent_s": found.recent_s,
+        "recent": found.recent._asdict(),
+        "jobs": {job: sums._asdict() for job, sums in found.jobs.items()},
+        "workers": [claim._asdict() for claim in found.claims],
+        "set": dict(found.operator),
+    }

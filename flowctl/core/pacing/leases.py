@@ -1,0 +1,106 @@
+"""What workers and the place where they meet tell each other about a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# No budget, or all of it is wanted: more than any.
+RATE_MOST = 1e12
+
+
+class Sums(NamedTuple):
+    """What was done; ``cost`` and ``call_s`` are of calls that succeeded."""
+
+    calls: int = 0
+    cost: float = 0.0
+    call_s: float = 0.0
+    refused: int = 0
+    failed: int = 0
+    waited_s: float = 0.0
+
+    def minus(self, other: Sums) -> Sums:
+        """Return what was done since ``other``."""
+        return Sums(
+            self.calls - other.calls,
+            self.cost - other.cost,
+            self.call_s - other.call_s,
+            self.refused - other.refused,
+            self.failed - other.failed,
+            self.waited_s - other.waited_s,
+        )
+
+
+class Claim(NamedTuple):
+    """What a worker says of itself.
+
+    ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
+    that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once
+    since its last report, with those that rest; ``is_held``: somebody waited for a permit;
+    ``resting``: permits that rest as they were refused.
+    """
+
+    worker: str
+    job: str
+    weight: float
+    want: int
+    want_rate: float
+    holds: int
+    in_flight: int = 0
+    is_held: bool = False
+    resting: int = 0
+
+
+class Decision(NamedTuple):
+    """A leader's: ``goals`` are permits and rate of the workers for whom they change."""
+
+    limit: int
+    reason: str
+    goals: Mapping[str, tuple[int, float]]
+
+
+class Report(NamedTuple):
+    """One exchange, from the worker.  ``done``: since its last report that was answered.
+
+    ``rate``: its part of the budget; ``known_limit`` counts where nothing is stored.
+    """
+
+    claim: Claim
+    rate: float
+    done: Sums
+    ttl_s: float
+    known_limit: int
+    budget: float | None
+    is_leaving: bool = False
+    decision: Decision | None = None
+
+
+class Table(NamedTuple):
+    """What a leader is told: all workers with a lease, and what all ever did.
+
+    ``goals``: what they were given.  ``least``, ``most``: bounds that an operator has set.
+    ``resets``: how often somebody asked to forget what was learned.
+    """
+
+    claims: tuple[Claim, ...]
+    goals: Mapping[str, tuple[int, float]]
+    total: Sums
+    least: int | None = None
+    most: int | None = None
+    resets: int = 0
+
+
+class Reply(NamedTuple):
+    """One exchange, to the worker.  ``now_s`` is the clock of the place where all meet.
+
+    ``rate``: its part of ``budget`` [cost/s]; a budget of 0: there is none.  ``workers``: how many
+    share the target.  ``table``: this worker leads.
+    """
+
+    now_s: float
+    limit: int
+    permits: int
+    rate: float
+    workers: int
+    budget: float
+    table: Table | None = None

@@ -1,0 +1,42 @@
+"""What was seen of a target in a short time, by one process or by all that call it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Sample(NamedTuple):
+    """Sums over ``span_s`` seconds.
+
+    ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most at once,
+    ``resting`` how many of them rest as they were refused; for many processes the sum of theirs.
+    ``is_held``: some caller waited for a permit; ``is_rate_held``: one that had a permit waited for
+    budget.
+    """
+
+    span_s: float
+    calls: int = 0
+    cost: float = 0.0
+    call_s: float = 0.0
+    refused: int = 0
+    in_flight: int = 0
+    is_held: bool = False
+    is_rate_held: bool = False
+    resting: int = 0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean duration of a call that succeeded [s]; 0 without one."""
+        return self.call_s / self.calls if self.calls else 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the target, not its callers, decided how much was sent.
+
+        Callers that do nothing but wait for its answers would send more if it were quicker.
+        """
+        return self.is_held or self.call_s >= BUSY_SHARE * self.span_s * self.in_flight > 0
+
+
+# Callers spend this part of their time in calls: what they do in between hardly matters.
+BUSY_SHARE = 0.75

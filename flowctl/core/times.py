@@ -1,0 +1,50 @@
+"""Distributions of what acks take: counts in buckets, cheap enough to be kept all the time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+# Upper bounds [s]: three a decade, from half a millisecond, which is a fast ack on loopback, to a
+# minute, which is longer than any tuple should take.  The last bucket has no bound.
+BOUNDS_S: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+
+class Histogram:
+    """How many values fell into each bucket of :data:`BOUNDS_S`, and their sum [s].
+
+    ``counts`` has one more entry than there are bounds.  A value on a bound belongs to its bucket;
+    one below 0 (two clocks differ by a little) to the first.  Not thread-safe.
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, value_s: float) -> None:
+        """Count ``value_s``."""
+        self.total_s += value_s
+        self.counts[bisect_left(BOUNDS_S, value_s)] += 1
+
+
+class AckTimes:
+    """Round trip, time in a bolt's queue and time of service of acked tuples.  Not thread-safe."""
+
+    __slots__ = ("rtt", "service", "wait")
+
+    def __init__(self) -> None:
+        self.rtt = Histogram()
+        self.wait = Histogram()
+        self.service = Histogram()
+
+    def observe(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
+        """Count one ack; a bolt that tells no times (None) counts for the round trip only."""
+        self.rtt.observe(rtt_s)
+        if wait_s is not None and service_s is not None:
+            self.wait.observe(wait_s)
+            self.service.observe(service_s)

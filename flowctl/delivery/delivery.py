@@ -1,0 +1,248 @@
+"""Delivers the rows of one partition: reads, calls, settles, until nothing is left."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from flowctl.bolts.batch import Batch
+from flowctl.bolts.callables import check_returned, is_async
+from flowctl.bolts.refusals import refusal_of
+from flowctl.core.records import Record, Span
+from flowctl.core.tuples import FlowTuple
+from flowctl.delivery.lost_rows import LostRows
+from flowctl.delivery.pacers import Pacer
+from flowctl.delivery.pieces import Pieces
+from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.rows_per_call import RowsPerCall
+from flowctl.delivery.tally import Tally
+from flowctl.errors import (
+    FencedError,
+    RetryLater,
+    TargetDownError,
+    TooManyLostError,
+    UnrunnableError,
+)
+
+# So many pieces may wait for their back-off before reading stops: they hold rows in memory.
+_WAITING_MAX = 8
+# A piece that was refused so often, while calls of this size used to succeed, may be too large for
+# what is left of the target's speed; single rows would multiply the calls.
+_REFUSALS_MAX = 3
+_HALVED_ROWS_MIN = 25
+# These are nobody's row's fault: the partition ends.
+_FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
+
+
+class _TooLarge(Exception):
+    """A piece was refused so often that it goes again in halves.  Never leaves this module."""
+
+
+class Delivery:
+    """One partition's delivery.  Use it once, from one thread.
+
+    ``clock`` gives monotonic seconds, ``sleep`` takes them; ``chance`` is for the jitter of
+    back-offs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        where: Where,
+        pacer: Pacer,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] | None = random.random,
+    ) -> None:
+        settings = plan.settings()
+        self.tally = Tally()
+        self._plan = plan
+        self._where = where
+        self._pacer = pacer
+        self._clock = clock
+        self._sleep = sleep
+        self._pieces = Pieces(where.partition, settings, chance)
+        self._rows_per_call = RowsPerCall(settings.tuple, clock)
+        self._lost = LostRows(plan, where, self.tally)
+        self._batch: Batch | None = None
+        self._call_s = 0.0  # in fn, of the piece under way
+
+    def run(self, values: Iterable[Any]) -> Tally:
+        """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
+
+        Raises what ends the partition: rows that are lost without leave
+        (:class:`TooManyLostError`, :class:`flowctl.errors.ProcessError`), a target that takes
+        nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
+        """
+        records = self._records(values)
+        with _Caller(self._plan.process) as process:
+            while (piece := self._next(records)) is not None:
+                self._deliver(piece, process)
+        self._lost.end()
+        return self.tally
+
+    def _records(self, values: Iterable[Any]) -> Iterator[Record]:
+        place = self._where.place
+        for number, value in enumerate(values):
+            self.tally.rows += 1
+            yield Record(place(number), value)
+
+    def _next(self, records: Iterator[Record]) -> FlowTuple | None:
+        pieces = self._pieces
+        while True:
+            if (piece := pieces.next(self._clock())) is not None:
+                return piece
+            if pieces.waiting < _WAITING_MAX and (
+                read := list(islice(records, self._rows_per_call.next()))
+            ):
+                return pieces.add(read)
+            if (due_s := pieces.next_due_s()) is None:
+                return None
+            self._sleep(max(0.0, due_s - self._clock()))
+
+    # -- one piece -----------------------------------------------------------------------
+
+    def _deliver(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
+        cost = self._plan.cost
+        began_at_s, self._call_s = self._clock(), 0.0
+        price = None if cost is None else cost(self._batch_of(piece, 1))
+        try:
+            self._pacer.run(lambda: self._call(piece, process), price)
+        except _FATAL:
+            raise
+        except _TooLarge:
+            self._pieces.halve(piece, self._clock())
+        except Exception as error:
+            self._failed(piece, error)
+        else:
+            self._lost.succeeded()
+            self._pieces.settle(piece, self._clock())
+            self._pieces.note_progress()
+        finally:
+            waited_s = self._clock() - began_at_s - self._call_s
+            self.tally.waited_s += waited_s
+            # One that waits more than it works holds no connection meanwhile: those who have the
+            # places need it.  So connections are about as many as calls in flight.
+            if waited_s > self._call_s and self._plan.release is not None:
+                self._plan.release()
+
+    def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
+        """Call ``process`` once with what is left of ``piece``; again if that is refused."""
+        piece.attempt += 1
+        batch = self._batch = self._batch_of(piece, piece.attempt)
+        self.tally.calls += 1
+        began_at_s = self._clock()
+        raised: Exception | None = None
+        try:
+            check_returned(process(batch))
+        except Exception as error:
+            raised = error
+        # Outside of the handler: what is raised here must not look as if it came from a refusal.
+        spent_s = self._spent(began_at_s)
+        if raised is not None:
+            self._not_taken(piece, batch, raised)
+            return
+        self._rows_per_call.took(spent_s, len(batch))
+        self._settle(batch, range(len(batch)))
+
+    def _spent(self, began_at_s: float) -> float:
+        spent_s = self._clock() - began_at_s
+        self._call_s += spent_s
+        self.tally.called_s += spent_s
+        return spent_s
+
+    def _not_taken(self, piece: FlowTuple, batch: Batch, error: Exception) -> None:
+        """Raise ``error``, unless nothing of ``piece`` is left to be done."""
+        if refusal_of(error, self._plan.refusal) is None:
+            self.tally.failed += 1
+            raise error
+        self.tally.refused += 1
+        if isinstance(error, RetryLater) and error.again is not None:
+            if not self._keep_refused(piece, batch, error.again):
+                return
+        else:
+            piece.refusals += 1
+            is_large = len(batch) > _HALVED_ROWS_MIN and piece.search is None
+            if piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error):
+                raise _TooLarge
+        raise error
+
+    def _keep_refused(self, piece: FlowTuple, batch: Batch, again: tuple[int, ...]) -> bool:
+        """The target took ``batch`` but for ``again``; return whether anything is left to send."""
+        if not set(again) <= set(range(len(batch))):
+            raise UnrunnableError(
+                "RetryLater.again",
+                f"{list(again)} are not indices of a batch of {len(batch)}.",
+                remedy="Give the indices in the batch of the records that were not taken.",
+            )
+        left = sorted(set(again) - set(batch.rejected))
+        self._settle(batch, sorted(set(range(len(batch))) - set(left)))
+        if left:
+            self._pieces.keep_only(piece, left)
+        return bool(left)
+
+    def _settle(self, batch: Batch, indices: Iterable[int]) -> None:
+        for index in indices:
+            if (reason := batch.rejected.get(index)) is not None:
+                self._lost.reject(batch[index], reason)
+            else:
+                self.tally.written += 1
+        self.tally.left_out += batch.left_out
+
+    def _failed(self, piece: FlowTuple, error: Exception) -> None:
+        """Not refused, but raised: it goes again, in pieces, or is given up."""
+        now_s = self._clock()
+        index = None if self._batch is None else self._batch.reading_index
+        if self._pieces.fault(piece, index, now_s):
+            reason = f"{type(error).__name__}: {error}"
+            for record in piece.cut.records:
+                self._lost.give_up(record, reason, piece.faults, error)
+            self._pieces.settle(piece, now_s, is_done=False)
+
+    def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
+        where, records = self._where, piece.cut.records
+        through = self._pieces.acked_through()
+        span = Span(
+            where.job,
+            where.partition,
+            records[0].position,
+            records[-1].position,
+            1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
+            where.before if through is None else through,
+        )
+        # What Spark's earlier attempts of the task have sent counts too, as once each.
+        attempt += where.attempt - 1
+        return Batch(records, span, bolt=where.partition, attempt=attempt, clock=self._clock)
+
+
+def _is_slow(error: Exception) -> bool:
+    """Whether it was refused by not answering in time."""
+    return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+
+
+class _Caller:
+    """Calls ``process``; an ``async def`` in an event loop that lasts as long as the delivery."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self._runner: Any = None
+
+    def __enter__(self) -> Callable[[Batch], Any]:
+        if not is_async(self._process):
+            plain: Callable[[Batch], Any] = self._process
+            return plain
+        import asyncio
+
+        self._runner = asyncio.Runner()
+        return self._await
+
+    def _await(self, batch: Batch) -> Any:
+        return self._runner.run(self._process(batch))
+
+    def __exit__(self, *_: object) -> None:
+        if self._runner is not None:
+            self._runner.close()

@@ -1,0 +1,116 @@
+"""Rows that the target does not take: into the dead letter, or the partition fails."""
+
+from __future__ import annotations
+
+from flowctl.core.events import TupleGaveUp
+from flowctl.core.failures import DeadTuple
+from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.core.records import Record
+from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ProcessError, TooManyLostError
+
+# Of those that were given up, so many in a row may be kept while no call succeeds: more, and it is
+# the target or fn that fails, not the rows.  As in the core (failures.py).
+IN_A_ROW_MAX = 8
+
+
+class LostRows:
+    """What one partition leaves out.  Not thread-safe.
+
+    Without a dead letter and without ``fail_over`` nothing may be left out: that would be silent.
+    """
+
+    def __init__(self, plan: Plan, where: Where, tally: Tally) -> None:
+        self._plan = plan
+        self._where = where
+        self._tally = tally
+        self._in_a_row = 0
+        self._budget = None
+        if plan.fail_over is not None:
+            # Half a second to load, and only needed here.
+            from flowctl.runtime.losses import LossBudget
+
+            self._budget = LossBudget.parse(plan.fail_over, name="fail_over")
+
+    def reject(self, record: Record, reason: str) -> None:
+        """``fn`` rejected ``record``."""
+        self._tally.rejected += 1
+        if self._plan.dead_letter is None and self._budget is None:
+            raise TooManyLostError(
+                f"a row was rejected ({reason}), and would be kept nowhere.",
+                remedy="Give dead_letter=DIRECTORY to keep such rows, or fail_over='1%' to accept"
+                " that some are missing.",
+            )
+        self._keep(record, f"{REJECTED_PREFIX}{reason}", attempts=1)
+
+    def give_up(self, record: Record, reason: str, attempts: int, error: Exception) -> None:
+        """``record`` failed alone in its last attempt, by ``error``."""
+        self._tally.gave_up += 1
+        self._in_a_row += 1
+        if self._in_a_row > IN_A_ROW_MAX:
+            raise ProcessError(
+                f"{self._in_a_row} rows in a row failed, and no call succeeded between them:"
+                f" {reason}",
+                remedy="Then the target or fn is at fault, not the rows. Mend it and run again.",
+            ) from error
+        if self._plan.dead_letter is None:
+            raise ProcessError(
+                f"row {record.position} of partition {self._where.partition} failed"
+                f" {attempts} times: {reason}",
+                remedy="Mend fn or the row; or give dead_letter=DIRECTORY, and the others go on.",
+            ) from error
+        self._keep(record, reason, attempts=attempts)
+
+    def succeeded(self) -> None:
+        """A call succeeded."""
+        self._in_a_row = 0
+
+    def end(self) -> None:
+        """All rows were read and settled."""
+        if self._plan.at_end:
+            self._check(at_end=True)
+
+    def _keep(self, record: Record, reason: str, *, attempts: int) -> None:
+        port = self._plan.dead_letter
+        if port is not None:
+            from flowctl.runtime.dead_letters import keep_all
+
+            keep_all(port, self._where.job, [self._dead(record, reason, attempts)])
+            self._tally.kept += 1
+        self._check(at_end=False)
+
+    def _dead(self, record: Record, reason: str, attempts: int) -> DeadTuple:
+        convert = self._plan.letter_value
+        if convert is not None:
+            record = Record(record.position, convert(record.value))
+        gave_up = TupleGaveUp(
+            at_s=0.0,
+            tuple_id=0,
+            partition=self._where.partition,
+            first=record.position,
+            last=record.position,
+            attempts=attempts,
+            bolts=(),
+            reason=reason,
+        )
+        return DeadTuple(gave_up, [record])
+
+    def _check(self, *, at_end: bool) -> None:
+        check_losses(self._plan.fail_over, self._tally, self._where.partition, at_end=at_end)
+
+
+def check_losses(fail_over: str | None, tally: Tally, where: str, *, at_end: bool = True) -> None:
+    """Raise :class:`TooManyLostError` if ``tally`` lost more rows than ``fail_over`` allows."""
+    if fail_over is None or not tally.lost:
+        return
+    from flowctl.runtime.losses import LossBudget
+
+    budget = LossBudget.parse(fail_over, name="fail_over")
+    done = tally.written + tally.lost
+    if budget.is_exceeded(tally.lost, done, at_end=at_end):
+        raise TooManyLostError(
+            f"{where}: {tally.lost} of {done} rows were left out ({tally.rejected} rejected,"
+            f" {tally.gave_up} given up); fail_over allows {budget.text}.",
+            remedy="Look at the dead letters, mend the cause, or raise the limit.",
+        )

@@ -1,0 +1,57 @@
+"""Who decides when a call may begin, and waits after a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from flowctl.bolts.refusals import RefusalRule, refusal_of
+from flowctl.errors import TargetDownError
+from flowctl.pacing.api import paced
+
+T = TypeVar("T")
+
+
+class Pacer(Protocol):
+    """Runs calls to one target, each when it may begin; for one thread."""
+
+    def run(self, call: Callable[[], T], cost: float | None) -> T:
+        """Run ``call`` until it is not refused, and return what it returns.
+
+        ``cost``: what it takes of the target's budget; None: what any call takes.  Raises what
+        ``call`` raises, if it is not a refusal, and :class:`TargetDownError` if nothing was taken
+        for too long.
+        """
+
+
+class TargetPacer:
+    """Shares the target's limit with all that name it (:func:`flowctl.paced`).
+
+    ``classify`` is the user's own rule; ``options`` are those of ``paced``.
+    """
+
+    def __init__(self, target: str, *, classify: RefusalRule | None = None, **options: Any) -> None:
+        self._target = target
+        self._classify = classify
+        self._options = options
+
+    def run(self, call: Callable[[], T], cost: float | None) -> T:
+        """See :class:`Pacer`."""
+        block = paced(
+            self._target,
+            cost=1 if cost is None else cost,
+            classify=self._classify,
+            **self._options,
+        )
+        try:
+            with block as permit:
+                return permit.run(call)
+        except Exception as error:
+            refusal = refusal_of(error, self._classify)
+            if refusal is None:
+                raise
+            raise TargetDownError(
+                f"{self._target} refused every call for too long ({refusal.reason}).",
+                remedy="What is written stays. See why it takes nothing, then run again;"
+                " limits=Limits(give_up_after_s=…) waits longer.",
+            ) from error

@@ -1,0 +1,86 @@
+"""What the rows of a partition are delivered by: one value object for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from flowctl.bolts.batch import Batch
+from flowctl.bolts.refusals import RefusalRule
+from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
+from flowctl.errors import ConfigError
+from flowctl.ports import DeadLetter, Process
+
+# A bulk request of a search engine or an INSERT of 500 rows: more gain little, and what is refused
+# or fails comes again as a whole.
+ROWS_MAX = 500
+# A call that takes longer than this says late how the target is; see the epoch of the law (.25 s).
+CALL_MAX_S = 0.5
+
+
+class Where(msgspec.Struct, frozen=True):
+    """The name of what is delivered: ``job`` and ``partition`` of spans and dead letters.
+
+    ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
+    of a position.  ``before``: the position up to which all of the partition was settled before;
+    None: nothing, or nobody knows.
+    """
+
+    job: str
+    partition: str
+    attempt: int = 1
+    place: Callable[[int], Any] = lambda number: number
+    before: Any = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How to deliver.  ``fail_over``, ``dead_letter`` and ``refusal`` as ``flow_sink`` has them.
+
+    ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
+    dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
+    ``release`` gives back what the target counts, such as a connection; the next call takes it
+    again.
+    """
+
+    process: Process
+    rows_max: int = ROWS_MAX
+    call_max_s: float = CALL_MAX_S
+    attempts_max: int = RetrySettings().attempts_max
+    refusal: RefusalRule | None = None
+    dead_letter: DeadLetter | None = None
+    fail_over: str | None = None
+    cost: Callable[[Batch], float] | None = None
+    letter_value: Callable[[Any], Any] | None = None
+    at_end: bool = True
+    release: Callable[[], object] | None = None
+
+    def settings(self) -> CoreSettings:
+        """Return what of it the core decides by."""
+        return CoreSettings(
+            retry=RetrySettings(attempts_max=self.attempts_max),
+            tuple=TupleSettings(records_max=self.rows_max, service_max_s=self.call_max_s),
+        )
+
+
+def check_numbers(**given: Any) -> None:
+    """Raise :class:`ConfigError` for one that is not finite and greater than 0."""
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not isfinite(value) or value <= 0:
+            raise ConfigError(
+                name,
+                f"must be finite and greater than 0, got {value!r}.",
+                remedy="Give a number, or leave it out.",
+            )
+
+
+def check_whole(**given: Any) -> None:
+    """Raise :class:`ConfigError` for one that is not a whole number of 1 or more."""
+    for name, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(
+                name, f"must be a whole number of 1 or more, got {value!r}.", remedy="Give one."
+            )

@@ -1,0 +1,37 @@
+"""How many rows the next call takes: the law by which bolts get tuples (core/sizing.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.settings import TupleSettings
+from flowctl.core.sizing import records_for
+
+
+class RowsPerCall:
+    """Sizes of calls of one partition.  Not thread-safe.
+
+    As few rows as keep the fixed cost of a call small, and no more than take ``settings.
+    service_max_s``; the first two calls are small, as nothing is known of the target.
+    """
+
+    def __init__(
+        self, settings: TupleSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.service = ServiceModel(ServicePool())
+        self.sent = 0
+        self._settings = settings
+        self._clock = clock
+
+    def next(self) -> int:
+        """Return how many rows the next call should have at most."""
+        rows = records_for(self, self._settings, 1, self.service.pool)
+        self.sent += 1
+        return rows
+
+    def took(self, service_s: float, rows: int) -> None:
+        """A call of ``rows`` succeeded in ``service_s`` seconds."""
+        self.service.on_sample(self._clock(), service_s, 0.0, rows)
+        self.service.is_told = True

@@ -1,0 +1,69 @@
+"""What became of the rows that were delivered: every one of them is in exactly one count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Counts of one partition, or the sum of several.  Not thread-safe.
+
+    ``rows`` were read.  Of these ``written`` were taken by the target (``left_out`` of them it had
+    already), ``rejected`` were refused for good by ``fn`` (``batch.reject``), and ``gave_up``
+    failed in every attempt; ``kept`` of the last two are in the dead letter.  ``calls`` of ``fn``;
+    ``refused`` of them the target refused, ``failed`` of them raised something else.  ``called_s``
+    was spent in ``fn``; ``waited_s`` was spent waiting for the target: for a place, and after
+    refusals.
+    """
+
+    rows: int = 0
+    written: int = 0
+    left_out: int = 0
+    rejected: int = 0
+    gave_up: int = 0
+    kept: int = 0
+    calls: int = 0
+    refused: int = 0
+    failed: int = 0
+    called_s: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Rows that the target does not have: rejected or given up."""
+        return self.rejected + self.gave_up
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of ``other``."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def fields(self) -> dict[str, Any]:
+        """The counts that a line in a log shows; zeros are left out."""
+        shown = {
+            name: round(value, 3)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name))
+        }
+        return {"rows": self.rows, "written": self.written, **shown}
+
+    def __str__(self) -> str:
+        parts = [f"{self.rows} rows: {self.written} written"]
+        for name, words in _WORDS:
+            if count := getattr(self, name):
+                parts.append(f"{count} {words}")
+        waited = f", waited {self.waited_s:.1f} s" if self.waited_s >= _WAITED_SHOWN_S else ""
+        return f"{', '.join(parts)}; {self.calls} calls{waited}"
+
+
+_WAITED_SHOWN_S = 0.1  # less is the time that asking takes
+_WORDS = (
+    ("left_out", "of them there before"),
+    ("rejected", "rejected"),
+    ("gave_up", "given up"),
+    ("kept", "kept in the dead letter"),
+    ("refused", "calls refused"),
+    ("failed", "calls failed"),
+)

@@ -1,0 +1,190 @@
+"""``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes: a run, over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from flowctl.config import MetricsSettings
+from flowctl.core.events import FlowEvent
+from flowctl.errors import ConfigError, MissingExtraError
+from flowctl.instrumentation.snapshot import Report, Snapshot, View
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+# The loop that shows a run takes a turn four times a second.  One that has not for a minute hangs:
+# longer than a pause of the whole process, shorter than anyone wants to wait for a restart.
+HUNG_AFTER_S: Final = 60.0
+_REQUEST_TIMEOUT_S: Final = 5.0  # a client that sends no request must not hold a thread for ever
+_TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
+
+
+class Scraped:
+    """The newest snapshot of a run: a view that passes everything on to another view.
+
+    A scrape reads one attribute, so it takes no lock and never waits for the run.
+    """
+
+    def __init__(self, view: View, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        self._clock = clock
+        self.address = ""  # where this is served, for people
+        self._seen: tuple[float, Snapshot] | None = None
+
+    def start(self, job: str, headline: str) -> None:
+        self._view.start(job, headline)
+        if self.address:
+            self._view.message(f"metrics at {self.address}/metrics")
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._seen = (self._clock(), snapshot)
+        self._view.update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self._view.event(event)
+
+    def message(self, text: str) -> None:
+        self._view.message(text)
+
+    def stop(self, report: Report) -> None:
+        self._view.stop(report)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, as prometheus-client asks for them; nothing before the first."""
+        from flowctl.instrumentation.prometheus import families
+
+        if self._seen is not None:
+            yield from families(self._seen[1])
+
+    def unhealthy(self) -> str:
+        """Return why the process should be started again; "" if it need not be.
+
+        A run that starts (Spark may take minutes) or stops (it saves) is never unhealthy.
+        """
+        if self._seen is None or self._seen[1].phase in ("starting", "stopping"):
+            return ""
+        age_s = self._clock() - self._seen[0]
+        return f"the run has not moved for {age_s:.0f} s" if age_s > HUNG_AFTER_S else ""
+
+    def unready(self) -> str:
+        """Return why the run does not work; "" if it does."""
+        if self._seen is None:
+            return "the run has not begun"
+        snapshot = self._seen[1]
+        if snapshot.phase == "stopping":
+            return "the run stops"
+        if snapshot.store_away_s is not None:
+            return f"the checkpoint store is away for {snapshot.store_away_s:.0f} s"
+        if not any(bolt.up for bolt in snapshot.bolts):
+            return snapshot.note or "no bolt is connected"
+        return self.unhealthy()
+
+
+class MetricsServer:
+    """Serves a :class:`Scraped` run from daemon threads.
+
+    Raises :class:`ConfigError` for an address that can't be used, :class:`MissingExtraError` where
+    prometheus-client is not installed.  ``port`` is the one that it listens on.
+    """
+
+    def __init__(self, settings: MetricsSettings, scraped: Scraped) -> None:
+        self._scraped = scraped
+        self._metrics = _metrics_app(scraped)
+        self._server = _listen(settings, self._answer)
+        self.port: int = self._server.server_port
+        self._thread = Thread(target=self._serve, name="flowctl-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to listen; waits for the thread, not for clients."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        self._server.serve_forever(poll_interval=0.1)  # how long a close waits
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            found: Iterable[bytes] = self._metrics(environ, start)
+            return found
+        if path == "/healthz":
+            return _verdict(self._scraped.unhealthy(), start)
+        if path == "/readyz":
+            return _verdict(self._scraped.unready(), start)
+        start("404 Not Found", [_TEXT])
+        return [b"/metrics, /healthz, /readyz\n"]
+
+
+@contextmanager
+def served(settings: MetricsSettings, view: View) -> Iterator[View]:
+    """Serve what ``view`` is shown while the block runs; without a port, nothing."""
+    if settings.port is None:
+        yield view
+        return
+    scraped = Scraped(view)
+    server = MetricsServer(settings, scraped)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scraped.address = f"http://{host}:{server.port}"
+    try:
+        yield scraped
+    finally:
+        server.close()
+
+
+def _verdict(problem: str, start: Callable[..., Any]) -> Iterable[bytes]:
+    start("503 Service Unavailable" if problem else "200 OK", [_TEXT])
+    return [f"{problem or 'ok'}\n".encode()]
+
+
+def _metrics_app(scraped: Scraped) -> Callable[..., Any]:
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+    except ImportError:
+        raise MissingExtraError("metrics.port", "prometheus-client", "metrics") from None
+    registry = CollectorRegistry()
+    registry.register(scraped)
+    ProcessCollector(registry=registry)
+    app: Callable[..., Any] = make_wsgi_app(registry)
+    return app
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a scrape every few seconds is not news."""
+
+
+def _listen(settings: MetricsSettings, app: Callable[..., Any]) -> WSGIServer:
+    import socket
+    from socketserver import ThreadingMixIn
+
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+
+        def server_bind(self) -> None:
+            # As WSGIServer does, without a look-up of the machine's name, which may take seconds.
+            socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.socket.bind(self.server_address)
+            self.server_address = self.socket.getsockname()
+            self.server_name, self.server_port = settings.host, self.server_address[1]
+            self.setup_environ()
+
+    try:
+        server = Server((settings.host, settings.port or 0), _Handler)
+    except OSError as error:
+        raise ConfigError(
+            "metrics.port",
+            f"can't listen on {settings.host}:{settings.port}: {error.strerror}.",
+            remedy="Choose a free port, or 0 for any; metrics.host is an address of this machine.",
+        ) from None
+    server.set_app(app)
+    return server

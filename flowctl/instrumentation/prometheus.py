@@ -1,0 +1,167 @@
+"""A snapshot as metrics of Prometheus.
+
+Labels are bounded: a bolt is one, a partition or a reason is not.  There is no label for the job,
+as a process that is scraped runs one: ``flowctl_run_info`` has its name.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import flowctl
+from flowctl.core.events import BoltState
+from flowctl.core.times import BOUNDS_S
+from flowctl.instrumentation.snapshot import BoltView, Snapshot, TimesView, WaitReason
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+PHASES: Final = ("starting", "running", "draining", "stopping")
+# Name without its prefix, help, and the field of Counters or of Snapshot.
+_COUNTS: Final = (
+    ("tuples_emitted", "Tuples sent for the first time.", "emitted"),
+    ("tuples_acked", "Tuples acked.", "acked"),
+    ("tuples_resent", "Tuples sent again, to whichever bolt.", "moved"),
+    ("tuples_expired", "Tuples whose ack did not come in time.", "expired"),
+    ("tuples_failed", "Tuples for which process raised.", "failed"),
+    ("tuples_lost", "Tuples proved lost on the way to a bolt.", "lost"),
+    ("tuples_hedged", "Tuples given to a second bolt at the end of the input.", "hedged"),
+    ("tuples_dropped", "Tuples given up in a mode that sends nothing again.", "dropped"),
+    ("calls_refused", "Tuples that the target refused, as it had no room or was away.", "refused"),
+    ("acks_late", "Acks of tuples that were not waited for any more.", "late"),
+    ("acks_duplicate", "Acks of tuples that were done.", "duplicate"),
+    ("records_acked", "Records acked by this run.", "records_acked"),
+    ("records_rejected", "Records that process rejected, one by one.", "records_rejected"),
+    ("records_dead_lettered", "Records given up and kept elsewhere.", "records_dead_lettered"),
+    ("records_dropped", "Records given up in a mode that sends nothing again.", "records_dropped"),
+    ("records_left_out", "Records whose effect the sink had already.", "records_left_out"),
+    ("bolts_lost", "Connections of bolts that ended before the run did.", "bolts_lost"),
+    ("peers_dropped", "Connections ended because they broke the protocol.", "peers_dropped"),
+)
+_GAUGES: Final = (
+    ("elapsed_seconds", "Time since the run began.", "elapsed_s"),
+    ("records_buffered", "Records read and not sent yet.", "records_buffered"),
+    ("records_saved", "Records in the saved checkpoint, of all runs together.", "records_saved"),
+    ("kill_reruns_records", "Records that a kill now would run again.", "kill_reruns"),
+    ("checkpoint_holes", "Acked ranges above an unacked record, of 20 partitions.", "holes"),
+)
+# None means 0 (nothing is wrong) for the first kind, and no sample for the second.
+_ZERO_IF_NONE: Final = (
+    ("store_away_seconds", "How long the checkpoint store can't be reached.", "store_away_s"),
+    ("target_down_seconds", "How long (nearly) nothing succeeded.", "target_down_s"),
+)
+_ABSENT_IF_NONE: Final = (
+    ("source_done_ratio", "Fraction of the source that is acked.", "progress"),
+    ("eta_seconds", "Time to go at the present rate.", "eta_s"),
+    ("sink_cap_tuples", "The most tuples in flight, to protect the target.", "sink_cap"),
+    (
+        "checkpoint_age_seconds",
+        "How long ago all that was acked was in the checkpoint store.",
+        "checkpoint_age_s",
+    ),
+)
+_TIMES: Final = (
+    ("ack_rtt_seconds", "From sending a tuple to its ack; every fourth ack.", "rtt"),
+    ("wait_seconds", "Time of a tuple in its bolt's queue; every fourth ack.", "wait"),
+    ("service_seconds", "Time of a tuple in process; every fourth ack.", "service"),
+)
+# Of each bolt: kind, name, help, and its value.
+_OF_BOLTS: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("gauge", "bolt_up", "1: connected and not silent.", "up"),
+    ("gauge", "bolt_window_tuples", "The most tuples that it may hold.", "window"),
+    ("gauge", "bolt_in_flight_tuples", "The tuples that it holds.", "in_flight"),
+    ("gauge", "bolt_resting", "1: the target refused it, and it rests.", "refused"),
+    ("counter", "bolt_records_acked", "Records that it acked.", "records_acked"),
+    ("counter", "bolt_tuples_moved", "Tuples it held that went to others.", "moved_away"),
+)
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the metrics of ``snapshot``; needs prometheus-client.  O(bolts), without a lock."""
+    yield from _run(snapshot)
+    yield from _bolts(snapshot.bolts)
+    yield from _times(snapshot)
+
+
+def _run(snapshot: Snapshot) -> Iterator[Metric]:
+    from prometheus_client.core import InfoMetricFamily
+
+    info = {
+        "name": snapshot.job,
+        "version": flowctl.__version__,
+        "python": platform.python_version(),
+    }
+    yield InfoMetricFamily("flowctl_run", "The job of this process.", info)
+    yield _one_of("phase", "1 for the phase of the run.", PHASES, snapshot.phase)
+    for name, told, field in _COUNTS:
+        yield _counter(name, told, getattr(snapshot.counters, field))
+    yield _counter(
+        "records_skipped", "Records of earlier runs, read again.", snapshot.records_skipped
+    )
+    for name, told, field in (*_GAUGES, *_ZERO_IF_NONE):
+        yield _gauge(name, told, getattr(snapshot, field) or 0)
+    for name, told, field in _ABSENT_IF_NONE:
+        yield _gauge(name, told, getattr(snapshot, field))
+    yield _waits(snapshot)
+
+
+def _waits(snapshot: Snapshot) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    told = "How long the spout waited, by what held it up."
+    family = CounterMetricFamily("flowctl_spout_wait_seconds", told, labels=["reason"])
+    for reason in WaitReason:
+        if reason:
+            family.add_metric([reason.value], getattr(snapshot.waits, f"{reason.value}_s"))
+    return family
+
+
+def _bolts(bolts: tuple[BoltView, ...]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    names = [[bolt.name] for bolt in bolts]
+    for kind, name, told, field in _OF_BOLTS:
+        make = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+        family = make(f"flowctl_{name}", told, labels=["bolt"])
+        for labels, bolt in zip(names, bolts, strict=True):
+            family.add_metric(labels, getattr(bolt, field))
+        yield family
+    told = "How many bolts are in this state; those that are down are BUSY."
+    states = GaugeMetricFamily("flowctl_bolts", told, labels=["state"])
+    for state in BoltState:
+        states.add_metric([state.name.lower()], sum(bolt.state is state for bolt in bolts))
+    yield states
+
+
+def _times(snapshot: Snapshot) -> Iterator[Metric]:
+    from prometheus_client.core import HistogramMetricFamily
+
+    for name, told, field in _TIMES:
+        view: TimesView = getattr(snapshot.times, field)
+        bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+        buckets: Any = list(zip(bounds, accumulate(view.counts), strict=True))
+        yield HistogramMetricFamily(f"flowctl_{name}", told, buckets, sum_value=view.total_s)
+
+
+def _counter(name: str, told: str, value: float) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(f"flowctl_{name}", told, value=value)
+
+
+def _gauge(name: str, told: str, value: float | None) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(f"flowctl_{name}", told, value=value)
+
+
+def _one_of(name: str, told: str, values: tuple[str, ...], now: str) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"flowctl_{name}", told, labels=[name])
+    for value in values:
+        family.add_metric([value], value == now)
+    return family

@@ -1,0 +1,181 @@
+"""``paced``: the one line around a call of a fragile target."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from flowctl.bolts.refusals import RefusalRule, check_rule
+from flowctl.errors import ConfigError
+from flowctl.pacing.call import AsyncCall, Call, checked_cost
+from flowctl.pacing.gates import gate_of
+from flowctl.pacing.settings import Limits, PaceSettings, settings_of
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_C = TypeVar("_C", Call, AsyncCall)
+Cost = float | Callable[..., float]
+
+
+def paced(
+    target: str,
+    *,
+    redis: str | None = None,
+    cost: Cost = 1,
+    weight: float = 1,
+    leave: float = 0.0,
+    job: str = "",
+    limits: Limits | None = None,
+    budget: float | None = None,
+    classify: RefusalRule | None = None,
+    hard: None = None,
+) -> Paced:
+    """Pace the calls of ``target``: as many at once as it takes, learned from its answers.
+
+    Use it around a call, sync or ``async``, or as a decorator::
+
+        with paced("pg-main", redis=URL, cost=len(rows)) as call:
+            call.run(client.insert, rows)
+
+        @paced("search", redis=URL)
+        async def search(query): ...
+
+    All that name the same ``target`` share one limit: within a process, and with ``redis`` (a URL)
+    over all processes and jobs.  A refusal (429, "too many connections", ``RetryLater``, …) makes
+    the limit smaller; :meth:`Call.run` and the decorator wait for it and call again.  Any other
+    exception passes through.
+
+    ``cost``: what a call counts against the budget, above 0; in a decorator a function of the
+    call's arguments too.  ``budget``: cost a second over all that share the target.  ``weight``:
+    the share of this ``job`` beside others with the same target.  ``leave``: the part of what was
+    learned that is left to callers flowctl doesn't know, 0 to below 1.  ``limits``: bounds.
+    ``classify``: a function of an exception, asked before flowctl's rules: True or seconds mean a
+    refusal, False a failure, None "decide yourself".  ``hard``: not available yet.
+
+    The object is thread-safe, survives a fork and can be pickled: state is kept per process, and
+    found by the target's name.  A block that waits for itself (``paced`` of the same target inside
+    another) can wait for ever where the limit is 1.  Raises :class:`flowctl.errors.ConfigError`
+    for a wrong parameter.
+    """
+    if hard is not None:
+        raise ConfigError("hard", "is not available yet.", remedy="Leave it out.")
+    if not callable(cost):
+        checked_cost(cost)
+    if classify is not None:
+        check_rule(classify)
+    settings = settings_of(target, redis, job, weight, (leave, limits, budget))
+    return Paced(settings, cost, classify)
+
+
+class Paced:
+    """What :func:`paced` returns; may be kept and used again, by many threads at once."""
+
+    __slots__ = ("_classify", "_cost", "_open", "_settings")
+
+    def __init__(self, settings: PaceSettings, cost: Cost, classify: RefusalRule | None) -> None:
+        self._settings = settings
+        self._cost = cost
+        self._classify = classify
+        # By thread or task, as one object may be used by many: the innermost block is the last.
+        self._open: dict[int, list[Call | AsyncCall]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Paced, (self._settings, self._cost, self._classify)
+
+    def __repr__(self) -> str:
+        return f"paced({self._settings.target!r})"
+
+    @property
+    def settings(self) -> PaceSettings:
+        """What it was told, without cost and rule."""
+        return self._settings
+
+    def __enter__(self) -> Call:
+        call = self._call(Call, self._fixed_cost())
+        call._enter()
+        self._open.setdefault(threading.get_ident(), []).append(call)
+        return call
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(threading.get_ident(), error)
+
+    async def __aenter__(self) -> AsyncCall:
+        call = self._call(AsyncCall, self._fixed_cost())
+        await call._enter()
+        self._open.setdefault(_task(), []).append(call)
+        return call
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(_task(), error)
+
+    def __call__(self, fn: _F) -> _F:
+        """Return ``fn`` paced: each call of it is one of the target."""
+        if inspect.iscoroutinefunction(fn):
+            return self._paced_coroutine(fn)
+
+        @functools.wraps(fn)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = self._call(Call, self._cost_of(args, kwargs))
+            try:
+                result = call.run(fn, *args, **kwargs)
+            except BaseException as error:
+                call._ended(error)
+                raise
+            return result
+
+        return run  # type: ignore[return-value]
+
+    def _paced_coroutine(self, fn: _F) -> _F:
+        @functools.wraps(fn)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            call = self._call(AsyncCall, self._cost_of(args, kwargs))
+            try:
+                result = await call.run(fn, *args, **kwargs)
+            except BaseException as error:
+                call._ended(error)
+                raise
+            return result
+
+        return run  # type: ignore[return-value]
+
+    def _call(self, kind: type[_C], cost: float) -> _C:
+        settings = self._settings
+        gate = gate_of(settings)
+        return kind(gate, cost, self._classify, settings.limits.give_up_after_s)
+
+    def _fixed_cost(self) -> float:
+        if callable(self._cost):
+            raise ConfigError(
+                "cost", "is a function, but a block has no arguments.", remedy="Give a number."
+            )
+        return self._cost
+
+    def _cost_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        return checked_cost(self._cost(*args, **kwargs)) if callable(self._cost) else self._cost
+
+    def _close(self, who: int, error: BaseException | None) -> None:
+        mine = self._open[who]
+        call = mine.pop()
+        if not mine:
+            del self._open[who]
+        call._ended(error)
+
+
+def _task() -> int:
+    """Who opened a block of coroutines; thread identifiers are above 0."""
+    import asyncio
+
+    return -id(asyncio.current_task())

@@ -1,0 +1,186 @@
+"""One call, or several in a row, of a paced target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from flowctl.bolts.refusals import Refusal, RefusalRule, refusal_of
+from flowctl.errors import ConfigError
+from flowctl.pacing.gate import Gate
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _Call:
+    """What sync and async calls share.  Used by one thread or task."""
+
+    __slots__ = ("_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_holds")
+
+    def __init__(
+        self, gate: Gate, cost: float, classify: RefusalRule | None, give_up_after_s: float
+    ) -> None:
+        self._gate = gate
+        self._cost = cost
+        self._classify = classify
+        self._give_up_after_s = give_up_after_s
+        self._began_s = 0.0
+        self._holds = False
+
+    @property
+    def cost(self) -> float:
+        """What a call counts against the budget; may be corrected when the answer tells it."""
+        return self._cost
+
+    @cost.setter
+    def cost(self, cost: float) -> None:
+        checked_cost(cost)
+        with self._gate.lock:
+            self._gate.rate.correct(cost - self._cost)
+        self._cost = cost
+
+    def throttled(self, retry_after_s: float | None = None) -> None:
+        """The target refused, and the program saw it itself: less is sent to it.
+
+        ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  Nothing waits
+        here: the permit rests, and the next call waits for it.
+        """
+        if self._holds:
+            self._holds = False
+            self._gate.leave_refused(retry_after_s)
+
+    def failed(self, error: BaseException) -> None:
+        """The call failed, and the program has handled ``error``: a refusal counts as one."""
+        refusal = self._refusal(error)
+        if refusal is not None:
+            self.throttled(refusal.after_s)
+        elif self._holds:
+            self._holds = False
+            self._gate.leave_failed()
+
+    def _refusal(self, error: BaseException) -> Refusal | None:
+        return refusal_of(error, self._classify) if isinstance(error, Exception) else None
+
+    def _entered(self) -> None:
+        self._began_s = self._gate.clock()
+        self._holds = True
+
+    def _done(self) -> None:
+        if self._holds:
+            self._holds = False
+            self._gate.leave_done(self._began_s, self._cost)
+
+    def _ended(self, error: BaseException | None) -> None:
+        """The block was left."""
+        if error is None:
+            self._done()
+        elif self._holds:
+            self.failed(error)
+
+    def _pause_s(self, error: Exception, since_s: float) -> float:
+        """How long to wait for the next attempt; raises what is no refusal, or goes on too long."""
+        refusal = self._refusal(error)
+        if refusal is None:
+            raise error
+        self._holds = False
+        wait_s = self._gate.leave_refused(refusal.after_s)
+        if self._gate.clock() + wait_s - since_s > self._give_up_after_s:
+            raise error
+        return wait_s
+
+
+class Call(_Call):
+    """What ``with paced(…) as call`` gives.  For one thread.
+
+    The block holds one permit from its first line.  Either the block is the call, or it makes its
+    calls with :meth:`run`, each with a permit of its own.
+    """
+
+    __slots__ = ()
+
+    def run(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call ``fn``; where the target refuses, wait as long as it asks and call it again.
+
+        A refusal does not count as an attempt, and less is sent to the target meanwhile; after
+        ``limits.give_up_after_s`` of nothing else the last one is raised.  Any other exception
+        passes through at once.
+        """
+        since_s = self._gate.clock()
+        while True:
+            if not self._holds:
+                self._enter()
+            try:
+                result = fn(*args, **kwargs)
+            except Exception as error:
+                wait_s = self._pause_s(error, since_s)
+            else:
+                self._done()
+                return result
+            time.sleep(wait_s)
+
+    def _enter(self) -> None:
+        self._gate.enter(self._cost)
+        self._entered()
+
+
+class AsyncCall(_Call):
+    """What ``async with paced(…) as call`` gives: as :class:`Call`, for one task."""
+
+    __slots__ = ()
+
+    async def run(
+        self, fn: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """As :meth:`Call.run`, for a coroutine function."""
+        import asyncio
+
+        since_s = self._gate.clock()
+        while True:
+            if not self._holds:
+                await self._enter()
+            try:
+                result = await fn(*args, **kwargs)
+            except Exception as error:
+                wait_s = self._pause_s(error, since_s)
+            else:
+                self._done()
+                return result
+            await asyncio.sleep(wait_s)
+
+    async def _enter(self) -> None:
+        if not self._gate.try_enter(self._cost):
+            await _in_line(self._gate, self._cost)
+        self._entered()
+
+
+async def _in_line(gate: Gate, cost: float) -> None:
+    import asyncio
+
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(woken.set)
+
+    waiter, since_s = gate.queue(wake), gate.clock()
+    try:
+        while (wait_s := gate.next_turn(waiter, cost, since_s)) is not None:
+            timer = loop.call_later(wait_s, woken.set)
+            await woken.wait()
+            timer.cancel()
+            woken.clear()
+    except BaseException:
+        gate.give_up(waiter)
+        raise
+
+
+def checked_cost(cost: Any) -> float:
+    """Return ``cost``; raise :class:`ConfigError` unless it is a number above 0."""
+    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    if not is_number or not 0 < cost < float("inf"):
+        raise ConfigError(
+            "cost", f"must be greater than 0, got {cost!r}.", remedy="Leave it out, or give a size."
+        )
+    return cost  # type: ignore[no-any-return]

@@ -1,0 +1,194 @@
+"""A worker's part of a target that many share: leases from where they meet, and heartbeats.
+
+A daemon thread exchanges four times a second while there are calls; it renews the leases even if
+all other threads wait in calls.  Nothing here is on the way of a call.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final, Protocol
+
+from flowctl.core.pacing.law import TargetLaw
+from flowctl.core.pacing.leader import Leader
+from flowctl.core.pacing.leases import Decision, Reply, Report
+from flowctl.errors import InfrastructureError
+from flowctl.instrumentation.logging import get_logger
+from flowctl.pacing.gate import Gate
+from flowctl.pacing.local import TICK_S, LocalSource
+from flowctl.pacing.reports import Reporter
+from flowctl.pacing.settings import PaceSettings
+
+# Four exchanges a second; above a thousand workers less often, so that all of them stay below
+# 5,000 a second, which one Redis does with a part of a core.
+PERIOD_S: Final = 0.25
+_WORKERS_A_PERIOD: Final = 1000
+# One more a second where it can't wait: a leader's decision, a permit that somebody waits for.
+_EXTRA_A_SECOND: Final = 1.0
+_EXTRA_MOST: Final = 2.0
+# A lease ends after this, if it is not renewed: eight heartbeats. With the leader's next look a
+# killed worker's permits are back within 3 s.
+TTL_S: Final = 2.0
+_TTL_PERIODS: Final = 8
+
+
+class Exchange(Protocol):
+    """Where the workers of a target meet; used by one thread."""
+
+    @property
+    def address(self) -> str:
+        """For people; without secrets."""
+
+    def exchange(self, report: Report) -> Reply:
+        """Report, and get the lease; InfrastructureError if it can't be reached."""
+
+
+class LeaseSource:
+    """A :class:`flowctl.pacing.gate.Source`; while the place can't be reached, the law alone.
+
+    :meth:`start` begins the thread.  The simulator has none: it calls :meth:`turn` four times a
+    second, and :meth:`turn_early` after ``wake``, which is called with the gate's lock held.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        settings: PaceSettings,
+        exchange: Exchange,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        self._gate = gate
+        self.settings = settings
+        self._exchange = exchange
+        self._reporter = Reporter(gate, settings)
+        self._leader = Leader(settings.limits.bounds, leave=settings.leave, tick_s=PERIOD_S)
+        self._decision: Decision | None = None
+        self._period_s = PERIOD_S
+        self._extra = _EXTRA_MOST
+        self._alone: LocalSource | None = None
+        self._owes = False  # holds more permits than it may: others wait for them
+        self._sleeps = True  # no lease, and nobody wants one
+        self._woken = threading.Event()
+        self._wake = wake or self._woken.set
+
+    def start(self) -> None:
+        """Begin to exchange as soon as a call wants a permit."""
+        threading.Thread(target=self._run, name="flowctl-pacing", daemon=True).start()
+
+    # -- the gate's: its lock is held ---------------------------------------------------------
+
+    def on_wanted(self, now_s: float) -> None:
+        """Wake the thread up if it sleeps; otherwise its next report tells."""
+        if self._sleeps:
+            self._sleeps = False
+            self._wake()
+
+    def on_left(self, now_s: float) -> None:
+        """Run the law here while nobody can be asked; give back what is owed at once."""
+        if self._alone is not None:
+            self._alone.on_left(now_s)
+        elif self._owes and self._gate.in_flight <= self._gate.permits:
+            self._owes = False
+            self._wake()
+
+    # -- the thread's -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                if self._woken.wait(None if self._sleeps else self._period_s):
+                    self._woken.clear()
+                    if self.turn_early():
+                        continue
+                    time.sleep(self._period_s)
+                self.turn()
+        except Exception as error:  # a defect here must not stop the program that is paced
+            self._log(logging.ERROR, "pacing_failed", problem=f"{type(error).__name__}: {error}")
+            with self._gate.lock:
+                self._go_alone()
+
+    def turn(self) -> None:
+        """Exchange once; twice if this worker has something to tell that can't wait."""
+        self._extra = min(_EXTRA_MOST, self._extra + _EXTRA_A_SECOND * self._period_s)
+        self._exchange_once()
+        gate = self._gate
+        with gate.lock:
+            gives_back = self._owes and gate.in_flight <= gate.permits
+        if (self._decision is not None or gives_back) and self._may_hurry():
+            self._exchange_once()
+
+    def turn_early(self) -> bool:
+        """Exchange before it is time, if that was not done too often; return whether it was."""
+        if not self._may_hurry():
+            return False
+        self._exchange_once()
+        return True
+
+    def _may_hurry(self) -> bool:
+        if self._extra < 1:
+            return False
+        self._extra -= 1
+        return True
+
+    def _exchange_once(self) -> None:
+        gate = self._gate
+        with gate.lock:
+            sent_at_s = gate.clock()
+            ttl_s = max(TTL_S, _TTL_PERIODS * self._period_s)
+            report = self._reporter.report(sent_at_s, ttl_s, self._decision)
+            self._sleeps = report.is_leaving
+        try:
+            reply = self._exchange.exchange(report)
+        except InfrastructureError as error:
+            with gate.lock:
+                self._on_away(error)
+            return
+        self._decision = None
+        if reply.table is None:
+            self._leader.abdicate()
+        else:
+            self._decision = self._leader.decide(reply)
+        with gate.lock:
+            self._reporter.answered(sent_at_s, rate=reply.rate, limit=reply.limit)
+            self._owes = reply.permits < report.claim.holds
+            if not report.is_leaving:
+                self._apply(reply, sent_at_s, sent_at_s + ttl_s)
+
+    def _apply(self, reply: Reply, sent_at_s: float, valid_until_s: float) -> None:
+        self._period_s = PERIOD_S * max(1.0, reply.workers / _WORKERS_A_PERIOD)
+        if self._alone is not None:
+            self._alone = None
+            self._log(logging.INFO, "pacing_shared_again")
+        self._gate.rate.set_rate(reply.rate if reply.budget else inf, sent_at_s)
+        self._gate.set_permits(reply.permits, valid_until_s)
+
+    # -- while nobody can be asked ------------------------------------------------------------
+
+    def _on_away(self, error: InfrastructureError) -> None:
+        """Use what was leased while it lasts, then learn alone."""
+        gate = self._gate
+        if self._alone is None and not (gate.permits and gate.clock() < gate.valid_until_s):
+            self._log(
+                logging.WARNING,
+                "pacing_alone",
+                problem=error.problem,
+                remedy="This process learns its own limit until the others can be reached again.",
+            )
+            self._go_alone()
+
+    def _go_alone(self) -> None:
+        gate, settings = self._gate, self.settings
+        had = gate.permits or 1
+        law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S, known=had)
+        rate = self._reporter.rate or settings.rate
+        gate.set_permits(had)  # without an end
+        self._alone = LocalSource(gate, law, rate=rate)
+
+    def _log(self, level: int, event: str, **fields: Any) -> None:
+        get_logger().log(
+            level, event, target=self.settings.target, at=self._exchange.address, **fields
+        )

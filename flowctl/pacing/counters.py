@@ -1,0 +1,55 @@
+"""What one process has seen of a target, since it began."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import msgspec
+
+from flowctl.core.pacing.leases import Sums
+from flowctl.core.pacing.sample import Sample
+
+
+class Counters(msgspec.Struct):
+    """Sums since the process began to call the target; not thread-safe: the gate's lock holds it.
+
+    ``cost`` and ``call_s`` are of calls that succeeded; ``waited_s``: before calls, for permits and
+    budget.  The most at once since the peaks were last taken: ``in_flight`` in calls, with permits
+    that rest; ``want`` with those who waited; ``resting``.  ``is_held``, ``is_rate_held``: somebody
+    waited for a permit, for budget.
+    """
+
+    calls: int = 0
+    cost: float = 0.0
+    call_s: float = 0.0
+    refused: int = 0
+    failed: int = 0
+    waited_s: float = 0.0
+    in_flight: int = 0
+    want: int = 0
+    is_held: bool = False
+    is_rate_held: bool = False
+    resting: int = 0
+
+    @property
+    def sums(self) -> Sums:
+        """What was done, without the peaks."""
+        return Sums(self.calls, self.cost, self.call_s, self.refused, self.failed, self.waited_s)
+
+    def since(self, before: Counters, span_s: float) -> Sample:
+        """Return the sample of the last ``span_s`` seconds; ``before``: the sums at its begin."""
+        return Sample(
+            span_s,
+            self.calls - before.calls,
+            self.cost - before.cost,
+            self.call_s - before.call_s,
+            self.refused - before.refused,
+            self.in_flight,
+            self.is_held,
+            self.is_rate_held,
+            self.resting,
+        )
+
+    def copy(self) -> Counters:
+        """Return the same, as another object."""
+        return copy(self)

@@ -1,0 +1,233 @@
+"""What one process keeps of a target: its permits, its part of the budget, and who waits.
+
+A gate is told how many permits it has by a *source*: the law in this process
+(:class:`flowctl.pacing.local.LocalSource`), or leases from Redis
+(:class:`flowctl.pacing.client.LeaseSource`).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from typing import Final, Protocol
+
+from flowctl.bolts.pauses import FIRST_S, MOST_S
+from flowctl.core.pacing.rate import RateGate
+from flowctl.pacing.counters import Counters
+
+# A permit that was refused rests for what the target asked, but not for longer than this: a target
+# that asks for an hour may mean one client of many.  Who was refused waits all of it.
+REST_MAX_S: Final = 5.0
+# Those that were refused together don't come back together.
+_JITTER: Final = 0.25
+# Who waits for a permit looks at least this often, whatever it was not told.
+_LOOK_S: Final = 1.0
+
+
+class Source(Protocol):
+    """Who decides how many permits a gate has; all is called with the gate's lock held."""
+
+    def on_wanted(self, now_s: float) -> None:
+        """Somebody waits for a permit."""
+
+    def on_left(self, now_s: float) -> None:
+        """A call ended; its figures are in the gate's counters."""
+
+
+class Waiter:
+    """Somebody who waits for a permit; ``wake`` may be called from any thread."""
+
+    __slots__ = ("wake",)
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+
+class Gate:
+    """Thread-safe.  ``lock`` guards all of it; what takes long is done outside.
+
+    ``clock``: monotonic seconds; ``chance``: for waits that should not come together.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, chance: random.Random | None = None
+    ) -> None:
+        self.lock = threading.Lock()
+        self.clock = clock
+        self._chance = chance or random.Random()
+        self.counters = Counters()
+        self.rate = RateGate()
+        self.permits = 0
+        self.valid_until_s = inf  # of the permits: a lease may end while this process is frozen
+        self.in_flight = 0
+        self.source: Source | None = None
+        self._waiting: deque[Waiter] = deque()
+        self._resting: list[float] = []  # a heap: until when permits rest that were refused
+        self._refused_in_row = 0
+
+    # -- entering -----------------------------------------------------------------------------
+
+    def try_enter(self, cost: float) -> bool:
+        """Take a permit if one is free and nobody waits for it."""
+        with self.lock:
+            return not self._waiting and self._admit(self.clock(), cost)
+
+    def enter(self, cost: float) -> None:
+        """Take a permit; wait for it."""
+        if self.try_enter(cost):
+            return
+        woken = threading.Event()
+        waiter, since_s = self.queue(woken.set), self.clock()
+        try:
+            while (wait_s := self.next_turn(waiter, cost, since_s)) is not None:
+                woken.wait(wait_s)
+                woken.clear()
+        except BaseException:
+            self.give_up(waiter)
+            raise
+
+    def queue(self, wake: Callable[[], None]) -> Waiter:
+        """Wait in line; ``wake`` is called when it is worth to ask :meth:`next_turn` again."""
+        waiter = Waiter(wake)
+        with self.lock:
+            self._waiting.append(waiter)
+            want = self.in_flight + len(self._waiting)
+            self.counters.want = max(self.counters.want, want)
+            if self.source is not None:
+                self.source.on_wanted(self.clock())
+        return waiter
+
+    def next_turn(self, waiter: Waiter, cost: float, since_s: float) -> float | None:
+        """None: the permit is taken; else how long to wait before asking again [s]."""
+        with self.lock:
+            now_s = self.clock()
+            if self._waiting[0] is not waiter:
+                return _LOOK_S
+            if not self._admit(now_s, cost):
+                return self._look_in_s(now_s)
+            self._waiting.popleft()
+            self.counters.waited_s += now_s - since_s
+            self._wake_first()
+            return None
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Leave the line."""
+        with self.lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            self._wake_first()
+
+    def _admit(self, now_s: float, cost: float) -> bool:
+        self._end_rests(now_s)
+        counters = self.counters
+        used = self.in_flight + len(self._resting)
+        if used >= self.permits or now_s >= self.valid_until_s:
+            counters.is_held = True
+            if self.source is not None:
+                self.source.on_wanted(now_s)
+            return False
+        if self.rate.wait_s(now_s) > 0:
+            counters.is_rate_held = True
+            return False
+        self.rate.begin(now_s, cost)
+        self.in_flight += 1
+        counters.in_flight = max(counters.in_flight, used + 1)
+        counters.want = max(counters.want, self.in_flight)
+        return True
+
+    def _end_rests(self, now_s: float) -> None:
+        while self._resting and self._resting[0] <= now_s:
+            heappop(self._resting)
+
+    def _look_in_s(self, now_s: float) -> float:
+        """When the first in line may get what it waits for, if nothing else happens."""
+        if self.in_flight + len(self._resting) >= self.permits:
+            until_s = self._resting[0] - now_s if self._resting else inf
+        else:
+            until_s = self.rate.wait_s(now_s)
+        return min(until_s, _LOOK_S)
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def leave_done(self, began_s: float, cost: float) -> None:
+        """A call succeeded."""
+        with self.lock:
+            now_s = self.clock()
+            counters = self.counters
+            counters.calls += 1
+            counters.cost += cost
+            counters.call_s += now_s - began_s
+            self._refused_in_row = 0
+            self._left(now_s)
+
+    def leave_failed(self) -> None:
+        """A call ended in a way that says nothing about how much the target takes."""
+        with self.lock:
+            self.counters.failed += 1
+            self._left(self.clock())
+
+    def leave_refused(self, after_s: float | None) -> float:
+        """A call was refused; return how long its caller should wait [s].
+
+        ``after_s``: what the target asked for; None: nothing.  The permit rests as long, up to 5 s.
+        """
+        with self.lock:
+            now_s = self.clock()
+            self.counters.refused += 1
+            wait_s = self._pause_s(after_s)
+            heappush(self._resting, now_s + min(wait_s, REST_MAX_S))
+            self.counters.resting = max(self.counters.resting, len(self._resting))
+            self._left(now_s)
+            return wait_s
+
+    def _pause_s(self, after_s: float | None) -> float:
+        """Half a second, doubled to two for each round of permits that was refused in a row."""
+        rounds = self._refused_in_row // max(1, self.permits)
+        self._refused_in_row += 1
+        own_s = min(MOST_S, FIRST_S * 2.0 ** min(rounds, 8))
+        if after_s is not None and (rounds == 0 or after_s > own_s):
+            return after_s
+        return own_s * self._chance.uniform(1 - _JITTER, 1 + _JITTER)
+
+    def _left(self, now_s: float) -> None:
+        self.in_flight -= 1
+        if self.source is not None:
+            self.source.on_left(now_s)
+        self._wake_first()
+
+    # -- the source's -------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many wait; the lock is held."""
+        return len(self._waiting)
+
+    def set_permits(self, permits: int, valid_until_s: float = inf) -> None:
+        """The source has decided; the lock is held.  Calls under way go on."""
+        self.permits = permits
+        self.valid_until_s = valid_until_s
+        self._wake_first()
+
+    def take_sums(self) -> Counters:
+        """Return the sums, and begin to look for the most at once again; the lock is held."""
+        sums = self.counters.copy()
+        self._end_rests(self.clock())
+        counters = self.counters
+        counters.in_flight = self.in_flight + len(self._resting)
+        counters.resting = len(self._resting)
+        counters.want = self.in_flight + len(self._waiting)
+        # Who waits through all of an interval waits in the next one too.
+        lacks_permit = self.in_flight + len(self._resting) >= self.permits
+        counters.is_held = bool(self._waiting) and lacks_permit
+        has_budget = self.rate.rate < inf
+        counters.is_rate_held = bool(self._waiting) and has_budget and not lacks_permit
+        return sums
+
+    def _wake_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].wake()

@@ -1,0 +1,44 @@
+"""The law in this process alone: without Redis, or while it is away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowctl.core.pacing.law import TargetLaw
+from flowctl.pacing.gate import Gate
+
+# One process sees its own calls at once: some samples for each step of the law.
+TICK_S: Final = 0.1
+
+
+class LocalSource:
+    """A :class:`flowctl.pacing.gate.Source`; the law is run by whoever ends a call.
+
+    ``rate``: cost a second.  The gate's lock guards it.
+    """
+
+    __slots__ = ("_before", "_gate", "_sampled_at_s", "law")
+
+    def __init__(self, gate: Gate, law: TargetLaw, *, rate: float) -> None:
+        self._gate = gate
+        self.law = law
+        now_s = gate.clock()
+        self._sampled_at_s = now_s
+        self._before = gate.take_sums()
+        gate.rate.set_rate(rate, now_s)
+        gate.set_permits(law.limit)
+
+    def on_wanted(self, now_s: float) -> None:
+        """Nothing: only what was seen counts."""
+
+    def on_left(self, now_s: float) -> None:
+        """Run the law if it is time."""
+        span_s = now_s - self._sampled_at_s
+        if span_s < TICK_S:
+            return
+        gate = self._gate
+        sums = gate.take_sums()
+        self.law.on_sample(now_s, sums.since(self._before, span_s))
+        self._before, self._sampled_at_s = sums, now_s
+        if self.law.limit != gate.permits:
+            gate.set_permits(self.law.limit)

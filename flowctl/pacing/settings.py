@@ -1,0 +1,126 @@
+"""What ``paced`` is told about a target, checked once."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from flowctl.core.pacing.law import Bounds
+from flowctl.errors import ConfigError
+
+# No process has more threads or tasks than this in calls; far above any limit that is learned.
+_IN_FLIGHT_MOST = 100_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of what is learned for a target; all have defaults.
+
+    ``in_flight_min``, ``in_flight_max``: the calls at once are never fewer or more, over all that
+    share the target.  ``in_flight_start``: how many before anything is known.  ``give_up_after_s``:
+    a call that was refused for so long raises the last refusal [s]; math.inf: never.
+    """
+
+    in_flight_min: int = 1
+    # What a thousand workers do at once. A target without any limit needs none from us.
+    in_flight_max: int = 1000
+    # Even a small database takes four; doubled while more brings more, 64 is three steps away.
+    in_flight_start: int = 4
+    # As retry.give_up_after_s: longer than the failover of a managed database.
+    give_up_after_s: float = 600.0
+
+    @property
+    def bounds(self) -> Bounds:
+        """The same for the law."""
+        return Bounds(self.in_flight_min, self.in_flight_max, self.in_flight_start)
+
+
+class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all calls of a process to one target have in common.
+
+    ``redis``: a URL, None: this process alone.  ``weight``: the share of ``job`` beside others.
+    ``leave``: the part of what was learned that is left to others, 0 to below 1.  ``budget``: cost
+    a second over all that share the target.
+    """
+
+    target: str
+    redis: str | None = None
+    job: str = ""
+    weight: float = 1.0
+    leave: float = 0.0
+    limits: Limits = Limits()
+    budget: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """The cost a second that may be used; infinite without a budget."""
+        return math.inf if self.budget is None else self.budget * (1 - self.leave)
+
+
+@lru_cache(maxsize=1024)  # a ``with paced(…)`` per call must not check the same words each time
+def settings_of(
+    target: str,
+    redis: str | None,
+    job: str,
+    weight: float,
+    shared: tuple[float, Limits | None, float | None],
+) -> PaceSettings:
+    """Return the checked settings; ``shared`` is leave, limits and budget.
+
+    Raises :class:`ConfigError` that names the parameter.
+    """
+    leave, limits, budget = shared
+    if not target or set(target) & set("{}\n"):
+        raise ConfigError(
+            "target",
+            f"{target!r} can't be the name of a target.",
+            remedy="Give a name without braces and line breaks, such as 'pg-main'.",
+        )
+    _check_number("weight", weight, above=0)
+    if not 0 <= leave < 1:
+        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave}.", remedy=_LEAVE)
+    if budget is not None:
+        _check_number("budget", budget, above=0)
+    return PaceSettings(
+        target=target,
+        redis=redis,
+        job=job,
+        weight=float(weight),
+        leave=float(leave),
+        limits=checked_limits(limits),
+        budget=None if budget is None else float(budget),
+    )
+
+
+_LEAVE = "Give the part of the target that is left to others: leave=0.2."
+
+
+def checked_limits(limits: Limits | None) -> Limits:
+    """Return ``limits``, or the defaults; raise :class:`ConfigError` for what can't be met."""
+    if limits is None:
+        return Limits()
+    if not isinstance(limits, Limits):
+        raise ConfigError(
+            "limits", f"is a {type(limits).__name__}.", remedy="Give flowctl.Limits(…)."
+        )
+    least, most, start = limits.in_flight_min, limits.in_flight_max, limits.in_flight_start
+    if not 1 <= least <= most <= _IN_FLIGHT_MOST:
+        raise ConfigError(
+            "limits",
+            f"in_flight_min={least} and in_flight_max={most} can't both be met.",
+            remedy=f"Give 1 <= in_flight_min <= in_flight_max <= {_IN_FLIGHT_MOST}.",
+        )
+    if start < 1:
+        raise ConfigError("limits", f"in_flight_start={start}.", remedy="Give 1 or more.")
+    _check_number("limits", limits.give_up_after_s, above=0)
+    return limits
+
+
+def _check_number(field: str, value: Any, *, above: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value > above:
+        raise ConfigError(
+            field, f"must be greater than {above}, got {value!r}.", remedy="Give a number."
+        )

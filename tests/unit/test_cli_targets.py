@@ -1,0 +1,115 @@
+"""``flowctl targets``: list, show, set, reset."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import fakeredis
+import pytest
+from click.testing import CliRunner
+
+from flowctl import adapters
+from flowctl.cli.targets import targets
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
+from flowctl.errors import ConfigError
+from flowctl_redis.pacing import RedisExchange
+from flowctl_redis.targets import RedisTargets
+
+
+class Server:
+    """A fakeredis whose clock the test moves; the command talks to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_800_000_000.0
+        self.client = fakeredis.FakeRedis()
+        clock = SimpleNamespace(time=lambda: self.now_s)
+        monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
+        made = SimpleNamespace(RedisTargets=lambda url: RedisTargets(url, client=self.client))
+        monkeypatch.setattr(adapters, "load_adapter", lambda *_: made)
+        monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://here")
+
+    def report(self, job: str, done: Sums, decision: Decision | None = None) -> Reply:
+        exchange = RedisExchange("redis://here", "pg-main", client=self.client)
+        claim = Claim(f"w-{job}", job, 3.0, 1, RATE_MOST, 1, 1)
+        return exchange.exchange(Report(claim, 0.0, done, 60.0, 4, None, decision=decision))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """Two jobs of one target, over 20 s: 8 calls under way, one in 200 refused."""
+    server = Server(monkeypatch)
+    for _ in range(4):
+        server.report("etl", Sums(199, 199.0, 40.0, 1, 0, 2.0))
+        server.report("adhoc", Sums())
+        server.now_s += 5
+    server.report("etl", Sums(199, 199.0, 40.0, 1, 0, 2.0), Decision(8, "goodput kept", {}))
+    return server
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(targets, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_list(server: Server) -> None:
+    line = run("list").splitlines()[0]
+    assert line.startswith("pg-main  limit 8 · used ")
+    assert "0.5% refused" in line
+    assert line.endswith("2 workers")
+    server.now_s += 60
+    assert run("list") == "pg-main  limit 8 · not used for 60 s\n"
+
+
+def test_used_is_what_was_under_way_in_the_last_seconds(server: Server) -> None:
+    tree = json.loads(run("show", "pg-main", "--json"))
+    used = tree["recent"]["call_s"] / tree["recent_s"]
+    assert used == pytest.approx(8.0)
+
+
+def test_show_says_why_and_who(server: Server) -> None:
+    text = run("show", "pg-main")
+    assert "why: goodput kept" in text
+    assert "etl: 1 permits for 1 workers, weight 3; in all 995 calls" in text
+    assert "adhoc: 1 permits" in text
+
+
+def test_set_bounds_running_workers_and_none_undoes_it(server: Server) -> None:
+    run("set", "pg-main", "--max", "3", "--budget", "100")
+    reply = server.report("etl", Sums())
+    assert (reply.limit, reply.budget) == (3, 100.0)
+    assert "set by hand: max 3" in run("show", "pg-main")
+    run("set", "pg-main", "--max", "none", "--budget", "none")
+    reply = server.report("etl", Sums())
+    assert (reply.limit, reply.budget) == (8, 0.0)
+
+
+def test_reset_is_seen_by_the_leader(server: Server) -> None:
+    run("reset", "pg-main")
+    table = server.report("etl", Sums()).table
+    assert table is not None
+    assert table.resets == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("TARGET", ("show", "other")),
+        ("TARGET", ("reset", "other")),
+        ("--max", ("set", "pg-main")),
+        ("--max", ("set", "pg-main", "--max", "2.5")),
+        ("--max", ("set", "pg-main", "--max", "x")),
+        ("--budget", ("set", "pg-main", "--budget", "-1")),
+        ("--min", ("set", "pg-main", "--min", "5", "--max", "4")),
+    ],
+)
+def test_a_mistake_is_named(server: Server, field: str, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(*arguments)
+    assert caught.value.field == field
+
+
+def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    Server(monkeypatch)
+    assert run("list") == "No targets.\n"

@@ -1,0 +1,257 @@
+"""HttpSink and BulkSink against a service on loopback: what is sent, and what answers mean."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="the client of these sinks, an extra")
+
+from flowctl.bolts.batch import Batch
+from flowctl.bolts.refusals import refusal_of
+from flowctl.core.records import Record, Span
+from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl_http import BulkSink, HttpSink
+from tests.search_service import Answer, Cluster, Service, serve
+
+
+def batch_of(values: Any, *, first: int = 0, partition: str = "p") -> Batch:
+    records = [Record(number, value) for number, value in enumerate(values, first)]
+    span = Span("job", partition, records[0].position, records[-1].position, 1)
+    return Batch(records, span, bolt="b", attempt=1)
+
+
+def write(sink: Any, values: Any, **given: Any) -> Batch:
+    batch = batch_of(values, **given)
+    sink.write([record.value for record in batch], batch=batch)
+    return batch
+
+
+def fine(path: str, headers: dict[str, str], body: bytes) -> Answer:
+    return 200, {}, b"ok"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with serve(fine) as service:
+        yield service
+
+
+# -- HttpSink ------------------------------------------------------------------------------------
+
+
+def test_one_request_with_all_rows_over_a_connection_that_is_kept(service: Service) -> None:
+    sink = HttpSink(f"{service.url}/items", headers={"Authorization": "Bearer x"})
+    write(sink, [{"a": 1}, {"a": 2}])
+    write(sink, [{"a": 3}], first=2)
+    sink.close()
+    (path, headers, body), (_, _, second) = service.requests
+    assert (path, json.loads(body), json.loads(second)) == (
+        "/items",
+        [{"a": 1}, {"a": 2}],
+        [{"a": 3}],
+    )
+    assert headers["authorization"] == "Bearer x"
+    assert headers["content-type"] == "application/json"
+    assert service.connections == 1
+
+
+def test_the_same_rows_have_the_same_key_and_others_another(service: Service) -> None:
+    sink = HttpSink(service.url)
+    for given in ({}, {}, {"first": 1}, {"partition": "q"}):
+        write(sink, ["x", "y"], **given)
+    write(sink, ["x"])
+    keys = [headers["idempotency-key"] for _, headers, _ in service.requests]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
+
+
+def test_body_method_and_headers_are_the_users(service: Service) -> None:
+    tokens = iter(["t1", "t2"])
+    sink = HttpSink(
+        service.url,
+        method="PUT",
+        body="\n".join,
+        headers=lambda: {"X-Token": next(tokens), "Content-Type": "text/csv"},
+        idempotency_header=None,
+    )
+    write(sink, ["a", "b"])
+    write(sink, [None, "c"])
+    write(sink, [None])
+    assert [body for _, _, body in service.requests] == [b"a\nb", b"c"]
+    headers = [headers for _, headers, _ in service.requests]
+    assert [h["x-token"] for h in headers] == ["t1", "t2"]
+    assert headers[0]["content-type"] == "text/csv" and "idempotency-key" not in headers[0]
+
+
+def test_429_is_a_refusal_that_says_how_long(service: Service) -> None:
+    service.answer = lambda *_: (429, {"Retry-After": "7"}, b"")
+    with pytest.raises(Exception) as caught:
+        write(HttpSink(service.url), ["x"])
+    refusal = refusal_of(caught.value)
+    assert refusal is not None and (refusal.after_s, refusal.reason) == (7.0, "HTTP 429")
+
+
+@pytest.mark.parametrize("status", [302, 400, 500])
+def test_other_answers_are_faults(service: Service, status: int) -> None:
+    service.answer = lambda *_: (status, {}, b"no")
+    with pytest.raises(Exception) as caught:
+        write(HttpSink(service.url), ["x"])
+    assert refusal_of(caught.value) is None
+
+
+def test_nobody_there_and_no_answer_are_refusals(free_port: int) -> None:
+    with pytest.raises(Exception) as caught:
+        write(HttpSink(f"http://127.0.0.1:{free_port}"), ["x"])
+    assert refusal_of(caught.value) is not None
+
+
+def test_an_answer_may_reject_rows_or_ask_for_some_again(service: Service) -> None:
+    service.answer = lambda *_: (200, {}, b'{"bad": [1]}')
+
+    def look(response: Any, batch: Batch) -> None:
+        for index in response.json()["bad"]:
+            batch.reject(index, "not accepted")
+
+    batch = write(HttpSink(service.url, on_response=look), ["x", "y"])
+    assert batch.rejected == {1: "not accepted"}
+
+
+def test_it_travels_to_workers_and_connects_there(service: Service) -> None:
+    sink = HttpSink(service.url)
+    write(sink, ["x"])
+    write(pickle.loads(pickle.dumps(sink)), ["x"])
+    assert len(service.requests) == 2
+
+
+def test_the_time_counts_as_the_sinks(service: Service) -> None:
+    batch = batch_of(["x"])
+    ticks = iter(range(10))
+    timed = Batch(list(batch), batch.span, bolt="b", attempt=1, clock=lambda: float(next(ticks)))
+    HttpSink(service.url).write(["x"], batch=timed)
+    assert timed.sink_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"url": "ftp://x"}, "url"),
+        ({"method": "GET"}, "method"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": float("inf")}, "timeout_s"),
+    ],
+)
+def test_what_can_not_work_is_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HttpSink(**{"url": "http://x", **given})
+    assert caught.value.field == field
+
+
+def test_a_password_in_a_wrong_address_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        HttpSink("ftp://me:secret@host/")
+    assert "secret" not in str(caught.value)
+
+
+def test_one_item_for_each_record_is_asked_for(service: Service) -> None:
+    with pytest.raises(JobError, match="1 rows for a batch of 2 records"):
+        HttpSink(service.url).write(["x"], batch=batch_of(["x", "y"]))
+
+
+# -- BulkSink ------------------------------------------------------------------------------------
+
+
+def bulk(service: Service, cluster: Cluster, **given: Any) -> BulkSink:
+    service.answer = cluster.answer
+    return BulkSink(service.url, **{"index": "orders", **given})
+
+
+def taken(action: str, id: str, document: Any) -> tuple[int, str, str]:
+    return 201, "", ""
+
+
+def test_documents_are_written_under_their_ids(service: Service) -> None:
+    cluster = Cluster(taken)
+    write(bulk(service, cluster, id="n"), [{"n": 1, "v": "a"}, {"n": 2, "v": "b"}])
+    assert cluster.documents == {"1": {"n": 1, "v": "a"}, "2": {"n": 2, "v": "b"}}
+
+
+def test_without_an_id_a_row_that_comes_again_replaces_itself(service: Service) -> None:
+    cluster = Cluster(taken)
+    sink = bulk(service, cluster)
+    write(sink, [{"v": 1}, {"v": 2}])
+    write(sink, [{"v": 2}, {"v": 3}], first=1)
+    write(sink, [{"v": 4}], partition="q")
+    assert sorted(document["v"] for document in cluster.documents.values()) == [1, 2, 3, 4]
+
+
+def test_what_was_refused_is_named_and_what_can_not_be_stored_is_rejected(service: Service) -> None:
+    said = {
+        "0": (429, "es_rejected_execution_exception", "queue is full"),
+        "1": (201, "", ""),
+        "2": (400, "mapper_parsing_exception", "failed to parse [n]"),
+        "3": (503, "unavailable_shards_exception", "primary is not active"),
+    }
+    cluster = Cluster(lambda action, id, document: said[id])
+    sink = bulk(service, cluster, id=lambda row: row)
+    batch = batch_of(["0", "1", "2", "3"])
+    with pytest.raises(RetryLater, match="2 of 4 items refused \\(es_rejected") as caught:
+        sink.write([record.value for record in batch], batch=batch)
+    assert caught.value.again == (0, 3)
+    assert batch.rejected == {2: "mapper_parsing_exception: failed to parse [n]"}
+
+
+def test_indices_are_those_of_the_batch_where_rows_are_left_out(service: Service) -> None:
+    cluster = Cluster(lambda action, id, document: (429, "full", "full"))
+    sink = bulk(service, cluster, id=lambda row: row)
+    with pytest.raises(RetryLater) as caught:
+        write(sink, [None, "a", None, "b"])
+    assert caught.value.again == (1, 3)
+
+
+def test_create_leaves_alone_what_is_there(service: Service) -> None:
+    cluster = Cluster(lambda *_: (409, "version_conflict_engine_exception", "is there"))
+    batch = write(bulk(service, cluster, action="create"), [{"v": 1}])
+    assert batch.left_out == 1 and not batch.rejected
+
+
+def test_update_and_delete(service: Service) -> None:
+    cluster = Cluster(taken)
+    write(bulk(service, cluster, id="n", action="update"), [{"n": 1}])
+    assert cluster.documents["1"] == {"doc": {"n": 1}, "doc_as_upsert": True}
+    cluster.judge = lambda *_: (404, "", "")
+    batch = write(bulk(service, cluster, id="n", action="delete"), [{"n": 1}])
+    assert not batch.rejected
+
+
+@pytest.mark.parametrize(
+    "said", [(404, "index_not_found_exception", "no such index"), (403, "security", "not you")]
+)
+def test_what_is_wrong_with_every_document_ends_the_run(service: Service, said: Any) -> None:
+    with pytest.raises(UnrunnableError, match=said[1]):
+        write(bulk(service, Cluster(lambda *_: said)), [{"v": 1}])
+
+
+def test_an_answer_that_is_none_of_bulk_is_said(service: Service) -> None:
+    service.answer = lambda *_: (200, {}, b'{"hello": 1}')
+    with pytest.raises(JobError, match="does not have 1 items"):
+        write(BulkSink(service.url, index="i"), [{"v": 1}])
+
+
+def test_a_row_without_its_id_is_named(service: Service) -> None:
+    sink = bulk(service, Cluster(taken), id="n")
+    with pytest.raises(JobError, match="the row at 1 has no column 'n'"):
+        write(sink, [{"n": 1}, {"v": 2}])
+    with pytest.raises(JobError, match="the row at 0 has no id"):
+        write(sink, [{"n": None}])
+
+
+def test_a_bulk_request_that_is_refused_as_a_whole(service: Service) -> None:
+    service.answer = lambda *_: (429, {}, b"{}")
+    with pytest.raises(Exception) as caught:
+        write(BulkSink(service.url, index="i"), [{"v": 1}])
+    assert refusal_of(caught.value) is not None

@@ -1,0 +1,223 @@
+"""``paced`` in one process: blocks, calls and decorators; refusals, failures, budget and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flowctl import ConfigError, Limits, RetryLater, paced
+from flowctl.pacing import gates
+from flowctl.pacing.gate import Gate
+
+
+@pytest.fixture(autouse=True)
+def no_gates() -> Iterator[None]:
+    gates._forget()
+    yield
+    gates._forget()
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What calls would have slept [s]; permits don't rest either."""
+    slept: list[float] = []
+    monkeypatch.setattr("flowctl.pacing.call.time.sleep", slept.append)
+    monkeypatch.setattr("flowctl.pacing.gate.REST_MAX_S", 0.0)
+    return slept
+
+
+def gate_of(target: str) -> Gate:
+    return next(gate for settings, gate in gates._gates.values() if settings.target == target)
+
+
+def test_a_block_is_one_call_and_gives_its_permit_back() -> None:
+    with paced("t"):
+        assert gate_of("t").in_flight == 1
+    gate = gate_of("t")
+    assert (gate.in_flight, gate.counters.calls) == (0, 1)
+
+
+def test_each_run_of_a_block_is_a_call() -> None:
+    with paced("t", cost=3) as call:
+        assert [call.run(divmod, 7, 2), call.run(int)] == [(3, 1), 0]
+    counters = gate_of("t").counters
+    assert (counters.calls, counters.cost, gate_of("t").in_flight) == (2, 6, 0)
+
+
+def test_a_refusal_is_waited_for_and_called_again(naps: list[float]) -> None:
+    answers = iter([RetryLater(after_s=7.0), RetryLater(), None])
+
+    def call_target() -> str:
+        if (answer := next(answers)) is not None:
+            raise answer
+        return "done"
+
+    with paced("t") as call:
+        assert call.run(call_target) == "done"
+    counters = gate_of("t").counters
+    assert (counters.calls, counters.refused, counters.failed) == (1, 2, 0)
+    assert naps[0] == 7.0
+    assert 0 < naps[1] < 7.0
+
+
+def test_a_failure_passes_through_at_once(naps: list[float]) -> None:
+    with pytest.raises(ValueError, match="bad"), paced("t") as call:
+        call.run(_raise, ValueError("bad"))
+    counters = gate_of("t").counters
+    assert (counters.calls, counters.refused, counters.failed) == (0, 0, 1)
+    assert (gate_of("t").in_flight, naps) == (0, [])
+
+
+def test_what_leaves_a_block_is_classified() -> None:
+    with pytest.raises(RetryLater), paced("t"):
+        raise RetryLater
+    with pytest.raises(KeyError), paced("t"):
+        raise KeyError
+    counters = gate_of("t").counters
+    assert (counters.refused, counters.failed) == (1, 1)
+
+
+def test_the_program_may_say_what_it_saw() -> None:
+    with paced("t") as call:
+        call.throttled(0.0)
+    with paced("t") as call:
+        call.failed(ValueError())
+    with paced("t") as call:
+        call.failed(TimeoutError())
+    counters = gate_of("t").counters
+    assert (counters.refused, counters.failed, counters.calls) == (2, 1, 0)
+
+
+def test_the_users_own_rule_comes_first(naps: list[float]) -> None:
+    errors = iter([KeyError("full"), None])
+
+    def call_target() -> None:
+        if (error := next(errors)) is not None:
+            raise error
+
+    rule = {KeyError: 2.0}
+    with paced("t", classify=lambda error: rule.get(type(error))) as call:
+        call.run(call_target)
+    assert naps == [2.0]
+
+
+def test_a_refusal_that_does_not_end_is_raised(naps: list[float]) -> None:
+    with (
+        pytest.raises(RetryLater),
+        paced("t", limits=Limits(give_up_after_s=100.0)) as call,
+    ):
+        call.run(_raise, RetryLater(after_s=300.0))
+    assert (naps, gate_of("t").in_flight) == ([], 0)
+
+
+def test_a_decorator_keeps_what_the_function_is() -> None:
+    @paced("t", cost=len)
+    def write(rows: list[int]) -> int:
+        """Write."""
+        return sum(rows)
+
+    assert (write([1, 2, 3]), write.__name__, write.__doc__) == (6, "write", "Write.")
+    assert gate_of("t").counters.cost == 3
+
+
+def test_coroutines_wait_their_turn() -> None:
+    at_once: list[int] = []
+
+    @paced("t", limits=Limits(in_flight_max=3))
+    async def call_target(number: int) -> int:
+        at_once.append(gate_of("t").in_flight)
+        await asyncio.sleep(0)
+        return number
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*[call_target(n) for n in range(50)])
+
+    assert asyncio.run(main()) == list(range(50))
+    assert max(at_once) == 3
+
+
+def test_an_async_block_and_a_task_that_is_cancelled_in_line() -> None:
+    async def main() -> None:
+        one = paced("t", limits=Limits(in_flight_max=1))
+        async with one as call:
+            waits = asyncio.ensure_future(one.__aenter__())
+            await asyncio.sleep(0)
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            assert await call.run(asyncio.sleep, 0, "done") == "done"
+        async with one:
+            pass
+
+    asyncio.run(main())
+    assert (gate_of("t").in_flight, gate_of("t").waiting) == (0, 0)
+
+
+def test_one_object_serves_many_threads() -> None:
+    shared = paced("t", limits=Limits(in_flight_max=2))
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(50):
+            with shared:
+                most.append(gate_of("t").in_flight)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (gate_of("t").counters.calls, max(most) <= 2) == (400, True)
+
+
+def test_it_travels_by_pickle_and_finds_its_gate_by_name() -> None:
+    there = pickle.loads(pickle.dumps(paced("t", budget=5.0)))
+    with there, paced("t", budget=5.0) as call:
+        call.throttled()
+    assert gate_of("t").counters.calls == 1
+    assert gate_of("t").counters.refused == 1
+
+
+def test_a_child_process_begins_with_gates_of_its_own() -> None:
+    with paced("t"):
+        child = os.fork()
+        if not child:
+            os._exit(len(gates._gates))  # 0: none
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("target", {"target": ""}),
+        ("target", {"target": "a{b}"}),
+        ("cost", {"cost": 0}),
+        ("weight", {"weight": 0}),
+        ("leave", {"leave": 1.0}),
+        ("budget", {"budget": 0}),
+        ("limits", {"limits": Limits(in_flight_min=5, in_flight_max=4)}),
+        ("limits", {"limits": 5}),
+        ("limits", {"limits": Limits(give_up_after_s=0)}),
+        ("hard", {"hard": True}),
+    ],
+)
+def test_a_wrong_parameter_is_named(field: str, arguments: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        paced(**{"target": "t", **arguments})  # type: ignore[arg-type]
+    assert (raised.value.field, bool(raised.value.remedy)) == (field, True)
+
+
+def test_a_target_has_the_same_settings_everywhere_in_a_process() -> None:
+    with paced("t", budget=5.0):
+        pass
+    with pytest.raises(ConfigError, match="budget"), paced("t", budget=6.0):
+        pass
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,274 @@
+"""Workers of a paced target that meet in Redis: the script, the leases, the leader, outages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
+from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.pacing.client import TTL_S, LeaseSource
+from flowctl.pacing.gate import Gate
+from flowctl.pacing.settings import Limits, PaceSettings
+from flowctl_redis.pacing import RedisExchange
+
+
+class Server:
+    """A fakeredis whose clock, that of the workers too, a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_800_000_000.0
+        self.client = fakeredis.FakeRedis()
+        self.is_away = False
+        self.exchanges = 0
+        clock = SimpleNamespace(time=lambda: self.now_s)
+        monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
+
+    def exchange(self) -> RedisExchange:
+        return RedisExchange("redis://localhost", "t", client=self.client)
+
+    def fields(self) -> dict[bytes, bytes]:
+        return self.client.hgetall("flowctl:target:{t}")
+
+    @property
+    def leased(self) -> int:
+        return int(float(self.fields()[b"leased"]))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return Server(monkeypatch)
+
+
+def report(worker: str, *, want: int = 1, holds: int = 0, **more: Any) -> Report:
+    claim = Claim(worker, more.pop("job", ""), more.pop("weight", 1.0), want, RATE_MOST, holds)
+    default: dict[str, Any] = {
+        "rate": 0.0, "done": Sums(), "ttl_s": 2.0, "known_limit": 4, "budget": None,
+    }  # fmt: skip
+    return Report(claim, **(default | more))
+
+
+# -- the script ------------------------------------------------------------------------------
+
+
+def test_the_first_worker_leads_and_gets_a_permit(server: Server) -> None:
+    reply = server.exchange().exchange(report("a"))
+    assert (reply.limit, reply.permits, reply.budget) == (4, 1, 0.0)
+    assert reply.now_s == server.now_s
+    assert reply.table is not None
+    assert [claim.worker for claim in reply.table.claims] == ["a"]
+
+
+def test_another_does_not_lead_until_the_leader_is_silent(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a"))
+    assert exchange.exchange(report("b")).table is None
+    server.now_s += 1.1
+    assert exchange.exchange(report("b")).table is not None
+
+
+def test_only_the_leaders_decision_counts(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a"))
+    decision = Decision(9, "why", {"b": (5, 0.0)})
+    assert exchange.exchange(report("b", decision=decision)).limit == 4
+    reply = exchange.exchange(report("a", decision=decision))
+    assert (reply.limit, server.fields()[b"reason"]) == (9, b"why")
+    assert exchange.exchange(report("b", want=9, holds=1)).permits == 5
+
+
+def test_permits_are_never_more_than_the_limit(server: Server) -> None:
+    exchange = server.exchange()
+    got = [exchange.exchange(report(name)).permits for name in "abcdef"]
+    assert (got, server.leased) == ([1, 1, 1, 1, 0, 0], 4)
+
+
+def test_a_lease_is_smaller_only_when_its_worker_has_said_so(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a"))
+    exchange.exchange(report("a", holds=1, decision=Decision(4, "", {"a": (4, 0.0)})))
+    exchange.exchange(report("b"))
+    moved = Decision(4, "", {"a": (2, 0.0), "b": (2, 0.0)})
+    assert exchange.exchange(report("a", holds=4, decision=moved)).permits == 2
+    assert exchange.exchange(report("b")).permits == 0  # "a" may be using all four
+    exchange.exchange(report("a", holds=2))
+    assert exchange.exchange(report("b")).permits == 2
+
+
+def test_leases_of_the_dead_come_back(server: Server) -> None:
+    exchange = server.exchange()
+    for name in "abcd":
+        exchange.exchange(report(name))
+    server.now_s += 2.1
+    exchange.exchange(report("e"))  # leads now, and sees that they are gone
+    decision = Decision(4, "", {"e": (4, 0.0)})
+    assert exchange.exchange(report("e", decision=decision)).permits == 4
+    assert server.leased == 4
+
+
+def test_who_leaves_gives_back_at_once(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a"))
+    exchange.exchange(report("a", holds=1, is_leaving=True, want=0))
+    assert (server.leased, b"leader" in server.fields()) == (0, False)
+
+
+def test_an_emptied_server_gives_back_what_is_held_within_the_limit(server: Server) -> None:
+    exchange = server.exchange()
+    got = [exchange.exchange(report(n, holds=3, known_limit=8)).permits for n in "abcd"]
+    assert (got, server.leased) == ([3, 3, 2, 0], 8)
+
+
+def test_sums_are_kept_by_job(server: Server) -> None:
+    exchange = server.exchange()
+    done = Sums(3, 6.5, 0.25, 1, 2, 4.0)
+    exchange.exchange(report("a", job="x y|z", done=done))
+    reply = exchange.exchange(report("a", job="x y|z", done=done))
+    assert reply.table is not None
+    assert reply.table.total == Sums(6, 13.0, 0.5, 2, 4, 8.0)
+    assert reply.table.claims[0].job == "x y|z"
+    assert b"c:x y|z" in server.fields()
+
+
+def test_parts_of_the_budget_are_never_more_than_it(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a", budget=100.0))
+    given = Decision(4, "", {"a": (1, 100.0)})
+    reply = exchange.exchange(report("a", budget=100.0, decision=given))
+    assert (reply.rate, reply.budget) == (100.0, 100.0)
+    exchange.exchange(report("b", budget=100.0))
+    moved = Decision(4, "", {"a": (1, 60.0), "b": (1, 40.0)})
+    exchange.exchange(report("a", budget=100.0, rate=100.0, decision=moved))
+    assert exchange.exchange(report("b", budget=100.0)).rate == 0.0
+    exchange.exchange(report("a", budget=100.0, rate=60.0))
+    assert exchange.exchange(report("b", budget=100.0)).rate == 40.0
+
+
+def test_what_an_operator_sets_counts_at_once(server: Server) -> None:
+    exchange = server.exchange()
+    exchange.exchange(report("a"))
+    server.client.hset("flowctl:target:{t}", mapping={"set:max": 2, "set:budget": 7})
+    reply = exchange.exchange(report("a"))
+    assert (reply.limit, reply.budget) == (2, 7.0)
+    assert reply.table is not None
+    assert reply.table.most == 2
+
+
+def test_a_wrong_url_is_named() -> None:
+    with pytest.raises(ConfigError, match="redis"):
+        RedisExchange("http://x", "t")
+
+
+# -- a worker --------------------------------------------------------------------------------
+
+
+class Away:
+    """An exchange that fails while the server is away, and counts."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._real = server.exchange()
+        self.address = "here"
+
+    def exchange(self, asked: Report) -> Reply:
+        self._server.exchanges += 1
+        if self._server.is_away:
+            raise CheckpointUnavailableError("gone", remedy="Wait.")
+        return self._real.exchange(asked)
+
+
+class Worker:
+    """A gate and its source; the test is the thread."""
+
+    def __init__(self, server: Server, **settings: Any) -> None:
+        self.server = server
+        self.gate = Gate(clock=lambda: server.now_s)
+        paced = PaceSettings(target="t", redis="redis://localhost", **settings)
+        self.source = LeaseSource(self.gate, paced, Away(server))
+        self.gate.source = self.source
+
+    def turn(self) -> None:
+        """Wait in line for one more call if there is a permit or not, and exchange."""
+        waiter = self.gate.queue(lambda: None)
+        self.source.turn()
+        self.gate.give_up(waiter)
+
+
+def turns(workers: list[Worker], seconds: float) -> None:
+    for _ in range(int(seconds * 4)):
+        for worker in workers:
+            worker.turn()
+        workers[0].server.now_s += 0.25
+
+
+def test_workers_share_the_limit(server: Server) -> None:
+    workers = [Worker(server, limits=Limits(in_flight_max=6)) for _ in range(3)]
+    turns(workers, 3)
+    assert sum(worker.gate.permits for worker in workers) <= 6
+    assert server.leased <= 6
+    assert all(worker.gate.permits >= 1 for worker in workers)
+
+
+def test_a_worker_needs_few_exchanges(server: Server) -> None:
+    workers = [Worker(server) for _ in range(8)]
+    turns(workers, 10)
+    assert server.exchanges <= 5 * 10 * len(workers)
+
+
+def test_a_frozen_worker_uses_no_permit_of_a_lease_that_ended(server: Server) -> None:
+    worker = Worker(server)
+    turns([worker], 1)
+    assert worker.gate.permits >= 1
+    server.now_s += TTL_S + 0.1
+    assert not worker.gate.try_enter(1)
+
+
+def test_without_redis_it_goes_on_with_what_it_had_and_says_so_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flowctl")
+    workers = [Worker(server, limits=Limits(in_flight_max=6)) for _ in range(2)]
+    turns(workers, 3)
+    had = [worker.gate.permits for worker in workers]
+    server.is_away = True
+    turns(workers, 10)
+    assert [worker.gate.permits for worker in workers] == had
+    assert all(worker.gate.try_enter(1) for worker in workers)
+    assert caplog.text.count("pacing_alone") == 2  # each process once
+    server.is_away = False
+    server.client.flushall()
+    for worker in workers:
+        worker.gate.leave_failed()
+    turns(workers, 3)
+    assert caplog.text.count("pacing_shared_again") == 2
+    assert 0 < server.leased <= 6
+
+
+def test_a_worker_that_is_idle_leaves_and_comes_back(server: Server) -> None:
+    worker = Worker(server)
+    turns([worker], 1)
+    for _ in range(12):
+        server.now_s += 0.25
+        worker.source.turn()
+    assert (worker.gate.permits, server.leased) == (0, 0)
+    turns([worker], 1)
+    assert worker.gate.permits >= 1
+
+
+def test_what_is_owed_goes_back_when_its_call_ends(server: Server) -> None:
+    exchange = server.exchange()
+    worker = Worker(server)
+    turns([worker], 1)
+    permits = worker.gate.permits
+    assert all(worker.gate.try_enter(1) for _ in range(permits))
+    server.client.hset("flowctl:target:{t}", "set:max", 1)
+    turns([worker], 1)
+    assert (worker.gate.permits, server.leased) == (1, permits)
+    for _ in range(permits):
+        worker.gate.leave_failed()
+    turns([worker], 0.5)
+    assert server.leased == 1
+    assert exchange.exchange(report("b")).permits == 0

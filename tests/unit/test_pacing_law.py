@@ -1,0 +1,169 @@
+"""The law of a paced target, on samples of closed-form targets: ramp, guard, refusals, headroom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flowctl.core.pacing.law import Bounds, TargetLaw
+from flowctl.core.pacing.rate import RateGate
+from flowctl.core.pacing.sample import Sample
+
+TICK_S = 0.25
+CALL_S = 0.05
+
+
+class Target:
+    """So many callers in a closed loop; refused permits rest for half a second."""
+
+    def __init__(
+        self,
+        law: TargetLaw,
+        *,
+        call_s: Callable[[int], float] = lambda _: CALL_S,
+        takes: int = 10_000,
+        callers: int = 64,
+    ) -> None:
+        self.law = law
+        self.call_s = call_s
+        self.takes = takes
+        self.callers = callers
+        self.now_s = 0.0
+        self.done = self.refused = 0
+        self.limits: list[int] = []
+        self._resting: list[float] = []
+
+    def run(self, for_s: float) -> float:
+        """Go on; return calls a second."""
+        before, until_s = self.done, self.now_s + for_s
+        while self.now_s < until_s:
+            self._tick()
+        return (self.done - before) / for_s
+
+    def _tick(self) -> None:
+        self.now_s += TICK_S
+        self._resting = [until_s for until_s in self._resting if until_s > self.now_s]
+        used = min(self.law.limit, self.callers)
+        sent = max(0, used - len(self._resting))
+        taken = min(sent, self.takes)
+        refused = sent - taken
+        self._resting += [self.now_s + 0.5] * refused
+        call_s = self.call_s(taken) if taken else 0.0
+        calls = int(taken / call_s * TICK_S) if taken else 0
+        self.done += calls
+        self.refused += refused
+        is_held = self.law.limit < self.callers
+        sample = Sample(
+            TICK_S, calls, calls, calls * call_s, refused, used, is_held, False, len(self._resting)
+        )
+        self.law.on_sample(self.now_s, sample)
+        self.limits.append(self.law.limit)
+
+
+def law(leave: float = 0.0, known: int | None = None, **bounds: int) -> TargetLaw:
+    return TargetLaw(Bounds(**bounds), leave=leave, tick_s=TICK_S, known=known)
+
+
+def serial(slots: int) -> Callable[[int], float]:
+    return lambda inside: CALL_S * max(1.0, inside / slots)
+
+
+def test_begins_with_few_and_goes_as_far_as_callers_do() -> None:
+    target = Target(law(), callers=64)
+    target.run(20.0)
+    assert (target.limits[0], target.law.limit >= 64) == (4, True)
+
+
+def test_stays_where_more_brings_nothing() -> None:
+    target = Target(law(), call_s=serial(10))
+    target.run(15.0)
+    assert target.run(30.0) >= 0.97 * 10 / CALL_S
+    assert 9 <= target.law.limit <= 13
+
+
+def test_a_hard_limit_costs_few_refusals() -> None:
+    target = Target(law(), takes=10)
+    target.run(5.0)
+    start = target.refused
+    assert target.run(60.0) >= 0.97 * 10 / CALL_S
+    assert target.refused - start <= 0.01 * target.done
+
+
+def test_follows_a_hard_limit_that_halves_and_comes_back() -> None:
+    target = Target(law(), takes=10)
+    target.run(20.0)
+    target.takes = 5
+    target.run(3.0)
+    assert target.run(15.0) >= 0.95 * 5 / CALL_S
+    target.takes = 10
+    target.run(5.0)
+    assert target.run(15.0) >= 0.95 * 10 / CALL_S
+
+
+def test_bounds_hold_whatever_is_learned() -> None:
+    target = Target(law(least=12, most=20, start=1), takes=10)
+    target.run(10.0)
+    assert set(target.limits) <= set(range(12, 21))
+
+
+def test_what_another_learned_is_where_it_begins() -> None:
+    target = Target(law(known=10), takes=10)
+    target.run(1.0)
+    assert max(target.limits) <= 13
+
+
+@pytest.mark.parametrize("limit", [{"takes": 10}, {"call_s": serial(10)}])
+def test_headroom_is_left_most_of_the_time(limit: dict[str, object]) -> None:
+    target = Target(law(leave=0.2), **limit)  # type: ignore[arg-type]
+    target.run(20.0)
+    mean = target.run(600.0) / (10 / CALL_S)
+    assert 0.75 <= mean <= 0.85
+
+
+def test_a_rest_ends_when_the_target_takes_less() -> None:
+    target = Target(law(leave=0.2), takes=10)
+    target.run(30.0)
+    target.takes = 5
+    target.run(10.0)
+    assert target.law.limit <= 5
+
+
+def test_a_budget_is_used_and_never_more_in_a_second_than_it_and_one_call() -> None:
+    gate, begun_s, now_s = RateGate(100.0), [], 0.0
+    while now_s < 20.0:
+        now_s += gate.wait_s(now_s) + 0.0007  # wakes up late
+        gate.begin(now_s, 1.0)
+        begun_s.append(now_s)
+    assert len(begun_s) >= 0.97 * 100 * 20
+    assert max(sum(b <= a < b + 1.0 for a in begun_s) for b in begun_s) <= 101
+
+
+def test_a_part_of_a_budget_may_be_none_or_change() -> None:
+    gate = RateGate(0.0)
+    assert gate.wait_s(0.0) == float("inf")
+    gate.set_rate(1.0, 0.0)
+    gate.begin(0.0, 10.0)
+    gate.set_rate(10.0, 0.0)
+    assert gate.wait_s(0.0) == pytest.approx(1.0, rel=0.05)
+    gate.correct(-5.0)
+    assert gate.wait_s(0.0) == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_call_is_paid_for_even_if_its_part_of_the_budget_comes_and_goes() -> None:
+    gate, begun, now_s = RateGate(0.0), 0, 0.0
+    while now_s < 60.0:
+        gate.set_rate(10.0 if int(now_s / 0.25) % 2 else 0.0, now_s)
+        if gate.wait_s(now_s) <= 0:
+            gate.begin(now_s, 10.0)
+            begun += 1
+        now_s += 0.05
+    assert 29 <= begun <= 31  # half of the time 10 a second: 5 a second
+
+
+def test_a_budget_lets_all_in_as_more_permits_bring_no_more_calls() -> None:
+    paced = law()
+    for tick in range(100):
+        sample = Sample(TICK_S, 25, 25, 0.5, 0, paced.limit, paced.limit < 32, True)
+        paced.on_sample(tick * TICK_S, sample)
+    assert paced.limit >= 32

@@ -1,0 +1,69 @@
+"""What Spark forks the workers of a session of our own from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowctl
+from pyspark_flowctl.daemon import PRELOADED
+from pyspark_flowctl.session import _settings
+
+_DAEMON = "spark.python.daemon.module"
+_PATH = "spark.executorEnv.PYTHONPATH"
+
+_PRELOADS = """
+import os, sys, zipfile, zipimport
+sys.path.insert(0, sys.argv[1])
+import zipped
+from pyspark_flowctl.daemon import PRELOADED, preload
+assert any(isinstance(one, zipimport.zipimporter) for one in sys.path_importer_cache.values())
+preload()
+assert not set(PRELOADED) - set(sys.modules), "each fork would import it again"
+assert not any(isinstance(one, zipimport.zipimporter) for one in sys.path_importer_cache.values())
+assert len(os.listdir("/proc/self/task")) == 1, "threads don't survive a fork"
+assert not {"pandas", "pyarrow", "numpy"} & set(sys.modules)
+import zipped.inner  # what is in a zip can still be imported
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
+def test_it_imports_what_bolts_need_and_starts_no_thread(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as made:
+        made.writestr("zipped/__init__.py", "")
+        made.writestr("zipped/inner.py", "")
+    command = [sys.executable, "-c", _PRELOADS, str(tmp_path / "some.zip")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_missing_is_left_for_the_bolt_to_report() -> None:
+    code = (
+        "import sys; sys.modules['flowctl.bolts.worker'] = None\n"
+        "from pyspark_flowctl.daemon import preload; preload()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "flowctl.bolts.worker" in PRELOADED
+
+
+def test_only_workers_on_this_machine_are_forked_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", "/nonexistent")
+    assert _settings(None, 3)[_DAEMON] == "pyspark_flowctl.daemon"
+    assert _DAEMON not in _settings("spark://elsewhere:7077", 3), "flowctl may be missing there"
+
+
+def test_it_finds_the_flowctl_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(flowctl.__file__).absolute().parent.parent)
+    monkeypatch.setenv("SPARK_CONF_DIR", "/nonexistent")
+    monkeypatch.setenv("PYTHONPATH", "/some/where")
+    path = _settings(None, 3)[_PATH].split(os.pathsep)
+    assert root in path and path[-1] == "/some/where"
+    # What is installed needs no help, and would come before the standard library.
+    monkeypatch.setattr("site.getsitepackages", lambda: [*path])
+    assert _PATH not in _settings(None, 3)
