@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ELSEWHERE = {
-    "DefaultSource": "pyspark_flowctl.data_source",
+    "DefaultSource": "pyspark_flowctl.data_source",  # what Spark looks for in each package
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
     "SparkStages": "pyspark_flowctl.stages",
@@ -31,8 +31,6 @@ _ELSEWHERE = {
     "flow_sink": "pyspark_flowctl.sinks",
 }
 
-_NAMES = {"DefaultSource": "FlowctlSource"}  # Spark looks for the former in each package
-
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use and keep it."""
@@ -40,8 +38,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "DefaultSource":
+        return _default_source()
     try:
-        value = getattr(import_module(_ELSEWHERE[name]), _NAMES.get(name, name))
+        value = getattr(import_module(_ELSEWHERE[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
@@ -50,6 +50,19 @@ def __getattr__(name: str) -> Any:
         raise MissingExtraError(name, "pyspark", "spark") from None
     globals()[name] = value
     return value
+
+
+def _default_source() -> Any:
+    """Return what ``format("flowctl")`` means; where it can't be loaded there is no such name.
+
+    Spark asks for it whatever format a query wants: an error here would break all of them.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module("pyspark_flowctl.data_source").FlowctlSource
+    except Exception as error:
+        raise AttributeError(f"format('flowctl') can't be loaded: {error}") from error
 
 
 def __dir__() -> list[str]:

@@ -57,8 +57,9 @@ def _rows_of(options: StreamOptions, piece: Piece) -> Sequence[Any]:
     )
     job = options.name or options.target or "stream"
     where = Where(job, piece.partition, place=lambda number: records[number].position)
-    # Without a target a stream paces itself: only what refuses is waited for.
-    pacer = TargetPacer(options.target or job, redis=options.redis or None, job=job)
+    # Without a target no limit is shared, and what refuses is waited for.
+    redis = options.redis if options.target else ""
+    pacer = TargetPacer(options.target or job, redis=redis or None, job=job)
     Delivery(plan, where, pacer).run(record.value for record in records)
     return made
 

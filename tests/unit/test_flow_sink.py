@@ -228,6 +228,18 @@ def test_redis_is_that_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flow_sink(print, target="t", redis="redis://mine").task.redis == "redis://mine"
 
 
+def test_spark_finds_the_format_and_a_broken_install_breaks_no_other_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    import pyspark_flowctl
+
+    assert pyspark_flowctl.DefaultSource.name() == "flowctl"
+    monkeypatch.setitem(sys.modules, "pyspark_flowctl.data_source", None)
+    assert not hasattr(pyspark_flowctl, "DefaultSource"), "Spark asks exactly this"
+
+
 def test_tallies_add_up() -> None:
     total = Tally(rows=3, written=3)
     total.add(Tally(rows=2, written=1, rejected=1))

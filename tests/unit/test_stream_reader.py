@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,46 @@ def test_batches_begin_small_and_find_the_time_wanted() -> None:
     assert [row for rows in query.rows for row in rows] == list(range(60_000))
     assert sizes[:2] == [200, 200], "the first pays for the start of workers: no sample"
     assert all(4 <= step <= 6 for step in query.times[8:-1])
+
+
+class Sink:
+    """Takes .4 ms a row, .3 s a batch, 10 % more or less; five times as long while ``is_slow``."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.chance = random.Random(7)
+
+    def __call__(self, rows: int) -> float:
+        row_s = 0.002 if self.is_slow else 0.0004
+        return 0.3 + row_s * rows * self.chance.uniform(0.9, 1.1)
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_sink_that_becomes_five_times_slower_and_recovers(is_fixed: bool) -> None:
+    """Three batches after each change they take as long as wanted; with a fixed cap they don't."""
+    sink = Sink()
+    # The cap that fits the quick sink, and no time wanted that would lower it.
+    fixed = {"start_rows": 4_200, "rows_max": 4_200, "target_batch_s": 3_600}
+    query = Query(sink, producer__count=300_000, **(fixed if is_fixed else {"target_batch_s": 2}))
+    late = []
+    for sink.is_slow in (False, True, False):
+        begun = len(query.times)
+        for _ in range(12):
+            assert query.batch()
+        late += query.times[begun + 3 if begun else 8 :]
+    inside = [1.4 <= step <= 2.6 for step in late]
+    assert all(inside) is not is_fixed, late
+
+
+def test_a_large_backlog_begins_small_and_stays_near_the_time_wanted() -> None:
+    sink = Sink()
+    query = Query(sink, producer__count=400_000, target_batch_s=2)
+    while query.batch():
+        pass
+    assert len(query.rows[0]) == 200, "as configured"
+    times = sorted(query.times[5:])
+    assert times[int(0.95 * len(times))] <= 1.5 * 2
+    assert sum(map(len, query.rows)) == 400_000
 
 
 def test_the_first_batch_is_no_sample() -> None:
