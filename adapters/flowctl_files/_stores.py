@@ -19,6 +19,8 @@ from flowctl_files._remote import check_url, is_remote
 _ARROW_SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # A request to an object store costs some 50 ms: fewer, larger reads.
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
+# What tells an object from its successor, the same in a listing and when it is asked for.
+_MARKS: Final = ("ETag", "etag", "md5Hash", "generation", "mtime")
 _SECRET: Final = re.compile(r"secret|password|passwd|token|credential|account_key|sas|^key$", re.I)
 # What object stores say when asking again can't help.  pyarrow raises OSError for everything.
 _FOR_GOOD: Final = re.compile(
@@ -129,12 +131,15 @@ class Stores:
         magic = re.search(r"[*?\[]", path)
         try:
             if magic:
-                found = files.glob(path)
-                if not found:  # glob passes over what it may not list
+                # One request per folder, not per file, where a listing says enough.
+                infos = {
+                    name: info if any(mark in info for mark in _MARKS) else files.info(name)
+                    for name, info in files.glob(path, detail=True).items()
+                }
+                if not infos:  # glob passes over what it may not list
                     files.ls(path[: magic.start()].rpartition("/")[0])
             else:
-                found = [path]
-            infos = {each: files.info(each) for each in found}
+                infos = {path: files.info(path)}
         except FileNotFoundError:
             infos = {}
         except OSError as error:
@@ -228,6 +233,6 @@ def _found_locally(size: int, changed_ns: int) -> Found:
 
 def _found_remotely(info: Mapping[str, Any]) -> Found:
     size = int(info["size"] or 0)
-    marks = ("ETag", "etag", "md5Hash", "generation", "LastModified", "mtime", "created")
+    marks = (*_MARKS, "LastModified", "created")
     mark = next((info[each] for each in marks if info.get(each) is not None), "")
     return Found(size, f"{size} bytes of {mark}")

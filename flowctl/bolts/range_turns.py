@@ -20,7 +20,7 @@ from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.records import Record
-from flowctl.errors import InternalError, JobError
+from flowctl.errors import InternalError, JobError, UnrunnableError
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
 from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
 from flowctl.wire.refusals import NotCarriedError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Of a value that can't be sent back, this much of its repr stands in the dead letter.
 _SHOWN_CHARS_MAX: Final = 4_000
+# A receipt names what was written (a file, a number of rows): it passes through the driver.
+RECEIPT_BYTES_MAX: Final = 64 << 10
 
 
 class RangeTurn:
@@ -157,7 +159,10 @@ class RangeTurn:
         return batch
 
     def returned(self, made: object) -> None:
-        """``process`` returned ``made``."""
+        """``process`` returned ``made``: bytes are a receipt, to be kept with what is done."""
+        if isinstance(made, bytes) and len(made) > RECEIPT_BYTES_MAX:
+            self.raised(_too_long(made))
+            return
         batch = self._begun()
         turns, service_s = self._turns, time.monotonic() - self._began_at_s
         turns.acked += 1
@@ -235,6 +240,14 @@ def _reader_of(turns: Turns) -> RangeReader:
     if turns.reader is None:
         raise InternalError("A range came for a bolt that has no reader.")
     return turns.reader
+
+
+def _too_long(receipt: bytes) -> UnrunnableError:
+    return UnrunnableError(
+        "process",
+        f"returned {len(receipt)} bytes; a receipt may have {RECEIPT_BYTES_MAX}.",
+        remedy="Write data where they belong, and return what names them.",
+    )
 
 
 def _rejected(batch: Batch) -> list[RejectedAt]:

@@ -171,13 +171,10 @@ def test_a_batch_that_fails_is_its_own_part_and_the_rest_goes_on(is_async):
     [fail] = told(s, 1).fails
     assert fail.start <= 20 < fail.stop
     assert (fail.records, fail.record_at) == (fail.stop - fail.start, 20)
-    assert fail.is_data_error
-    assert not fail.is_read_error
-    assert "bad number" in fail.error
-    assert "in process" in fail.traceback
+    assert (fail.is_data_error, fail.is_read_error) == (True, False)
+    assert "bad number" in fail.error and "in process" in fail.traceback
     assert seen == [n for n in range(60) if not fail.start <= n < fail.stop]
     [alone] = told(s, 2).fails  # the record itself comes with it: the spout has never seen it
-    assert alone.record is not None
     assert (alone.start, alone.stop, alone.record.value) == (20, 21, "n20")
 
 
@@ -202,6 +199,17 @@ def test_rejected_records_ride_on_progress_with_their_values():
     ]
     assert sum(frame.left_out for frame in progress) >= 4
     assert all(frame.sink_s is not None for frame in progress)
+
+
+def test_a_receipt_that_is_data_is_refused():
+    with spout() as s:
+        bolt = started(s, NumberReader(), lambda batch: bytes(1 << 20))
+        s.send("b1", range_of(1, 0, 5))
+        s.until(lambda: told(s, 1).fails)
+        s.end("b1")
+        bolt.wait()
+    assert told(s, 1).fails[0].fatal
+    assert "a receipt may have 65536" in told(s, 1).fails[0].error
 
 
 def test_times_of_reading_and_processing_are_told_apart():

@@ -161,6 +161,21 @@ def test_columns_of_parquet_files_reach_process(tmp_path: Path):
     assert sum(sums) == 3 * sum(range(500))
 
 
+def test_messages_of_topics_are_read_by_the_bolts():
+    pytest.importorskip("confluent_kafka")
+    from flowctl_kafka import KafkaRanges
+    from tests.kafka_parts import MockKafka
+
+    kafka = MockKafka()
+    values = kafka.fill("numbers", 2_000)
+    seen = Seen()
+    quick = {"fetch.wait.max.ms": 10}
+    source = KafkaRanges("numbers", servers=kafka.servers, until_end=True, config=quick)
+    report = run(source, seen)
+    assert report.records_acked == 2_000
+    assert sorted(value.decode() for _, value in seen.values) == sorted(values)
+
+
 def test_rows_of_a_table_are_read_by_key(tmp_path: Path):
     connect = functools.partial(sqlite3.connect, tmp_path / "t.db")
     database = connect()
