@@ -64,7 +64,7 @@ class FlowctlError(Exception):
     not end a run.
     """
 
-    exit_code = EXIT_FAILED
+    exit_code: int = EXIT_FAILED
     report: Report | None = None
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
@@ -82,7 +82,7 @@ class FlowctlError(Exception):
 
     def _set_remedy(self, remedy: str) -> None:
         self.remedy = remedy
-        self.args = (f"{self.problem} {self.remedy}".strip(),)
+        super().__init__(f"{self.problem} {self.remedy}".strip())  # sets args
 
 
 class JobError(FlowctlError):
@@ -92,7 +92,7 @@ class JobError(FlowctlError):
 class ConfigError(JobError):
     """A setting or argument is wrong; ``field`` names it."""
 
-    exit_code = EXIT_USAGE
+    exit_code: int = EXIT_USAGE
 
     def __init__(self, field: str, problem: str, *, remedy: str = "") -> None:
         self.field = field
@@ -154,7 +154,7 @@ class RetryLater(FlowctlError):
         if after_s is not None and not 0 <= after_s < float("inf"):
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s
-        self.again = None if again is None else tuple(again)
+        self.again: tuple[int, ...] | None = None if again is None else tuple(again)
         super().__init__(reason or "the target asked to be tried again later")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -46,14 +46,14 @@ class Batch(Sequence[Record]):
         self._clock = clock
         self._in_sink = False
         self.sink_s: float | None = None
-        self.span = span
-        self.bolt = bolt
-        self.attempt = attempt
+        self.span: Span = span
+        self.bolt: str = bolt
+        self.attempt: int = attempt
         self._reading: Iterator[Record] | _Counted = iter(())
         # Iterators that were under way when a newer one was made, and where; the newest first.
         self._older: list[tuple[Iterator[Record] | _Counted, int]] = []
         self.rejected: dict[int, str] = {}
-        self.left_out = 0
+        self.left_out: int = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
         self.columns: Callable[[], Any] | None = None
 

@@ -79,7 +79,7 @@ class Attempts(Generic[T]):
         chance: Callable[[], float] | None = None,
         rank: Callable[[T], float] | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings: RetrySettings = settings
         self.chance = chance
         self.gave_up: GivenUp[T] | None = None
         self._sends_again = sends_again

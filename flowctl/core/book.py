@@ -58,18 +58,18 @@ class Book:
         self.settings = settings
         self.supply = supply
         self.guarantee = settings.guarantee.processing
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.events: deque[FlowEvent] = deque() if events is None else events
         self.orders: deque[RevokeOrder] = deque()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
-        self.slots = 0
-        self.pool = ServicePool()
+        self.slots: int = 0
+        self.pool: ServicePool = ServicePool()
         self.pending: dict[int, FlowTuple] = {}
-        self.ids = TupleIds()
+        self.ids: TupleIds = TupleIds()
         self.out: set[str] = set()
         self.lost: deque[Lost] = deque()
         self.dispatcher = make_dispatcher(settings)
-        self.alarms = Alarms()
+        self.alarms: Alarms = Alarms()
         self.input_ended = False
         self.idle_listener: IdleListener | None = None
         # What is different where tuples are ranges.

@@ -58,13 +58,14 @@ class Breaker:
 
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
-        self.is_down = False
-        self.is_lost = False  # it was down for too long: the run has to end
-        self.down_since_s = inf
-        self.reason = ""
+        self.is_down: bool = False
+        self.is_lost: bool = False  # it was down for too long: the run has to end
+        self.down_since_s: float = inf
+        self.reason: str = ""
         self.failing: list[int] = []
-        self.asked = 0
-        self.waits_until_s = inf  # something could be sent, but for the time of the next question
+        self.asked: int = 0
+        # something could be sent, but for the time of the next question
+        self.waits_until_s: float = inf
         self._ask_at_s = inf
         self._ask_every_s = _ASK_FIRST_S
         self._back_at_s = -inf
@@ -72,7 +73,7 @@ class Breaker:
         self._opens_at_s = inf
         self._after_s = _ASK_FIRST_S
         self._patience = self._next_patience = 1  # by which a run of failures must be longer
-        self.has_refused = False  # one of the run, or since, was a refusal
+        self.has_refused: bool = False  # one of the run, or since, was a refusal
 
     def on_failure(
         self,

@@ -104,8 +104,8 @@ class SendBuffer:
 
     def __init__(self) -> None:
         self._runs: deque[_Run] = deque()
-        self.records = 0
-        self.size_bytes = 0
+        self.records: int = 0
+        self.size_bytes: int = 0
 
     def __bool__(self) -> bool:
         return self.records > 0

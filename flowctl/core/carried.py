@@ -18,8 +18,8 @@ class Packed:
     __slots__ = ("data", "value")
 
     def __init__(self, data: bytes, value: Any) -> None:
-        self.data = data
-        self.value = value
+        self.data: bytes = data
+        self.value: Any = value
 
     def __repr__(self) -> str:
         return repr(self.value)

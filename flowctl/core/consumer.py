@@ -81,33 +81,34 @@ class AdaptiveFlowConsumer:
         learned: float | None = None,
     ) -> None:
         bolt, slots, epoch, now_s, in_order = joined
-        self.bolt = bolt
-        self.slots = slots
-        self.epoch = epoch
-        self.is_fifo = in_order and slots == 1 and settings.timeout.rule == "signs"
+        self.bolt: str = bolt
+        self.slots: int = slots
+        self.epoch: int = epoch
+        self.is_fifo: bool = in_order and slots == 1 and settings.timeout.rule == "signs"
         self.policy = make_policy(settings.window, learned=learned)
-        self.rtt = RttEstimator(settings.timeout)
-        self.service = ServiceModel(pool)
+        self.rtt: RttEstimator = RttEstimator(settings.timeout)
+        self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
         self.flight: dict[int, FlowTuple] = {}
         self.records_held = self.bytes_held = 0  # of the tuples in flight
-        self.strays = Strays()
-        self.heard_at_s = now_s
-        self.sends_heartbeats = False
-        self.idle_said_at_s = -NEVER  # when its last heartbeat came, if that said: nothing to do
-        self.armed_at_s = now_s  # since when the oldest tuple in flight is waited for
+        self.strays: Strays = Strays()
+        self.heard_at_s: float = now_s
+        self.sends_heartbeats: bool = False
+        # when its last heartbeat came, if that said: nothing to do
+        self.idle_said_at_s: float = -NEVER
+        self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
         self._is_full = False  # by its last heartbeat: all slots at work
-        self.liveness = Liveness.ALIVE
+        self.liveness: Liveness = Liveness.ALIVE
         self.rests_until_s = -NEVER  # where it rests
-        self.refused_in_a_row = 0
-        self.suspect_since_s = now_s
-        self.alarm_s = NEVER  # when the spout will look at it next; the alarms' to set
-        self.queued_s = NOT_QUEUED  # the dispatcher's to set, and its place there
-        self.place = -1
-        self.sent = 0
-        self.acked = 0
-        self.records_acked = 0
-        self.moved_away = 0
+        self.refused_in_a_row: int = 0
+        self.suspect_since_s: float = now_s
+        self.alarm_s: float = NEVER  # when the spout will look at it next; the alarms' to set
+        self.queued_s: float = NOT_QUEUED  # the dispatcher's to set, and its place there
+        self.place: int = -1
+        self.sent: int = 0
+        self.acked: int = 0
+        self.records_acked: int = 0
+        self.moved_away: int = 0
         self.last_rtts_s: deque[float] = deque(maxlen=_RTTS_KEPT)
         self.last_services_s: deque[float] = deque(maxlen=_RTTS_KEPT)
         self._full_at_s = -NEVER  # when a tuple last filled the window

@@ -72,14 +72,14 @@ class Failures:
         chance: Callable[[], float] | None = None,
     ) -> None:
         settings = book.settings.retry
-        self.retries = RetryQueue(settings, chance)
-        self.target = Target(settings, book.counters, book.events)
-        self.isolation = Isolation(book, self.retries)
+        self.retries: RetryQueue = RetryQueue(settings, chance)
+        self.target: Target = Target(settings, book.counters, book.events)
+        self.isolation: Isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
         self.has_succeeded = False  # process returned for a tuple, in this run
-        self.dying = 0
+        self.dying: int = 0
         self._given_up = 0
-        self.has_dead_letter = keeper is Keeper.DEAD_LETTER
+        self.has_dead_letter: bool = keeper is Keeper.DEAD_LETTER
         self._is_caller_keeper = keeper is Keeper.CALLER
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
         self._book = book

@@ -30,14 +30,14 @@ class Intake:
         events: deque[FlowEvent],
         guarantee: ProcessingGuarantee = ProcessingGuarantee.AT_LEAST_ONCE,
     ) -> None:
-        self.is_held = False
+        self.is_held: bool = False
         # Asked for each tuple: an enum's properties cost more than all else here.
         self._commits_acked = guarantee.commits_acked
         self._commits_first = guarantee.commits_before_emit
-        self.buffer = SendBuffer()
+        self.buffer: SendBuffer = SendBuffer()
         self.ledgers: dict[str, PartitionLedger] = {}
-        self.skipped = 0  # records read again though an earlier run had acked them
-        self.uncommitted = 0  # records read and not below their partition's cumulative ack
+        self.skipped: int = 0  # records read again though an earlier run had acked them
+        self.uncommitted: int = 0  # records read and not below their partition's cumulative ack
         self._settings = settings
         self._restored = dict(restored.partitions)
         self._restored_holes = dict.fromkeys(n for n, p in restored.partitions.items() if p.acked)

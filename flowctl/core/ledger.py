@@ -38,11 +38,11 @@ class PartitionLedger:
 
     def __init__(self, partition: str, restored: PartitionCheckpoint | None = None) -> None:
         restored = restored or PartitionCheckpoint()
-        self.partition = partition
+        self.partition: str = partition
         self.cumulative: Position | None = restored.position
         self.cumulative_seq = restored.records  # all below are acked
-        self.next_seq = restored.records
-        self.skipped = 0  # records read again though an earlier run had acked them
+        self.next_seq: int = restored.records
+        self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
         self._acked = RangeSet()
         self._first_at: dict[int, Position] = {}  # range start → its first position

@@ -36,7 +36,7 @@ class OffsetManager:
     __slots__ = ("_acked", "_ledger", "_order", "_seqs", "committed", "partition")
 
     def __init__(self, partition: str, committed: Position | None = None) -> None:
-        self.partition = partition
+        self.partition: str = partition
         self.committed = committed
         self._ledger = PartitionLedger(partition, PartitionCheckpoint(committed))
         self._seqs: dict[Position, int] = {}  # emitted, not acked; in order, as offsets rise

@@ -49,7 +49,7 @@ class RttEstimator:
         self._unchecked_min_s = max(settings.rto_min_s, _UNCHECKED_MIN_S)
         self._is_checked = True
         self.srtt_s: float | None = None
-        self.rttvar_s = 0.0
+        self.rttvar_s: float = 0.0
         # The time after which an emission without an ack expires.
         self.rto_s = min(settings.rto_max_s, settings.rto_first_s)
 

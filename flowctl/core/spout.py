@@ -36,11 +36,11 @@ class SpoutCore(KeepingCore):
         settings = settings or CoreSettings()
         events: deque[FlowEvent] = deque()
         guarantee = settings.guarantee.processing
-        self.intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
+        self.intake: Intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
         under_way = TuplesUnderWay(self.book, self._failures)
-        self.handover = Handover(self.intake, under_way, events)
+        self.handover: Handover = Handover(self.intake, under_way, events)
         self._aside = Aside(self.book, self.intake, self._failures)
 
     # -- records come in -----------------------------------------------------------------

@@ -40,8 +40,8 @@ class Backlog:
     __slots__ = ("_next_seq", "buffer", "is_held")
 
     def __init__(self) -> None:
-        self.buffer = SendBuffer()
-        self.is_held = False
+        self.buffer: SendBuffer = SendBuffer()
+        self.is_held: bool = False
         self._next_seq = 0
 
     def put(self, partition: str, records: Sequence[Record]) -> None:

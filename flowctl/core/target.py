@@ -44,8 +44,8 @@ class Target:
     def __init__(
         self, settings: RetrySettings, counters: Counters, events: deque[FlowEvent]
     ) -> None:
-        self.breaker = Breaker(settings.give_up_after_s)
-        self.is_troubled = False
+        self.breaker: Breaker = Breaker(settings.give_up_after_s)
+        self.is_troubled: bool = False
         self._cap = RefusalCap()
         self._size = RefusalSize()
         self._counters = counters

@@ -19,7 +19,7 @@ class StateTeller:
     __slots__ = ("_bolt", "_events", "_policy", "_window_told", "state")
 
     def __init__(self, bolt: str, policy: WindowPolicy, events: deque[FlowEvent]) -> None:
-        self.state = BoltState.NORMAL
+        self.state: BoltState = BoltState.NORMAL
         self._bolt = bolt
         self._policy = policy
         self._events = events

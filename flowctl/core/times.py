@@ -23,8 +23,8 @@ class Histogram:
     __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.total_s = 0.0
+        self.counts: list[int] = [0] * (len(BOUNDS_S) + 1)
+        self.total_s: float = 0.0
 
     def observe(self, value_s: float) -> None:
         """Count ``value_s``."""
@@ -38,9 +38,9 @@ class AckTimes:
     __slots__ = ("rtt", "service", "wait")
 
     def __init__(self) -> None:
-        self.rtt = Histogram()
-        self.wait = Histogram()
-        self.service = Histogram()
+        self.rtt: Histogram = Histogram()
+        self.wait: Histogram = Histogram()
+        self.service: Histogram = Histogram()
 
     def observe(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
         """Count one ack; a bolt that tells no times (None) counts for the round trip only."""

@@ -14,7 +14,7 @@ class TupleIds:
     __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self.last = 0
+        self.last: int = 0
 
     def next(self) -> int:
         """Return a number that no tuple has."""

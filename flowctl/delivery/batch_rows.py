@@ -27,7 +27,7 @@ class BatchRows:
     """
 
     def __init__(self, *, target_s: float, rows: int, rows_max: int) -> None:
-        self.rows = max(1, min(rows, rows_max))
+        self.rows: int = max(1, min(rows, rows_max))
         self._target_s = target_s
         self._rows_max = rows_max
         self._row_s = 0.0

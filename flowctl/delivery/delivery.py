@@ -59,7 +59,7 @@ class Delivery:
         chance: Callable[[], float] | None = random.random,
     ) -> None:
         settings = plan.settings()
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         self._plan = plan
         self._where = where
         self._pacer = pacer

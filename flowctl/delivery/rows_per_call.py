@@ -20,8 +20,8 @@ class RowsPerCall:
     def __init__(
         self, settings: TupleSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.service = ServiceModel(ServicePool())
-        self.sent = 0
+        self.service: ServiceModel = ServiceModel(ServicePool())
+        self.sent: int = 0
         self._settings = settings
         self._clock = clock
 

@@ -45,7 +45,7 @@ class RunControl:
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
         # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
         self.saved: Checkpoint = Checkpoint()
-        self.saved_cumulative = 0  # records of it below the cumulative acks
+        self.saved_cumulative: int = 0  # records of it below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.
         self.records_before = self.records_saved = restored.records

@@ -64,9 +64,9 @@ class ManualSpout:
     ) -> None:
         check_name(name)
         self.name = name
-        self.producer = producer_of(producer)
-        self.checkpoint = store_of(checkpoint)
-        self.settings = settings or Settings()
+        self.producer: FlowProducer = producer_of(producer)
+        self.checkpoint: CheckpointStore = store_of(checkpoint)
+        self.settings: Settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
         check_dead_letter(dead_letter)

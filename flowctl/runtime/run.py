@@ -64,9 +64,9 @@ class Run:
         self.save_error: BaseException | None = None  # why not everything acked is saved
         self._epoch = plan.store.acquire(plan.job)
         self._restored = restored = plan.store.load(plan.job)
-        self.control = RunControl(plan.make_core(settings, restored), restored=restored)
+        self.control: RunControl = RunControl(plan.make_core(settings, restored), restored=restored)
         self.control.store_survives = getattr(plan.store, "survives", True)
-        self.checkpointer = Checkpointer(
+        self.checkpointer: Checkpointer = Checkpointer(
             self.control,
             plan.store,
             job=plan.job,

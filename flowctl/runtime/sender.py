@@ -86,7 +86,7 @@ class Sender(GuardedThread):
         self._was_served = False
         self._waits_for = WaitReason.NOTHING
         self._next_s: float | None = None  # when the core wants a turn although nothing happens
-        self.loop = SpoutLoop(
+        self.loop: SpoutLoop = SpoutLoop(
             self,
             strategy=partial(make_wait_strategy, wait or WaitSettings(), park=self._park),
             park=self._park,

@@ -135,7 +135,7 @@ class RecordWorkload(Workload):
         self._cycle = min(_STOCK, scenario.records)
         factors = _skew_factors(scenario, self._cycle, Random(f"records {seed} {spout}"))
         self._sums = [0.0, *accumulate(factors)]
-        self.dearest_s = self._record_s * max(factors)
+        self.dearest_s: float = self._record_s * max(factors)
 
     def cost_s(self, first: int, count: int, attempt: int) -> float:
         noise = self._noise[(first + attempt * _STEP_SENDING) % _STOCK]

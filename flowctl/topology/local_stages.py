@@ -30,9 +30,9 @@ class LocalStageBolts:
     """The bolts of all stages (:class:`flowctl.ports.Bolts`)."""
 
     def __init__(self, plans: Sequence[StagePlan]) -> None:
-        self.count = sum(plan.count for plan in plans)
+        self.count: int = sum(plan.count for plan in plans)
         #: See :class:`flowctl.ports.NamedBolts`.
-        self.names = [bolt for plan in plans for bolt in plan.bolts]
+        self.names: list[str] = [bolt for plan in plans for bolt in plan.bolts]
         self._stages = [
             LocalBolts(plan.code, count=plan.count, slots=plan.slots, prefix=f"{plan.name}.")
             for plan in plans

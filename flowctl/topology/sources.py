@@ -44,7 +44,7 @@ class SpoutHost:
     """
 
     def __init__(self, host: SourceHost, spout: str) -> None:
-        self.job = partition_of(host.job, spout)
+        self.job: str = partition_of(host.job, spout)
         self.guarantee = host.guarantee
         self._host = host
         self._spout = spout

@@ -44,7 +44,7 @@ class BoltDeclarer:
     """Says what a bolt gets its inputs from, and how they are shared among its tasks."""
 
     def __init__(self, plan: StagePlan) -> None:
-        self.plan = plan
+        self.plan: StagePlan = plan
 
     def shuffle(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """In turn, to each bolt that has room in its window."""

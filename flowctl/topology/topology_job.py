@@ -83,7 +83,7 @@ class TopologyJob(RunnableJob):
         check_name(topology.name)
         check_listener(listener)
         self.topology = topology
-        self.plans = topology.plans(settings)
+        self.plans: list[StagePlan] = topology.plans(settings)
         self.name = topology.name
         self.producer = sources_of(topology.producers)
         self.bolts = stages.bolts(self.plans)
@@ -93,7 +93,7 @@ class TopologyJob(RunnableJob):
         self.core: TopologyCore | None = None
         self.next_id: NextId = random_ids()
         self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
-        self.is_active = True
+        self.is_active: bool = True
         self._activated = threading.Event()
         self._activated.set()
         self._launch: Launch | None = None

@@ -39,7 +39,7 @@ class Challenge:
 
     def __init__(self, key: bytes, greeting: bytes) -> None:
         bolt_nonce, spout_nonce = greeting[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
-        self.answer = MAGIC + spout_nonce + _proof(key, _SPOUT, bolt_nonce, spout_nonce)
+        self.answer: bytes = MAGIC + spout_nonce + _proof(key, _SPOUT, bolt_nonce, spout_nonce)
         self._expected = _proof(key, _BOLT, bolt_nonce, spout_nonce)
 
     def check(self, proof: bytes) -> None:

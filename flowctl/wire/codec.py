@@ -138,7 +138,7 @@ class FrameWriter:
     def __init__(self, frame_bytes_max: int) -> None:
         self._encode_into = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode_into
         self._frame_bytes_max = frame_bytes_max
-        self.outbox = bytearray()
+        self.outbox: bytearray = bytearray()
 
     def append(self, frame: msgspec.Struct) -> None:
         """Append ``frame``.

@@ -23,16 +23,16 @@ class Connection:
     )
 
     def __init__(self, bolt: str, epoch: int, stream: Stream, frame_bytes_max: int) -> None:
-        self.bolt = bolt
-        self.epoch = epoch
-        self.stream = stream
+        self.bolt: str = bolt
+        self.epoch: int = epoch
+        self.stream: Stream = stream
         # No Hello here: a second one breaks the protocol like any unknown frame.
         decoder = decoder_of(
             Reported,
             keep_hook,  # what a topology's bolt emits is passed on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
-        self.writer = FrameWriter(frame_bytes_max)
-        self.waits_to_write = False
-        self.closing = False  # we have closed it: what still arrives is read and dropped
-        self.is_gone = False
+        self.writer: FrameWriter = FrameWriter(frame_bytes_max)
+        self.waits_to_write: bool = False
+        self.closing: bool = False  # we have closed it: what still arrives is read and dropped
+        self.is_gone: bool = False

@@ -57,7 +57,7 @@ class HandshakePool:
         # Appended by the threads: a bolt, or why the peer was refused.
         self._results: deque[tuple[_Handshake, AuthenticatedPeer | str]] = deque()
         self._refusals = _RefusalEpisode()
-        self.pending = PendingHandshakes(
+        self.pending: PendingHandshakes = PendingHandshakes(
             selector,
             self._refusals.refused,
             key=key,

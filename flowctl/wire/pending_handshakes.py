@@ -54,11 +54,11 @@ class PendingPeer:
     __slots__ = ("challenge", "is_proved", "said", "since_s", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.since_s = time.monotonic()
-        self.said = b""
+        self.sock: socket.socket = sock
+        self.since_s: float = time.monotonic()
+        self.said: bytes = b""
         self.challenge: auth.Challenge | None = None
-        self.is_proved = False
+        self.is_proved: bool = False
 
     def wanted(self) -> int:
         """How many bytes of the current step are to be read next."""

@@ -99,7 +99,7 @@ class SpoutServer:
             raise
         self._uses_tls = context is not None
         #: What a bolt needs to connect; holds the key.
-        self.endpoint = Endpoint(
+        self.endpoint: Endpoint = Endpoint(
             host=advertised,
             port=listening.getsockname()[1],
             key=terms.key,

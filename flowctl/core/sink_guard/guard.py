@@ -102,7 +102,7 @@ class SinkGuard:
     def __init__(self, events: deque[FlowEvent]) -> None:
         self.cap: float = inf
         self._events = events
-        self.in_use = False  # any ack told its sink time
+        self.in_use: bool = False  # any ack told its sink time
         self._least = WindowedMinimum()
         self._epoch = Epoch()
         self._on_epoch: Callable[[float], None] = self._watch

@@ -98,12 +98,12 @@ class AckerLedger:
     def __init__(self, *, buckets: int = ACKER_BUCKETS, remembers_early_fails: bool = True) -> None:
         self._trees: RotatingMap[int, _Account] = RotatingMap(buckets)
         self._remembers_early_fails = remembers_early_fails
-        self.complete = 0
-        self.failed = 0
-        self.expired = 0
-        self.orphans = 0
-        self.duplicate_inits = 0
-        self.unknown_fails = 0
+        self.complete: int = 0
+        self.failed: int = 0
+        self.expired: int = 0
+        self.orphans: int = 0
+        self.duplicate_inits: int = 0
+        self.unknown_fails: int = 0
 
     def __len__(self) -> int:
         return len(self._trees)

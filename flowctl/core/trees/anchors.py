@@ -28,7 +28,7 @@ class Anchored:
 
     def __init__(self, edges: Edges) -> None:
         self.edges = edges
-        self.is_settled = False
+        self.is_settled: bool = False
 
 
 class PendingAcks:
@@ -48,7 +48,7 @@ class PendingAcks:
     def __init__(self, next_id: NextId, *, buckets: int = ACKER_BUCKETS) -> None:
         self._made: RotatingMap[Anchored, int] = RotatingMap(buckets)
         self._next_id = next_id
-        self.expired = 0  # inputs that were neither acked nor failed in time
+        self.expired: int = 0  # inputs that were neither acked nor failed in time
 
     def __len__(self) -> int:
         return len(self._made)

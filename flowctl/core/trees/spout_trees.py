@@ -83,8 +83,8 @@ class SpoutTrees:
         self._pending: RotatingMap[int, Tree] = RotatingMap(buckets)
         self._next_id = next_id
         self._has_ackers = has_ackers
-        self.emitted = 0
-        self.late = 0
+        self.emitted: int = 0
+        self.late: int = 0
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -83,8 +83,8 @@ class Calls:
         self._router = router
         self._retry = retry
         self._chance = chance
-        self.ending = [stage for stage in stages if stage.plan.has_end]
-        self.is_used = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
+        self.ending: list[Stage] = [stage for stage in stages if stage.plan.has_end]
+        self.is_used: bool = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
         self.gave_up: TupleGaveUp | None = None
         self._number = CALLS_FROM
         self._open: dict[str, _Call] = {}  # by bolt: at most one at a time

@@ -81,7 +81,7 @@ class TopologyCore:
             has_dead_letter=has_dead_letter,
         )
         self.is_active = True  # otherwise nothing is planted; any thread may set it
-        self.handover = Handover(self._roots.intake, self._roots, self._events)
+        self.handover: Handover = Handover(self._roots.intake, self._roots, self._events)
         self._input_ended = False
         self._stages = {
             stage.name: Stage(stage, settings, rules.next_id, rules.chance) for stage in plan.stages

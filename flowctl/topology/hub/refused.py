@@ -29,7 +29,7 @@ class Refused:
     """
 
     def __init__(self, settings: RetrySettings, chance: Callable[[], float] | None) -> None:
-        self.total = 0
+        self.total: int = 0
         self._settings = settings
         self._chance = chance
         self._numbers = count()

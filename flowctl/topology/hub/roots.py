@@ -65,17 +65,17 @@ class Roots:
         has_dead_letter: bool = False,
     ) -> None:
         guarantee = settings.guarantee.processing
-        self.intake = Intake(settings.buffer, restored, events, guarantee)
-        self.trees = SpoutTrees(rules.next_id, has_ackers=rules.ackers > 0)
-        self.ledgers = [AckerLedger() for _ in range(rules.ackers)]
+        self.intake: Intake = Intake(settings.buffer, restored, events, guarantee)
+        self.trees: SpoutTrees = SpoutTrees(rules.next_id, has_ackers=rules.ackers > 0)
+        self.ledgers: list[AckerLedger] = [AckerLedger() for _ in range(rules.ackers)]
         self._owners = range(rules.ackers)
         self.wanted = wanted
         self.news: deque[News] = deque()
         self.acked = self.failed = self.expired = self.replayed = 0
         self.dropped = self.dead_lettered = self.handed_over = 0
         self.pending = self.pending_max = 0  # including those that wait for a retry
-        self.drops = Drops()
-        self.sends_again = guarantee.sends_again
+        self.drops: Drops = Drops()
+        self.sends_again: bool = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked
         self._parts: dict[str, Part] = {}
         self._attempts: Attempts[Root] = Attempts(

@@ -56,9 +56,9 @@ class Router:
         refused: Refused,
     ) -> None:
         self.refused = refused
-        self.dropped = 0
-        self.untracked_failed = 0
-        self.undelivered = Undelivered(events)
+        self.dropped: int = 0
+        self.untracked_failed: int = 0
+        self.undelivered: Undelivered = Undelivered(events)
         self._events = events
         self._roots = roots
         self._translate = translate

@@ -35,12 +35,14 @@ class Parcel(Anchored):
 
     def __init__(self, edges: Edges, value: Any, source: int, core: int) -> None:
         super().__init__(edges)
-        self.is_tracked = bool(edges)  # it is in a tree, or was until it was held for too long
-        self.refusals = 0
+        self.is_tracked: bool = bool(
+            edges
+        )  # it is in a tree, or was until it was held for too long
+        self.refusals: int = 0
         self.refused_since_s: float | None = None
-        self.value = value
-        self.source = source
-        self.core = core
+        self.value: Any = value
+        self.source: int = source
+        self.core: int = core
 
 
 class Stage:
@@ -61,21 +63,23 @@ class Stage:
         chance: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
-        self.name = plan.name
+        self.name: str = plan.name
         self.feeds: tuple[Stage, ...] = ()  # the stages that it feeds
         self.fed_by: tuple[Stage, ...] = ()
         self.is_first = False  # a spout feeds it
-        self.is_ended = False
+        self.is_ended: bool = False
         self.parcels: dict[int, Parcel] = {}
         # Bolt → inputs that it has not settled, and since when it holds them.
         self.held: dict[str, dict[int, float]] = {}
-        self.acks = PendingAcks(next_id)
+        self.acks: PendingAcks = PendingAcks(next_id)
         self.refused_now = 0  # inputs that wait because their target refused them
-        self.waiting_max = 0  # the most records that ever waited here
+        self.waiting_max: int = 0  # the most records that ever waited here
         core_settings = _settings_of(plan, settings)
         count = plan.count if plan.is_keyed else 1
         self._backlogs = [Backlog() for _ in range(count)]
-        self.cores = [TupleCore(core_settings, log, chance=chance) for log in self._backlogs]
+        self.cores: list[TupleCore] = [
+            TupleCore(core_settings, log, chance=chance) for log in self._backlogs
+        ]
         self._first = _WAITING_FIRST * plan.count // count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         # records a second that it and the stages after it can process

@@ -19,11 +19,11 @@ class Part:
     __slots__ = ("is_gone", "ledger", "name", "pending", "spout")
 
     def __init__(self, name: str, ledger: PartitionLedger | None) -> None:
-        self.name = name
-        self.spout = name.partition(":")[0]  # partitions carry the name of their spout
-        self.ledger = ledger
-        self.pending = 0
-        self.is_gone = False
+        self.name: str = name
+        self.spout: str = name.partition(":")[0]  # partitions carry the name of their spout
+        self.ledger: PartitionLedger | None = ledger
+        self.pending: int = 0
+        self.is_gone: bool = False
 
 
 class Root:
@@ -37,12 +37,12 @@ class Root:
     __slots__ = ("failed_at", "faults", "number", "part", "record", "replays", "seq")
 
     def __init__(self, part: Part, seq: int, record: Record) -> None:
-        self.part = part
-        self.seq = seq
-        self.record = record
-        self.faults = 0
-        self.replays = 0
-        self.number = 0
+        self.part: Part = part
+        self.seq: int = seq
+        self.record: Record = record
+        self.faults: int = 0
+        self.replays: int = 0
+        self.number: int = 0
         self.failed_at: tuple[str, ...] = ()
 
     @property

@@ -26,7 +26,7 @@ class Undelivered:
     """Part of ``TopologyCore``, not thread-safe.  ``emits`` counts them all."""
 
     def __init__(self, events: deque[FlowEvent]) -> None:
-        self.emits = 0
+        self.emits: int = 0
         self._events = events
         self._kinds: dict[tuple[str, str], _Kind] = {}
         self._untold = 0

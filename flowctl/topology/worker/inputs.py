@@ -27,8 +27,8 @@ class Input:
     _execute_at_s: float | None
 
     def __init__(self, input_id: int, value: Any, source: str) -> None:
-        self.input_id = input_id
-        self.value = value
+        self.input_id: int = input_id
+        self.value: Any = value
         self._source = source
         self._is_settled = False  # the collector's
 

@@ -25,7 +25,7 @@ class Notes:
         self.counts: dict[str, int] = {}
         self.means: dict[str, Sum] = {}
         self.errors: list[ReportedError] = []
-        self.errors_left_out = 0
+        self.errors_left_out: int = 0
 
     def count(self, name: str, by: int) -> None:
         """Count ``by`` more of the user's own metric ``name``."""

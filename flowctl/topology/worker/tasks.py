@@ -78,9 +78,9 @@ class StageCode:
     ) -> None:
         self.code = code
         self.isolates = isolates
-        self.sources = list(sources)
+        self.sources: list[str] = list(sources)
         self.watch = watch
-        self.is_manual = is_manual(code)
+        self.is_manual: bool = is_manual(code)
         self.__wrapped__ = code  # as functools does: whose module has to travel
 
     @property

@@ -164,7 +164,7 @@ class Watches(threading.local):
     """A :class:`BoltWatch` for each process thread, made when it asks first."""
 
     def __init__(self, plan: WatchPlan, task_id: int) -> None:
-        self.mine = BoltWatch(plan, task_id)
+        self.mine: BoltWatch = BoltWatch(plan, task_id)
 
 
 def take(watch: BoltWatch | None, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
