@@ -19,6 +19,8 @@ from flowctl_files._remote import check_url, is_remote
 _ARROW_SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # A request to an object store costs some 50 ms: fewer, larger reads.
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
+# What tells an object from its successor, the same in a listing and when it is asked for.
+_MARKS: Final = ("ETag", "etag", "md5Hash", "generation", "mtime")
 _SECRET: Final = re.compile(r"secret|password|passwd|token|credential|account_key|sas|^key$", re.I)
 # What object stores say when asking again can't help.  pyarrow raises OSError for everything.
 _FOR_GOOD: Final = re.compile(
@@ -126,14 +128,27 @@ class Stores:
 
     def _find(self, pattern: str) -> dict[str, Found]:
         files, path = self._files(pattern)
+        magic = re.search(r"[*?\[]", path)
         try:
-            if re.search(r"[*?\[]", pattern):
-                found = [each for each in files.glob(path) if files.isfile(each)]
+            if magic:
+                # One request per folder, not per file, where a listing says enough.
+                infos = {
+                    name: info if any(mark in info for mark in _MARKS) else files.info(name)
+                    for name, info in files.glob(path, detail=True).items()
+                }
+                if not infos:  # glob passes over what it may not list
+                    files.ls(path[: magic.start()].rpartition("/")[0])
             else:
-                found = [path] if files.isfile(path) else []
-            named = {files.unstrip_protocol(each): files.info(each) for each in found}
+                infos = {path: files.info(path)}
+        except FileNotFoundError:
+            infos = {}
         except OSError as error:
             raise lasting(pattern, error) from error
+        named = {
+            files.unstrip_protocol(each): info
+            for each, info in infos.items()
+            if info["type"] == "file"
+        }
         if not named:
             raise SourceError(f"no file matches {pattern!r}.", remedy="Check the URL or pattern.")
         return {self._name(name): _found_remotely(info) for name, info in named.items()}
@@ -218,6 +233,6 @@ def _found_locally(size: int, changed_ns: int) -> Found:
 
 def _found_remotely(info: Mapping[str, Any]) -> Found:
     size = int(info["size"] or 0)
-    marks = ("ETag", "etag", "md5Hash", "generation", "LastModified", "mtime", "created")
+    marks = (*_MARKS, "LastModified", "created")
     mark = next((info[each] for each in marks if info.get(each) is not None), "")
     return Found(size, f"{size} bytes of {mark}")

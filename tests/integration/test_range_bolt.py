@@ -144,10 +144,10 @@ def test_reading_ahead_stops_after_one_block():
             s.poll()
         assert reader.begun == [0, 5]
         s.end("b1")
+        assert reader.closed.wait(PATIENCE_S)  # END has arrived
         gate.go.release()
         assert bolt.wait().ended == "end"
     assert gate.seen == [*range(5)]  # END drops the rest
-    assert reader.closed.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -204,6 +204,31 @@ def test_rejected_records_ride_on_progress_with_their_values():
     assert all(frame.sink_s is not None for frame in progress)
 
 
+def test_bytes_that_process_returns_are_receipts_of_the_part():
+    with spout() as s:
+        bolt = started(s, NumberReader(), lambda batch: b"%d" % batch.span.first)
+        s.send("b1", range_of(1, 0, 40))
+        s.until(lambda: told(s, 1).covers(0, 40))
+        s.end("b1")
+        bolt.wait()
+    receipts = [int(each) for frame in told(s, 1).progress for each in frame.receipts]
+    assert receipts[0] == 0
+    assert receipts == sorted(set(receipts))
+    for frame in told(s, 1).progress:
+        assert all(frame.start <= int(each) < frame.done_through for each in frame.receipts)
+
+
+def test_a_receipt_that_is_data_is_refused():
+    with spout() as s:
+        bolt = started(s, NumberReader(), lambda batch: bytes(1 << 20))
+        s.send("b1", range_of(1, 0, 5))
+        s.until(lambda: told(s, 1).fails)
+        s.end("b1")
+        bolt.wait()
+    assert told(s, 1).fails[0].fatal
+    assert "a receipt may have 65536" in told(s, 1).fails[0].error
+
+
 def test_times_of_reading_and_processing_are_told_apart():
     slow = threading.Event()
     with spout() as s:
@@ -258,6 +283,24 @@ def test_a_refused_batch_says_so_and_a_range_ends_while_its_target_is_away(is_as
     [fail] = told(s, 1).fails
     assert (fail.refused, fail.after_s) == (True, 60)
     assert s.frames("b1", SplitAnswer)[0].stop == fail.stop
+
+
+def test_the_next_range_is_opened_while_the_last_block_is_processed():
+    gate = Gate()
+    reader = NumberReader(block=8)
+    with spout() as s:
+        bolt = started(s, reader, gate)
+        s.send("b1", range_of(1, 0, 8), range_of(2, 100, 108), range_of(3, 200, 208))
+        assert gate.begun.acquire(timeout=PATIENCE_S)
+        s.until(lambda: reader.begun == [0, 100])
+        s.send("b1", Revoke([2]))  # reading ahead is no claim: it can still be given back
+        s.until(lambda: s.frames("b1", Revoked))
+        gate.go.release(10)
+        s.until(lambda: told(s, 1).covers(0, 8) and told(s, 3).covers(200, 208))
+        s.end("b1")
+        bolt.wait()
+    assert gate.seen == [*range(8), *range(200, 208)]
+    assert reader.begun == [0, 100, 200]
 
 
 def test_a_range_that_has_not_begun_is_given_back():

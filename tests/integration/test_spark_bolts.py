@@ -17,9 +17,11 @@ import pytest
 from pyspark import InheritableThread
 from spark_bolts_peer import Peer
 
+from flowctl import FlowControlSpout
 from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError
 from flowctl.wire.frames import AckFrame, FailFrame
+from flowctl_files import TextRanges
 from pyspark_flowctl.bolts import SparkBolts
 from pyspark_flowctl.jobs import ClassicJobs
 
@@ -294,3 +296,11 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"line {n}\n" for n in range(5_000)))
+    source = TextRanges(tmp_path / "a.log")
+    bolts = SparkBolts(accept, count=2, spark=spark)
+    report = FlowControlSpout(name="by-reference", producer=source, bolts=bolts).run()
+    assert (report.outcome, report.records_acked) == ("finished", 5_000)

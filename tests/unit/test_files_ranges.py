@@ -154,3 +154,21 @@ def _local() -> object:
 )
 def test_only_what_asking_again_cannot_mend_is_a_source_error(error, for_good):
     assert isinstance(lasting("s3://b/a.log", error), SourceError) == for_good
+
+
+def test_a_store_that_refuses_this_machine_is_not_a_store_without_files(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    files = type(fsspec.filesystem("memory"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("AWS Error ACCESS_DENIED during ListObjectsV2 operation")
+
+    monkeypatch.setattr(files, "ls", refuse)
+    monkeypatch.setattr(files, "info", refuse)
+    for path in ("memory://logs/*.log", "memory://logs/a.log"):
+        with pytest.raises(SourceError, match="ACCESS_DENIED"):
+            TextRanges(path).extents(Checkpoint())
+    monkeypatch.undo()
+    for path in ("memory://nowhere/*.log", "memory://nowhere/a.log"):
+        with pytest.raises(SourceError, match="no file matches"):
+            TextRanges(path).extents(Checkpoint())
