@@ -59,6 +59,7 @@ def simulate(
 ) -> int:
     """Run scenarios in virtual time (if none is named: all those that have gates)."""
     from flowctl.simulation.policies import DEFAULT
+    from flowctl.simulation.ranges.report import ranges_markdown
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
 
@@ -84,6 +85,8 @@ def simulate(
     if report_path is not None:
         command = _command(scenarios, policies, seeds, overrides, report_path)
         report = markdown(rows, command=command)
+        if not (scenarios or overrides):
+            report += "\n" + ranges_markdown(chosen.get(DEFAULT, _seeds(seeds)))
         if verify:
             is_good &= _is_same(report_path, report)
         else:

@@ -31,11 +31,7 @@ from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.ranges.settling import Settling
 from flowctl.core.ranges.sizing import RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
-from flowctl.core.records import (
-    AckOutcome,
-    Checkpoint,
-    Emission,
-)
+from flowctl.core.records import AckOutcome, Checkpoint, Emission
 from flowctl.core.settings import CoreSettings
 from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
@@ -230,6 +226,14 @@ class RangeCore(ByReference):
             apart = [one.position for one in told.rejected] if waits else ()
             self._receipts.append(Receipts(partition, *span, told.records, told.receipts, apart))
 
+    def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """It was suspect: what others have got meanwhile it need not go on with."""
+        super()._on_speaks_again(consumer, now_s)
+        for tuple_id in consumer.strays:
+            flow_tuple = self._pending.get(tuple_id)
+            if flow_tuple is not None and flow_tuple.held_by != consumer.bolt:
+                self._splits.call_off(consumer.bolt, tuple_id)
+
     def _finish(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Nothing is left of ``flow_tuple``."""
         self._splits.forget(flow_tuple.tuple_id)
@@ -261,6 +265,7 @@ class RangeCore(ByReference):
         self._is_doubtful = not self._failures.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
+        self._recovery.watch(consumer)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
         outcome = self._fail(piece, consumer, failed, in_flight, now_s)
@@ -316,6 +321,7 @@ class RangeCore(ByReference):
             # Also if it said 0: what it did not tell of, it is through with or never got.
             self._split_off(flow_tuple, rest, now_s)
         else:
+            assert isinstance(consumer, RangeConsumer)
             self._splits.refused(flow_tuple, consumer, now_s)
         self.book.changed(consumer)
         return AckOutcome.ACKED

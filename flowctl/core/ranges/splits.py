@@ -14,7 +14,7 @@ from itertools import islice
 import msgspec
 
 from flowctl.core.book import Book
-from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.consumer import NEVER
 from flowctl.core.ranges.consumer import Pace, RangeConsumer
 from flowctl.core.ranges.messages import SplitOrder
 from flowctl.core.ranges.pieces import RangeCut
@@ -23,9 +23,12 @@ from flowctl.core.tuples import FlowTuple
 # What is asked for must be at least so many reports' worth: a bolt's next batches are claimed by
 # the time that the question arrives, and less would not be worth a message.
 _REPORTS_MIN = 2
-# The answer to a question takes a round trip; then it is asked again, later each time.
-_ASK_AGAIN_S = 0.5
+# The answer to a question takes a round trip, and a moment for a worker that is busy; then it is
+# asked again, later each time, which does no harm.
+_ASK_AGAIN_S = 0.1
 _ASK_AGAIN_MAX_S = 10.0
+# Who gave nothing is asked again after this, if it has told nothing since.
+_REFUSED_S = 0.5
 # Looking at all bolts costs about 1 us each: at most a twentieth of the time goes into it.
 _LOOK_S_PER_BOLT = 20e-6
 _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
@@ -214,10 +217,10 @@ class Splits:
         del self._asks[tuple_id]
         return True
 
-    def refused(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+    def refused(self, flow_tuple: FlowTuple, consumer: RangeConsumer, now_s: float) -> None:
         """It gave nothing: not asked again until it has done something, or is twice as late."""
         self._refused = {i: n for i, n in self._refused.items() if i in self._book.pending}
-        wait_s = max(_ASK_AGAIN_S, now_s - consumer.armed_at_s)
+        wait_s = max(_REFUSED_S, consumer.silent_s(flow_tuple, now_s))
         self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
 
     def forget(self, tuple_id: int) -> None:

@@ -1,0 +1,1 @@
+"""The simulator's scenarios with bolts that read the source themselves."""

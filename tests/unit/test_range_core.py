@@ -1,0 +1,335 @@
+"""RangeCore step by step: sizes, splits, failures, what is kept, what grows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowctl.core.events import TargetWentDown
+from flowctl.core.ranges.consumer import RangeConsumer
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import (
+    Progress,
+    RangeEmission,
+    RangeFailed,
+    Receipts,
+    SplitAnswered,
+    SplitOrder,
+)
+from flowctl.core.ranges.splits import Donor, share_kept
+from flowctl.core.records import AckedRange, AckOutcome, Checkpoint, PartitionCheckpoint, Record
+from flowctl.core.tuples import FlowTuple
+from flowctl.errors import SourceError
+from flowctl.testing.clock import ManualClock
+from flowctl.testing.range_invariants import check_ranges
+from tests.core_driver import core_settings
+
+MB = 1 << 20
+
+
+class Ranges:
+    """A core of ranges, a clock, and short words; checks after each."""
+
+    def __init__(self, *bolts: str, stop: int = 100 * MB, **how: Any) -> None:
+        extent = how.pop("extent", Extent(0, stop, "v1", size_bytes=stop))
+        settings = core_settings(window_policy="just_full", **how.pop("settings", {}))
+        self.core = RangeCore(settings, **how)
+        self.clock = ManualClock()
+        self.core.offer_extents({"p": extent})
+        for bolt in bolts:
+            self.core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
+
+    def end(self) -> None:
+        self.core.end_of_input(now_s=self.clock())
+
+    def emit(self) -> list[RangeEmission]:
+        sent = []
+        while (emission := self.core.poll_emit(now_s=self.clock())) is not None:
+            assert isinstance(emission, RangeEmission)
+            sent.append(emission)
+        check_ranges(self.core)
+        return sent
+
+    def did(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
+        bolt = how.pop("bolt", e.bolt)
+        outcome = self.core.on_progress(
+            Progress(
+                bolt=bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt, start=start,
+                done_through=stop, idle_total_s=0.0,
+                **{"records": (stop - start) // 100, "service_s": (stop - start) * 1e-7, **how},
+            ),
+            now_s=self.clock(),
+        )  # fmt: skip
+        check_ranges(self.core)
+        return outcome
+
+    def failed(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
+        outcome = self.core.on_range_failed(
+            RangeFailed(
+                bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, start=start, stop=stop,
+                **{"records": 5, "reason": "boom", **how},
+            ),
+            now_s=self.clock(),
+        )  # fmt: skip
+        check_ranges(self.core)
+        return outcome
+
+    def questions(self) -> list[SplitOrder]:
+        orders = iter(self.core.poll_order, None)
+        return [order for order in orders if isinstance(order, SplitOrder)]
+
+    def wait(self, by_s: float, *speaking: str) -> None:
+        self.clock.advance(by_s)
+        for bolt in speaking:
+            self.core.on_heartbeat(bolt, 1, busy_slots=1, queued=0, now_s=self.clock())
+        self.core.on_deadline(now_s=self.clock())
+
+    @property
+    def state(self) -> PartitionCheckpoint:
+        return self.core.checkpoint().partitions["p"]
+
+
+def test_the_first_ranges_are_a_block_and_then_seconds_of_work() -> None:
+    ranges = Ranges("a")
+    first, second = ranges.emit()
+    assert [(e.start, e.stop) for e in (first, second)] == [(0, MB), (MB, 2 * MB)]
+    assert (first.identity, first.records) == ("v1", ())
+    sizes = []
+    for _ in range(6):
+        for e in (first, second):
+            ranges.clock.advance((e.stop - e.start) * 1e-7)
+            ranges.did(e, e.start, e.stop)
+        following = ranges.emit()
+        first, second = following[0], following[-1]
+        sizes.append(first.stop - first.start)
+    assert sizes[0] <= 4 * 2 * MB, "no more than four times all that it has done"
+    assert 1.0 <= sizes[-1] * 1e-7 <= 4.0, "seconds of work"
+
+
+def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
+    ranges = Ranges("a", "b")
+    first, second = ranges.emit()[:2]
+    ranges.did(first, 0, 1000)
+    ranges.did(second, second.start, second.start + 500)
+    spans = (AckedRange(second.start, second.start + 499, 5),)
+    assert ranges.state == PartitionCheckpoint(999, 10, spans)
+    assert ranges.core.intake.take_moved() == {"p": ranges.state}
+
+    again = Ranges("a", checkpoint=ranges.core.checkpoint())
+    assert again.state == ranges.state
+    e = again.emit()[0]
+    assert e.start == 1000, "goes on behind what is done"
+    assert e.stop == second.start, "and leaves out what is done above"
+
+
+def test_a_checkpoint_of_another_kind_of_source_is_refused_by_name() -> None:
+    other = Checkpoint({"p": PartitionCheckpoint((100, 7), 7)})
+    with pytest.raises(SourceError, match="Another kind of source"):
+        Ranges(checkpoint=other)
+    with pytest.raises(SourceError, match="'p'"):
+        Ranges(checkpoint=other)
+
+
+def test_both_end_together() -> None:
+    consumer = Ranges("a").core.bolts["a"]
+    assert isinstance(consumer, RangeConsumer)
+    flow_tuple = FlowTuple(1, None)  # type: ignore[arg-type]
+
+    def kept(
+        position_s: float, other_s: float, *, late_s: float = 0.0, lag_s: float = 0.0
+    ) -> float:
+        donor = Donor(1000.0, position_s, late_s, consumer, flow_tuple)
+        return share_kept(donor, other_s, lag_s)
+
+    assert kept(1.0, 1.0) == 0.5
+    assert kept(10.0, 1.0) == pytest.approx(1 / 11)
+    assert kept(1.0, 1.0, lag_s=100.0) == 0.55
+    assert kept(1.0, 1.0, lag_s=5000.0) == 1.0, "sooner by itself"
+    assert kept(1.0, 1.0, late_s=2000.0) == 0.0, "it may never go on"
+
+
+def split_scene(**how: Any) -> tuple[Ranges, RangeEmission]:
+    """``a`` has a range, ``b`` has nothing to do."""
+    ranges = Ranges("a", "b", stop=2 * MB, **how)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    ranges.wait(0.1, "a", "b")
+    ranges.did(theirs, theirs.start, theirs.stop)
+    ranges.did(ours, 0, 100_000, service_s=0.1)  # a tenth of the other's speed
+    ranges.emit()
+    return ranges, ours
+
+
+def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> None:
+    ranges, ours = split_scene()
+    (question,) = ranges.questions()
+    assert (question.bolt, question.tuple_id) == ("a", ours.tuple_id)
+    assert 0.05 < question.keep < 0.15, "a tenth of the speed"
+    assert ranges.emit() == [], "the rest is nobody's before the answer"
+    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.ACKED
+    (rest,) = ranges.emit()
+    assert (rest.bolt, rest.start, rest.stop) == ("b", 500_000, ours.stop)
+    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.DUPLICATE
+    assert ranges.did(ours, 100_000, 500_000) is AckOutcome.ACKED
+    assert ranges.did(rest, rest.start, rest.stop) is AckOutcome.ACKED
+    assert ranges.core.is_drained
+    assert ranges.state == PartitionCheckpoint(2 * MB - 1, ranges.core.counters.records_acked)
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again_under_its_number() -> None:
+    ranges, _ = split_scene()
+    (question,) = ranges.questions()
+    ranges.wait(0.3, "a", "b")
+    assert ranges.questions() == [question]
+
+
+def test_if_the_bolt_dies_the_split_never_happened() -> None:
+    ranges, ours = split_scene()
+    (question,) = ranges.questions()
+    ranges.core.remove_bolt("a", now_s=ranges.clock(), reason="died")
+    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
+    ranges.wait(1.0, "b")
+    (all_of_it,) = ranges.emit()
+    assert (all_of_it.bolt, all_of_it.start, all_of_it.stop) == ("b", 100_000, ours.stop)
+
+
+def test_a_bolt_that_refuses_is_not_asked_again_before_it_has_done_something() -> None:
+    ranges, ours = split_scene()
+    (question,) = ranges.questions()
+    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, ours.stop)
+    ranges.core.on_split(answer, now_s=ranges.clock())
+    ranges.wait(0.05, "a", "b")
+    ranges.emit()
+    assert ranges.questions() == []
+
+
+def test_what_cannot_be_split_is_one_range_and_nobody_asks_for_its_end() -> None:
+    extent = Extent(0, 50 * MB, "v1", is_splittable=False, size_bytes=50 * MB)
+    ranges = Ranges("a", "b", extent=extent)
+    (whole,) = ranges.emit()
+    assert (whole.start, whole.stop) == (0, 50 * MB)
+    ranges.end()
+    ranges.wait(0.1, "a", "b")
+    ranges.did(whole, 0, MB)
+    ranges.emit()
+    assert ranges.questions() == []
+
+
+def test_a_source_that_grows_goes_on_and_one_that_changes_is_refused() -> None:
+    extent = Extent(0, 1000, "v1", is_final=False, size_bytes=1000)
+    ranges = Ranges("a", extent=extent)
+    (first,) = ranges.emit()
+    ranges.did(first, 0, 1000)
+    assert not ranges.core.intake.is_final
+    ranges.core.offer_extents({"p": Extent(0, 1500, "v1", is_final=True, size_bytes=1500)})
+    assert ranges.core.intake.is_final
+    (second,) = ranges.emit()
+    assert (second.start, second.stop) == (1000, 1500)
+    assert ranges.core.intake.progress == (1000, 1500)
+    with pytest.raises(SourceError, match="another than when the run began"):
+        ranges.core.offer_extents({"p": Extent(0, 1500, "v2")})
+
+
+def test_a_part_that_fails_goes_again_and_the_rest_stays_where_it_is() -> None:
+    ranges = Ranges("a", "b")
+    sent = ranges.emit()
+    first = sent[0]
+    ranges.did(first, 0, 1000)
+    assert ranges.failed(first, 1000, 1500) is AckOutcome.FAILED
+    assert ranges.did(first, 1500, first.stop) is AckOutcome.ACKED
+    assert ranges.state.position == 999
+    ranges.wait(1.0, "a", "b")
+    for e in (e for e in sent if e.bolt == "b"):
+        ranges.did(e, e.start, e.stop)
+    again = next(e for e in ranges.emit() if e.start == 1000)
+    assert (again.stop, again.bolt) == (1500, "b"), "to another bolt"
+    assert ranges.state.position == 999
+    ranges.did(again, 1000, 1500)
+    assert ranges.state.position >= first.stop - 1, "and what others did behind it"
+
+
+@pytest.mark.req("S109")
+def test_a_source_that_cannot_be_read_ends_the_run_and_is_no_dead_letter() -> None:
+    ranges = Ranges("a", stop=1000, has_dead_letter=True, settings={"retry_attempts_max": 2})
+    (e,) = ranges.emit()
+    for expected in (AckOutcome.FAILED, AckOutcome.GAVE_UP):
+        outcome = ranges.failed(e, 0, 1000, records=0, is_read_error=True, is_data_error=True)
+        assert outcome is expected
+        ranges.wait(20.0, "a")
+        e = next(iter(ranges.emit()), e)
+    assert ranges.core.gave_up is not None
+    assert ranges.core.poll_dead_letter() is None
+
+
+def test_a_record_that_fails_alone_is_a_letter_with_its_value() -> None:
+    ranges = Ranges("a", stop=1000, has_dead_letter=True, settings={"retry_attempts_max": 1})
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 400)
+    poison = Record(400, "the line")
+    ranges.failed(e, 400, 500, records=1, record=poison)
+    ranges.did(e, 500, 1000)
+    dead = ranges.core.poll_dead_letter()
+    assert dead is not None
+    assert list(dead.records) == [poison]
+    assert ranges.state.position == 399
+    ranges.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=ranges.clock())
+    assert ranges.state == PartitionCheckpoint(999, 10)
+
+
+def test_when_the_target_is_down_bolts_give_back_what_they_have_not_begun() -> None:
+    ranges = Ranges("a", "b")
+    ours, theirs = ranges.emit()[:2]
+    ranges.did(ours, 0, 1000)
+    at = {ours.bolt: ours, theirs.bolt: theirs}
+    down = False
+    for start in range(1000, 9000, 1000):
+        for e in at.values():
+            ranges.failed(e, e.start + start, e.start + start + 1000, is_refused=True)
+        ranges.wait(0.2, "a", "b")
+        events = list(iter(ranges.core.poll_event, None))
+        down = down or any(isinstance(event, TargetWentDown) for event in events)
+    assert down
+    questions = {question.bolt: question.keep for question in ranges.questions()}
+    assert questions == {"a": 0.0, "b": 0.0}
+
+
+def test_receipts_come_with_what_is_done_and_never_from_one_who_was_given_up() -> None:
+    ranges = Ranges("a", "b", stop=2000, keeps_receipts=True)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 1000, receipts=[b"file 1"])
+    assert ranges.core.poll_receipts() == Receipts("p", 0, 1000, 10, [b"file 1"])
+    ranges.core.on_revoked("a", 1, [e.tuple_id], now_s=ranges.clock())
+    (again,) = ranges.emit()
+    assert (again.bolt, again.start) == ("b", 1000)
+    late = ranges.did(e, 1000, 2000, bolt="a", receipts=[b"file 2"])
+    assert late is AckOutcome.DUPLICATE
+    assert ranges.core.poll_receipts() is None
+    assert ranges.did(again, 1000, 2000) is AckOutcome.ACKED
+
+
+def test_what_was_kept_and_not_saved_is_done() -> None:
+    ranges = Ranges("a", stop=2000)
+    ranges.core.adopt(Receipts("p", 0, 1500, 15, [b"file"]), now_s=0.0)
+    (e,) = ranges.emit()
+    assert (e.start, e.stop) == (1500, 2000)
+    assert ranges.state == PartitionCheckpoint(1499, 15)
+
+
+def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> None:
+    ranges = Ranges("a", "b", stop=MB)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 1000)
+    ranges.core.on_heartbeat("a", 1, busy_slots=1, queued=0, now_s=ranges.clock())
+    ranges.wait(4.0, "b")
+    ranges.wait(1.0, "b")
+    (again,) = ranges.emit()
+    assert (again.bolt, again.start) == ("b", 1000)
+    assert ranges.did(e, 1000, 5000, bolt="a") is AckOutcome.LATE
+    assert ranges.state.position == 4999
+    assert {(q.bolt, q.keep) for q in ranges.questions()} == {("a", 0.0)}
+    assert ranges.did(again, 1000, 6000) is AckOutcome.ACKED, "what is new of it counts"
+    assert ranges.state.position == 5999
