@@ -27,6 +27,7 @@ PAGES = [
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
     *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
     *("docs/testing.md", "docs/versions.md", "SECURITY.md"),
+    "docs/pacing.md",
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 12  # "a job of your own takes twelve lines"; empty lines don't count
