@@ -12,6 +12,7 @@ DEMO_ARGS ?=
 SIM_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+CLUSTER_ARGS ?=
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
@@ -29,7 +30,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test semantics house check bench bench-control sim control-report control-check chaos format format-check lint types layers pins dist clean
+.PHONY: help demo test test-long semantics house check bench bench-control sim control-report control-check chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_AR
 
 test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path; TEST_JOBS=0: one by one)
 	@$(BIN)/python -m pytest -q --durations=10 -n $(TEST_JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+test-long: $(FOR_TEST) ## the tests that take minutes each: 50 kills of each guarantee, 10 of each database
+	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics
@@ -67,6 +71,9 @@ control-check: $(FOR_DEMO) ## is docs/control-report.md what the code gives?
 
 chaos: $(FOR_TEST) ## kill and resume the main job again and again (CHAOS_ARGS="--logs 'DIR/*.log'")
 	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+cluster: $(FOR_TEST) ## faults on a cluster of network namespaces (CLUSTER_ARGS="--list", "worker_cut_for_5_s")
+	@$(BIN)/python -m tests.cluster $(CLUSTER_ARGS)
 
 format: $(FOR_TEST) ## put the sources into the house's form
 	@$(BIN)/ruff check --fix-only --quiet $(SOURCES)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StartSettings,
         WaitSettings,
     )
+    from flowctl.core.ranges.extent import Extent
     from flowctl.core.records import (
         AckedRange,
         AckOutcome,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         SourceProgress,
         SpoutListener,
     )
+    from flowctl.range_ports import Block, RangeProducer, RangeReader
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
@@ -91,6 +93,7 @@ __all__ = [
     "AckedRange",
     "AuthenticationError",
     "Batch",
+    "Block",
     "BoltNotice",
     "BoltView",
     "Bolts",
@@ -106,6 +109,7 @@ __all__ = [
     "DispatchSettings",
     "Emission",
     "Endpoint",
+    "Extent",
     "FencedError",
     "FlowControlSpout",
     "FlowProducer",
@@ -127,6 +131,8 @@ __all__ = [
     "Position",
     "Process",
     "ProcessError",
+    "RangeProducer",
+    "RangeReader",
     "Record",
     "Records",
     "Report",
@@ -202,6 +208,8 @@ _HOMES = {
         "SourceProgress",
         "SpoutListener",
     ),
+    "flowctl.core.ranges.extent": ("Extent",),
+    "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),

@@ -16,6 +16,7 @@ what to do next.  No message ever holds a password (see :func:`without_secrets`)
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,9 @@ _SERVER_USERINFO = re.compile(rf"(\b{_SERVERS}://){_USAGE}[^\s'\"]*@", re.IGNORE
 _PARAMETER = re.compile(
     r"(?<=[?&])((?:password|passwd|pwd|token|secret)=)[^&\s'\"]+", re.IGNORECASE
 )
+
+
+_JOB = re.compile(r"(?<=flowctl checkpoint rewind )JOB\b|(?<=flowctl checkpoint clear )JOB\b")
 
 
 def without_secrets(text: str) -> str:
@@ -70,7 +74,14 @@ class FlowctlError(Exception):
 
     def add_remedy(self, remedy: str) -> None:
         """Say more than whoever raised the error could know."""
-        self.remedy = f"{self.remedy} {without_secrets(remedy)}".strip()
+        self._set_remedy(f"{self.remedy} {without_secrets(remedy)}".strip())
+
+    def name_job(self, job: str) -> None:
+        """Write ``job`` for JOB in the commands of the remedy: a source does not know its name."""
+        self._set_remedy(_JOB.sub(lambda _: shlex.quote(job), self.remedy))
+
+    def _set_remedy(self, remedy: str) -> None:
+        self.remedy = remedy
         self.args = (f"{self.problem} {self.remedy}".strip(),)
 
 

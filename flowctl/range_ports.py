@@ -7,10 +7,11 @@ has a suite for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, Record
 
 
@@ -22,8 +23,11 @@ class Block(Protocol):
     it holds, which may be 0.
     """
 
-    stop: int
-    size_bytes: int
+    @property
+    def stop(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -75,3 +79,21 @@ class RangeProducer(Protocol):
 
     def close(self) -> None:
         """Release what ``extents`` acquired; called once, also after errors."""
+
+
+class ReceiptLog(Protocol):
+    """Keeps what ``process`` gave to be kept, with the part of the source that it is of.
+
+    The log is the truth, the checkpoint its index: what is in the log is done.
+    """
+
+    def entries(self) -> Iterable[Receipts]:
+        """Return what earlier runs of the job kept; called once, when a run begins."""
+
+    def append(self, entries: Sequence[Receipts]) -> None:
+        """Keep ``entries``, durably, before the checkpoint that covers them is saved.
+
+        From one thread at a time.  What it raises ends the run; an
+        :class:`flowctl.errors.CheckpointUnavailableError` has it called again with the same
+        entries, and more.
+        """

@@ -32,19 +32,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run only the tests that show this requirement (exactly: S1 is not S11); repeatable",
     )
 
+    parser.addoption(
+        "--long", action="store_true", help="run only the tests that are marked long, for minutes"
+    )
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_long = config.getoption("--long")
+    wanted = set(config.getoption("--req"))
+    kept, left = [], []
     for item in items:
         if item.get_closest_marker("spark"):  # one session takes enough of a machine
             item.add_marker(pytest.mark.xdist_group("spark"))
-    wanted = set(config.getoption("--req"))
-    if not wanted:
-        return
-    kept, left = [], []
-    for item in items:
-        (kept if wanted & _requirements(item) else left).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left)
+        is_kept = is_long == bool(item.get_closest_marker("long"))
+        if wanted and not wanted & _requirements(item):
+            is_kept = False
+        (kept if is_kept else left).append(item)
+    if left:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left)
 
 
 def _requirements(item: pytest.Item) -> set[str]:

@@ -75,6 +75,19 @@ class LineCodec:
             return Lines(raw, sizes)
         return Lines(_without_cr(text, "\r\n", "\n", "\r", ended), sizes)
 
+    def first_bad(self, block: bytes) -> BadLine | None:
+        """Return what :meth:`split` would find invalid, without making lines if nothing is."""
+        if self.encoding is None or (self.encoding in _WHOLE_BLOCK and block.isascii()):
+            return None
+        if self.encoding in _WHOLE_BLOCK:
+            try:
+                block.decode(self.encoding, self.errors)
+            except UnicodeDecodeError:
+                pass
+            else:
+                return None
+        return self.split(block).bad
+
     def _line_by_line(self, body: bytes, ended: bool) -> Lines:
         assert self.encoding is not None
         lines, sizes, _ = _bytes_lines(body, ended)

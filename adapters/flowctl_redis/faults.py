@@ -21,7 +21,7 @@ from flowctl_redis.names import to_text
 _NO_RIGHTS = "doesn't give this user the permissions that a checkpoint needs"
 _GRANT = (
     "Give the user these permissions: ACL SETUSER name ~flowctl:*"
-    " +@read +@write +@scripting +@connection +time."
+    " +@read +@write +@scripting +@connection +time -@dangerous."
 )
 _REPLIES = (
     (

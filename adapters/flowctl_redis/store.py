@@ -211,6 +211,11 @@ class RedisCheckpointStore:
         """See :class:`flowctl.ports.CheckpointStore`.  Also removes what can't be read."""
         return self._script("clear", job, [schema.SCHEMA])[0] == b"1"
 
+    def lease(self, job: str, owner: str, for_s: float) -> str:
+        """See :class:`flowctl.runtime.standby.LeasingStore`."""
+        arguments = [to_bytes(owner), str(round(for_s * 1000)).encode()]
+        return to_text(self._reply("lease", self._key(job) + b":lease", arguments)[1][0])
+
     def close(self) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.  The next call would reconnect."""
         atexit.unregister(self.close)

@@ -33,6 +33,24 @@ _STATES = (
 )
 LOCKED_STATE = "55P03"
 
+# About the statement.  Not all of class 42: "datatype mismatch" may be due to one row's value.
+_STATEMENT_STATES = (
+    "3F000",  # no such schema
+    "42501",  # no right to write there
+    "42601",  # syntax
+    "42701",  # a column twice
+    "42703",  # no such column
+    "42809",  # not a table
+    "42P01",  # no such table
+    "428C9",  # a column that is always generated
+)
+# SQLite has one code for all of these and for errors of functions, which depend on the row.
+_SQLITE_STATEMENT = re.compile(
+    r"no such (table|column)|has no column named|syntax error|incomplete input|values for \d+ col"
+    r"|has \d+ columns but|cannot (modify|insert into)",
+    re.IGNORECASE,
+)
+
 # https://mariadb.com/docs/server/reference/error-codes; those above 2000 are the client's.
 _MYSQL_LOCKED = 1205  # innodb_lock_wait_timeout is over
 _MYSQL_DEADLOCK = 1213
@@ -52,6 +70,15 @@ _MYSQL_NUMBERS = (
     2006,  # the server has gone away
     2013,  # the connection was lost during a query
     4031,  # idle for too long
+)
+_MYSQL_STATEMENT_NUMBERS = (
+    1054,  # no such column
+    1064,  # syntax
+    1110,  # a column twice
+    1136,  # as many values as columns are needed
+    1142,  # no right to write there
+    1143,  # no right to write this column
+    1146,  # no such table
 )
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 
@@ -94,6 +121,15 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     if "OperationalError" in names or ("InterfaceError" in names and not connected):
         return _is_postgres(error) and not _FOR_GOOD.search(str(error))
     return False
+
+
+def is_statement_fault(error: BaseException) -> bool:
+    """Whether it is about the statement itself, such as an unknown column, and not about a row."""
+    if isinstance(error, sqlite3.OperationalError):
+        return bool(_SQLITE_STATEMENT.search(str(error)))
+    if _package(error) in _MYSQL_DRIVERS:
+        return mysql_number(error) in _MYSQL_STATEMENT_NUMBERS
+    return sqlstate(error) in _STATEMENT_STATES
 
 
 def reason_of(error: BaseException, label: str) -> str:

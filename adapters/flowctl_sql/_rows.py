@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress, repeat
-from operator import itemgetter
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import accumulate, chain, compress, repeat
+from operator import itemgetter, ne
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,33 +20,72 @@ Params: TypeAlias = tuple[Any, ...]
 _SHAPES = "None for a record without a row, a dict or tuple for one, a list of them for several"
 
 
+class Insert(NamedTuple):
+    """Rows that one statement inserts; ``columns`` None: all of the table, in its order."""
+
+    columns: tuple[str, ...] | None
+    rows: Sequence[Params]
+
+
 class Prepared(msgspec.Struct, frozen=True):
     """All rows of a batch as parameters, in order.
 
-    ``counts[i]`` is how many of them belong to record ``i``; None: one each.
+    ``counts[i]`` is how many of them belong to record ``i``; None: one each.  ``shapes`` are the
+    columns of each row; None: all rows have ``columns``.
     """
 
     rows: Sequence[Params]
     columns: tuple[str, ...] | None
     counts: Sequence[int] | None = None
+    shapes: Sequence[tuple[str, ...]] | None = None
 
-    @property
-    def width(self) -> int:
-        """How many values a row has; 0 if there are no rows."""
-        return len(self.rows[0]) if self.rows else 0
+    def inserts(self, wanted: Sequence[bool] | None = None) -> list[Insert]:
+        """Return the rows by their columns, of the records ``i`` for which ``wanted[i]`` is true.
 
-    def only(self, wanted: Sequence[bool]) -> list[Params]:
-        """Return the rows of the records ``i`` for which ``wanted[i]`` is true."""
+        A column that a row lacks is left to the database: its default, or NULL.
+        """
+        chosen = None if wanted is None else self._of_rows(wanted)
+        rows = self.rows if chosen is None else list(compress(self.rows, chosen))
+        if self.shapes is None:
+            return [Insert(self.columns, rows)] if rows else []
+        grouped: dict[tuple[str, ...], list[Params]] = {}
+        shapes = self.shapes if chosen is None else compress(self.shapes, chosen)
+        for shape, row in zip(shapes, rows, strict=True):
+            grouped.setdefault(shape, []).append(row)
+        return [Insert(*each) for each in grouped.items()]
+
+    def _of_rows(self, wanted: Sequence[bool]) -> Iterable[bool]:
         if self.counts is None:
-            return list(compress(self.rows, wanted))
-        each = chain.from_iterable(map(repeat, wanted, self.counts))
-        return list(compress(self.rows, each))
+            return wanted
+        return list(chain.from_iterable(map(repeat, wanted, self.counts)))
+
+    def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
+        """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
+
+        ``table`` are the table's columns; only those in ``numbers`` are looked at.  Both are in
+        lower case.
+        """
+        for columns, rows in self.inserts():
+            for index, column in enumerate(columns or table):
+                if column.lower() in numbers:
+                    values = [row[index] for row in rows]
+                    if any(map(ne, values, values)):  # nothing else differs from itself
+                        raise self._nan(batch, column)
+
+    def _nan(self, batch: Batch, column: str) -> JobError:
+        bad = next(n for n, row in enumerate(self.rows) if any(map(ne, row, row)))
+        ends = accumulate(self.counts or repeat(1, len(batch)))
+        record = next(n for n, end in enumerate(ends) if bad < end)
+        return JobError(
+            f"{_place(batch, record)}: column {column} is NaN, for which SQLite stores NULL.",
+            remedy="Pass None for NULL, or leave the record out: batch.reject(record, reason).",
+        )
 
 
 def prepare(
     rows: Iterable[Row | list[Row] | None], batch: Batch, columns: tuple[str, ...] | None
 ) -> Prepared:
-    """Check and convert ``rows``; ``columns`` None: the keys of the first dict, if there is one.
+    """Check and convert ``rows``; ``columns`` None: the keys of each dict.
 
     Raises :class:`JobError` that names the record.
     """
@@ -88,42 +127,73 @@ def _values_of(listed: Sequence[dict[str, Any]], columns: tuple[str, ...]) -> li
 
 def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] | None) -> Prepared:
     several = [row if isinstance(row, list) else () if row is None else (row,) for row in listed]
-    if columns is None:
-        first = next((row for group in several for row in group), None)
-        columns = checked_columns(list(first)) if isinstance(first, Mapping) else None
-    convert = _converter(several, columns)
+    convert = _Converter(several, columns)
     converted: list[Params] = []
     for index, group in enumerate(several):
         try:
             converted += [convert(row) for row in group]
         except _BadRow as error:
-            place = f"partition {batch.span.partition}, position {show(batch[index].position)}"
-            raise JobError(f"{place}: {error}.", remedy=f"Pass {_SHAPES}.") from None
+            raise JobError(f"{_place(batch, index)}: {error}.", remedy=f"Pass {_SHAPES}.") from None
     counts = list(map(len, several))
-    return Prepared(converted, columns, None if set(counts) == {1} else counts)
+    of_one_shape = len(set(convert.shapes)) <= 1
+    return Prepared(
+        converted,
+        convert.shapes[0] if convert.shapes and of_one_shape else convert.columns,
+        None if set(counts) == {1} else counts,
+        None if of_one_shape else convert.shapes,
+    )
+
+
+def _place(batch: Batch, index: int) -> str:
+    return f"partition {batch.span.partition}, position {show(batch[index].position)}"
 
 
 class _BadRow(Exception):
     pass
 
 
-def _converter(
-    several: Sequence[Sequence[Row]], columns: tuple[str, ...] | None
-) -> Callable[[Row], Params]:
-    first = columns or next((row for group in several for row in group), ())
-    width = len(first) if isinstance(first, tuple) else 0
+class _Converter:
+    """Converts row by row; ``shapes`` are the columns of the rows so far, if they are known."""
 
-    def convert(row: Row) -> Params:
+    def __init__(self, several: Sequence[Sequence[Row]], columns: tuple[str, ...] | None) -> None:
+        first = next((row for group in several for row in group), ())
+        self._named = columns
+        if columns is None and isinstance(first, Mapping) and first:
+            columns = checked_columns(list(first))
+        self.columns = columns
+        self.shapes: list[tuple[str, ...]] = []
+        self._width = len(columns or (first if isinstance(first, tuple) else ()))
+        self._shape_of: dict[frozenset[str], tuple[str, ...]] = {}
+        if columns is not None:
+            self._shape_of[frozenset(columns)] = columns
+
+    def __call__(self, row: Row) -> Params:
         if isinstance(row, tuple):
-            if len(row) != width:
-                raise _BadRow(f"a row of {len(row)} values where {width} are expected")
+            if len(row) != self._width:
+                raise _BadRow(f"a row of {len(row)} values where {self._width} are expected")
+            if self.columns is not None:
+                self.shapes.append(self.columns)
             return row
         if not isinstance(row, Mapping):
             raise _BadRow(f"{type(row).__name__} is not a row")
-        if columns is None:
-            raise _BadRow("a dict among tuples, and no columns are named")
-        if len(row) != width or not all(column in row for column in columns):
-            raise _BadRow(f"a row with the keys {sorted(map(str, row))} for {sorted(columns)}")
-        return tuple([row[column] for column in columns])
+        if self.columns is None:
+            raise _BadRow(
+                "a dict among tuples, and no columns are named" if row else "an empty row"
+            )
+        keys = frozenset(row)
+        shape = self._shape_of.get(keys)
+        if shape is None:
+            shape = self._shape_of[keys] = self._new_shape(row)
+        self.shapes.append(shape)
+        return tuple([row[column] for column in shape])
 
-    return convert
+    def _new_shape(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        if not row:
+            raise _BadRow("an empty row")
+        if self._named is None:
+            return checked_columns(list(row))
+        if extra := sorted(map(str, set(row) - set(self._named))):
+            raise _BadRow(
+                f"a row with the key {extra[0]!r}, which is none of {sorted(self._named)}"
+            )
+        return tuple([column for column in self._named if column in row])

@@ -15,8 +15,9 @@ from flowctl_sql import _postgres
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
-from flowctl_sql._refusals import is_deadlock, is_locked, reason_of
-from flowctl_sql._rows import Prepared
+from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
+from flowctl_sql._rows import Insert, Prepared
+from flowctl_sql._sqlite import columns_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
 # margin.
@@ -36,6 +37,15 @@ class WriteResult(NamedTuple):
 _inherited: list[Any] = []
 
 
+class StatementFault(Exception):
+    """The database can't run the INSERT for any row with these ``columns``; ``error`` says why."""
+
+    def __init__(self, columns: tuple[str, ...] | None, error: Exception) -> None:
+        super().__init__(str(error))
+        self.columns = columns
+        self.error = error
+
+
 class Session:
     """One connection, in the thread and process that opened it."""
 
@@ -50,6 +60,7 @@ class Session:
         self._is_postgres = dialect.name == "postgresql"
         self._table = table
         self._sink = name
+        self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -133,18 +144,31 @@ class Session:
     def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         writes = self._take(batch)
         touching = self.ledger.covered(batch.span)
-        rows, skipped = prepared.rows, 0
-        if touching:
-            is_new = not_covered(batch[:], touching)
-            rows = prepared.only(is_new)
-            skipped = len(is_new) - sum(is_new)
-        if rows:
-            insert = self._dialect.insert(self._table, prepared.columns, prepared.width)
-            self._cursor.executemany(insert, rows)
+        is_new = not_covered(batch[:], touching) if touching else None
+        skipped = len(is_new) - sum(is_new) if is_new is not None else 0
+        inserts = prepared.inserts(is_new)
+        for insert in inserts:
+            self._insert(insert)
         self.ledger.cover(batch.span, touching)
         if due_for_merge(writes):
             self.ledger.merge(batch.span)
-        return WriteResult(len(rows), skipped)
+        return WriteResult(sum([len(insert.rows) for insert in inserts]), skipped)
+
+    def refuse_nan(self, prepared: Prepared, batch: Batch) -> None:
+        """Raise :class:`JobError` for NaN in a column of numbers if NULL would be stored for it."""
+        table, numbers = self._numbers
+        if numbers:
+            prepared.refuse_nan(batch, table, numbers)
+
+    def _insert(self, insert: Insert) -> None:
+        columns, rows = insert
+        statement = self._dialect.insert(self._table, columns, len(rows[0]))
+        try:
+            self._cursor.executemany(statement, rows)
+        except Exception as error:
+            if is_statement_fault(error):
+                raise StatementFault(columns, error) from error
+            raise
 
     def _take(self, batch: Batch) -> int:
         for _ in range(_FIRST_ROW_TRIES - 1):
@@ -174,6 +198,8 @@ class Session:
             self._table, lambda: [self._cursor.execute(statement) for statement in schema]
         )
         self._database.check_table(self._cursor, self._dialect, self._table)
+        if self._dialect.name == "sqlite":
+            self._numbers = columns_of(self._connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()

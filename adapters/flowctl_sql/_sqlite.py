@@ -78,6 +78,19 @@ class SqliteFile(msgspec.Struct, frozen=True):
             raise sqlite_locked(self.path, self.timeout_s) from error
 
 
+def columns_of(connection: sqlite3.Connection, table: str) -> tuple[list[str], set[str]]:
+    """Return the columns of ``table``, and those that are not declared as text or bytes.
+
+    In lower case, as SQLite does not tell case apart in names.
+    """
+    schema, _, name = table.rpartition(".")
+    pragma = f'PRAGMA "{schema}".table_info("{name}")' if schema else f'PRAGMA table_info("{name}")'
+    declared = [(row[1].lower(), row[2].upper()) for row in connection.execute(pragma)]
+    text = ("CHAR", "CLOB", "TEXT", "BLOB")  # sqlite.org/datatype3.html, 3.1
+    numbers = {name for name, kind in declared if not any(part in kind for part in text)}
+    return [name for name, _ in declared], numbers
+
+
 def file_at(path: str, timeout_s: float | None, synchronous: Synchronous) -> SqliteFile:
     """Return the file; raise :class:`ConfigError` for what workers can't share."""
     if not path or path == ":memory:":

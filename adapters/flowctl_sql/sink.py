@@ -8,12 +8,12 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
-from flowctl.errors import ConfigError, JobError, RetryLater
+from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
-from flowctl_sql._refusals import reason_of
+from flowctl_sql._refusals import is_statement_fault, reason_of
 from flowctl_sql._rows import Prepared, Row, prepare
-from flowctl_sql._session import Session, WriteResult
+from flowctl_sql._session import Session, StatementFault, WriteResult
 from flowctl_sql._sqlite import Synchronous
 from flowctl_sql._urls import database_of
 
@@ -34,7 +34,9 @@ class SqlSink:
     psycopg2 and pg8000 it may stand alone; with other drivers ``url`` says which dialect it is.
 
     ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the keys
-    of the first dict, or all columns of the table for tuples.  ``schema`` creates the table if it
+    of each dict, or all columns of the table for tuples.  A dict may lack some: these get the
+    column's default, or NULL.  SQLite stores NULL for NaN: in a column that is not declared as text
+    or bytes it is refused.  ``schema`` creates the table if it
     is missing, with one statement or several.  ``name`` identifies the sink, by default by its
     table: two sinks of one job need two names.
 
@@ -93,9 +95,11 @@ class SqlSink:
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
         ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
-        as is known: raises :class:`JobError` for rows of a wrong shape, :class:`FencedError` if a
-        newer driver has written, :class:`RetryLater` if the database is unavailable, full or
-        locked, and the driver's own exception otherwise.
+        as is known: raises :class:`JobError` for rows of a wrong shape (and for NaN in a column of
+        numbers with SQLite), :class:`UnrunnableError`, which ends the run, if no row can be written
+        because of the table or its columns, :class:`FencedError` if a newer driver has written,
+        :class:`RetryLater` if the database is unavailable, full or locked, and the driver's own
+        exception otherwise.
         """
         prepared = prepare(rows, batch, self._columns)
         with batch.in_sink():
@@ -106,8 +110,19 @@ class SqlSink:
         try:
             session = self._session()
             session.introduce(batch.span.job, batch.bolt)
+            session.refuse_nan(prepared, batch)
             return self._write_with(session, prepared, batch)
+        except StatementFault as fault:
+            assert session is not None
+            raise self._unfit(fault, session, prepared, batch) from fault.error
+        except ConfigError as error:  # the table is missing, or not one that we can write to
+            problem = error.problem.removeprefix(f"{error.field}: ")
+            raise UnrunnableError(error.field, problem, remedy=error.remedy) from error
         except Exception as error:
+            if session is None and self._schema and is_statement_fault(error):
+                raise UnrunnableError(
+                    "schema", f"{_said(error)}.", remedy="Correct its statements."
+                ) from error
             connected = session is not None and session.usable
             refuses = self._database.is_refusal(error, connected=connected)
             if isinstance(error, RetryLater) or not refuses:
@@ -115,6 +130,22 @@ class SqlSink:
             if session is None:
                 raise RetryLater(reason_of(error, self._database.label)) from error
             raise session.refusal(error, batch) from error
+
+    def _unfit(
+        self, fault: StatementFault, session: Session, prepared: Prepared, batch: Batch
+    ) -> JobError:
+        """Return the error for rows that don't fit the table; it ends the run if none can.
+
+        Where the keys of dicts are the columns, these may be a few odd records.
+        """
+        keys = f"rows with the keys {sorted(fault.columns)}" if fault.columns else "rows"
+        problem = f"{keys} don't fit the table {self._table!r}: {_said(fault.error)}"
+        remedy = "Correct the keys of the rows, columns= or the table, and run again."
+        is_first = session.last_written is None and batch.attempt == 1
+        from_keys = self._columns is None and fault.columns is not None
+        if from_keys and (prepared.shapes is not None or not is_first):
+            return JobError(f"{problem}.", remedy=remedy)
+        return UnrunnableError(f"SqlSink {self._name!r}", f"{problem}.", remedy=remedy)
 
     def _write_with(self, session: Session, prepared: Prepared, batch: Batch) -> WriteResult:
         if session.repeats(batch, prepared):
@@ -171,6 +202,10 @@ class SqlSink:
             self._local.session = None
             session.close()
 
+    def release(self) -> None:
+        """Give this thread's connection back while it has to wait for others; as :meth:`close`."""
+        self.close()
+
     def _session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.usable:
@@ -183,3 +218,8 @@ class SqlSink:
             raise
         self._local.session = session
         return session
+
+
+def _said(error: Exception) -> str:
+    """Return what the database said, in one line."""
+    return " ".join(str(error).split())[:300].rstrip(".")

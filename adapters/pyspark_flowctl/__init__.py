@@ -1,7 +1,8 @@
 """flowctl on Spark: ``from pyspark_flowctl import SparkBolts``.
 
 Spark imports every installed module named ``pyspark_*`` when it looks up a data source, on the
-driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use.
+driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use,
+also ``DefaultSource``, which Spark asks for: it is what ``format("flowctl")`` means.
 """
 
 from __future__ import annotations
@@ -9,18 +10,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_flowctl.apply_rows import apply
     from pyspark_flowctl.bolts import SparkBolts
     from pyspark_flowctl.java import JavaHome, ensure_java
+    from pyspark_flowctl.sinks import flow_batch, flow_sink
     from pyspark_flowctl.stages import SparkStages
 
-__all__ = ["JavaHome", "SparkBolts", "SparkStages", "ensure_java"]
+__all__ = [
+    "JavaHome", "SparkBolts", "SparkStages", "apply", "ensure_java", "flow_batch", "flow_sink",
+]  # fmt: skip
 
 _ELSEWHERE = {
+    "DefaultSource": "pyspark_flowctl.data_source",
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
     "SparkStages": "pyspark_flowctl.stages",
+    "apply": "pyspark_flowctl.apply_rows",
     "ensure_java": "pyspark_flowctl.java",
+    "flow_batch": "pyspark_flowctl.sinks",
+    "flow_sink": "pyspark_flowctl.sinks",
 }
+
+_NAMES = {"DefaultSource": "FlowctlSource"}  # Spark looks for the former in each package
 
 
 def __getattr__(name: str) -> Any:
@@ -30,7 +41,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     try:
-        value = getattr(import_module(_ELSEWHERE[name]), name)
+        value = getattr(import_module(_ELSEWHERE[name]), _NAMES.get(name, name))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise

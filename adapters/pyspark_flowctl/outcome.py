@@ -102,6 +102,8 @@ def describe(outcome: Outcome) -> str:
         return f"the connection to the spout ended ({outcome.detail})"
     if outcome.kind == "crashed":
         return outcome.detail or "its Spark worker died"
+    if outcome.error == "PythonVersion":
+        return outcome.detail
     if outcome.kind == "load":
         return f"can't be loaded on the worker: {outcome.error}: {outcome.detail}"
     return f"{outcome.error}: {outcome.detail}" if outcome.error else outcome.detail
@@ -113,6 +115,8 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
         return "Something stopped the Spark session; start the job again: it resumes."
     if outcome.module is not None:
         return _install(outcome.module)
+    if outcome.error == "PythonVersion":
+        return _PYTHON_REMEDY
     if outcome.kind == "load":
         return "Check that driver and workers have the same versions of what process uses."
     if outcome.error == "AuthenticationError":
@@ -149,6 +153,18 @@ _CRASHED = (
 )
 
 
+# Spark's own check, which compares 3.11 with 3.11 and not 3.11.2 with 3.11.7.
+_OTHER_PYTHON = re.compile(
+    r"Python in worker has different version: ([\d.]+\d) than that in driver: ([\d.]+\d)"
+)
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*No such file')
+_PLACE = re.compile(r"\(TID \d+\) \((\S+) executor")
+_PYTHON_REMEDY = (
+    "Install the driver's Python at the same path on every worker and name it in PYSPARK_PYTHON (or"
+    " spark.pyspark.python); `flowctl doctor --spark` says what each worker has."
+)
+
+
 def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
     """Return the outcome for an exception that Spark raised: the cause, not the Java stack."""
     text = str(error)
@@ -156,6 +172,8 @@ def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
         return Outcome(kind="gone", detail="the Spark session was stopped", lived_s=lived_s)
     if any(mark in text for mark in _CRASHED):
         return Outcome(kind="crashed", lived_s=lived_s)
+    if problem := _other_python(text):
+        return Outcome(kind="load", error="PythonVersion", detail=problem, lived_s=lived_s)
     if found := _PYTHON_ERROR.findall(text.partition("\n\tat ")[0]):
         name, detail = found[-1]
         return Outcome(
@@ -166,6 +184,17 @@ def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
             lived_s=lived_s,
         )
     return Outcome(kind="spark", detail=_first_lines(text), lived_s=lived_s)
+
+
+def _other_python(text: str) -> str:
+    """Return what is wrong with the Python of a worker, "" if something else is."""
+    place = _PLACE.search(text)
+    where = f" on {place[1]}" if place else ""
+    if found := _OTHER_PYTHON.search(text):
+        return f"workers{where} have Python {found[1]}, but the driver has {found[2]}."
+    if found := _NO_PYTHON.search(text):
+        return f"there is no {found[1]}{where}, which is the Python that workers are told to use."
+    return ""
 
 
 def _module_missing(detail: str) -> str | None:

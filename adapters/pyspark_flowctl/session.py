@@ -20,6 +20,7 @@ import structlog
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
+from pyspark_flowctl.unsupported import refuse_unsupported
 
 _log = structlog.get_logger("pyspark_flowctl")
 
@@ -48,8 +49,9 @@ class SessionHolder:
         """Return the given or active session's jobs; None if a session has to be started.
 
         Call it from the user's thread: Spark's active session is thread-local.  Raises
-        :class:`ConfigError` if ``master`` contradicts the session.
+        :class:`ConfigError` if ``master`` contradicts the session, or where bolts can't work.
         """
+        refuse_unsupported(self._master, os.environ)
         with self._lock:
             if self._jobs is None:
                 found = self._given or _active_session()
@@ -164,11 +166,17 @@ def _start(master: str | None, slots_wanted: int) -> Any:
     except ImportError as error:
         raise _not_installed(error) from error
     except Exception as error:
-        text = str(error).partition("\n")[0]
         raise InfrastructureError(
-            f"Spark did not start on {master or 'this machine'}: {text}",
+            f"Spark did not start on {master or 'this machine'}: {_cause(str(error))}",
             remedy="Run `flowctl doctor`; the lines above may say more.",
         ) from error
+
+
+def _cause(text: str) -> str:
+    """The line that says why: py4j's first names only the constructor that failed."""
+    lines = text.splitlines() or [""]
+    java = (line[2:] for line in lines if line.startswith(": "))
+    return next(java, lines[0])
 
 
 def _not_installed(error: ImportError) -> MissingExtraError:

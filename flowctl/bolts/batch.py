@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from itertools import count
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record, Span
 from flowctl.errors import UnrunnableError
+
+_SECOND: Final = itemgetter(1)
+_OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
 
 
 class Batch(Sequence[Record]):
     """What ``process`` gets: the records of one tuple, in source order, and its span.
 
-    Not thread-safe.  ``reading_index`` is the index of the record that iteration handed out last
-    (None before the first and after the end): when ``process`` raises, it names the record that was
-    being worked on.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
+    Not thread-safe.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
     not used.  ``rejected`` maps the index of each rejected record to its reason; ``left_out``
     counts the records whose effect a sink already had from an earlier attempt.
 
@@ -26,8 +29,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_records", "attempt", "bolt", "columns", "left_out", "reading_index",
-        "rejected", "sink_s", "span", "tell_prolonged",
+        "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt", "columns",
+        "left_out", "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -46,17 +49,45 @@ class Batch(Sequence[Record]):
         self.span = span
         self.bolt = bolt
         self.attempt = attempt
-        self.reading_index: int | None = None
+        self._reading: Iterator[Record] | _Counted = iter(())
+        # Iterators that were under way when a newer one was made, and where; the newest first.
+        self._older: list[tuple[Iterator[Record] | _Counted, int]] = []
         self.rejected: dict[int, str] = {}
         self.left_out = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
         self.columns: Callable[[], Any] | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        for index, record in enumerate(self._records):
-            self.reading_index = index
-            yield record
-        self.reading_index = None
+        # The list's own iterator: a generator that notes the index costs five times as much.
+        before, at = self._reading, _index_of_last(self._reading)
+        if at is not None:
+            self._older = [(before, at), *self._older[: _OLDER_MAX - 1]]
+        records = self._records
+        if isinstance(records, list | tuple):
+            self._reading = reading = iter(records)
+            return reading
+        # Records that are made while they are read: no Python code runs here for each of them.
+        asked = count()
+        self._reading = _Counted(asked, len(records))
+        return map(_SECOND, zip(asked, records, strict=False))
+
+    @property
+    def reading_index(self) -> int | None:
+        """The index of the record that iteration returned last.
+
+        None before the first and after the end.  When ``process`` raises, it names the record that
+        was being worked on.
+        """
+        now = [(_index_of_last(iterator), was) for iterator, was in self._older]
+        # One that went on after the newest was made: that was a look at the batch in between.
+        moved = next((at for at, was in now if at is not None and at != was), None)
+        if moved is not None:
+            return moved
+        newest = _index_of_last(self._reading)
+        return newest if newest is not None else next((at for at, _ in now if at is not None), None)
+
+    def __contains__(self, record: object) -> bool:
+        return record in self._records
 
     def __len__(self) -> int:
         return len(self._records)
@@ -131,6 +162,24 @@ class Batch(Sequence[Record]):
         finally:
             self._in_sink = False
             self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
+
+class _Counted(NamedTuple):
+    """How often an iterator over ``records`` records was asked; the end is one time more."""
+
+    asked: Iterator[int]
+    records: int
+
+
+def _index_of_last(reading: Iterator[Record] | _Counted) -> int | None:
+    """The index of what an iterator returned last; None before the first and after the end."""
+    if isinstance(reading, _Counted):
+        counter: Any = reading.asked.__reduce__()  # (count, (next,)), for pickling
+        asked = counter[1][0]
+        return asked - 1 if 0 < asked <= reading.records else None
+    # For pickling, it says (iter, (records,), index of the next); only two parts after the end.
+    state: Any = reading.__reduce__()
+    return state[2] - 1 if len(state) == 3 and state[2] > 0 else None
 
 
 def _not_in_batch(what: str, records: int) -> UnrunnableError:

@@ -22,8 +22,8 @@ class ReadAhead:
     """Reads one block while the one before is being processed, and no further.
 
     ``stop`` returns where the range ends by now; reading ends there.  ``on_ready`` is called from
-    the reading thread when :meth:`take` has something else than before.  The thread is a daemon:
-    a read that hangs does not keep the process alive.
+    the reading thread when :meth:`take` has something else than before; set it before the first
+    :meth:`take`.  The thread is a daemon: a read that hangs does not keep the process alive.
     """
 
     def __init__(
@@ -32,12 +32,11 @@ class ReadAhead:
         frame: RangeFrame,
         *,
         stop: Callable[[], int],
-        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._reader = reader
         self._frame = frame
         self._stop = stop
-        self._on_ready = on_ready
+        self.on_ready: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._next: Block | BaseException | Sign = NOT_YET
         self._closed = False
@@ -77,7 +76,7 @@ class ReadAhead:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._on_ready()
+        self.on_ready()
 
     def _run(self) -> None:
         frame = self._frame
@@ -114,4 +113,4 @@ class ReadAhead:
                 self._changed.wait()
             self._next = what
             self._changed.notify_all()
-        self._on_ready()
+        self.on_ready()

@@ -14,7 +14,9 @@ from typing import Final
 
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.range_ahead import ReadAhead
 from flowctl.bolts.range_claims import Part, Progress, RangeClaims
+from flowctl.range_ports import RangeReader
 from flowctl.wire.codec import FrameWriter
 from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame, SplitAnswer, SplitFrame
 
@@ -24,14 +26,24 @@ _FINISHED_MAX: Final = 256
 
 
 class HeldRange:
-    """A range that was received.  ``cancel`` stops its reading; from any thread."""
+    """A range that was received.
 
-    __slots__ = ("cancel", "claims", "frame")
+    ``ahead`` reads it, from when it is begun or, before that, from when a slot has read all of its
+    own range: to open a file in an object store takes as long as some batches.
+    """
+
+    __slots__ = ("ahead", "claims", "frame", "is_begun")
 
     def __init__(self, frame: RangeFrame) -> None:
         self.frame = frame
         self.claims = RangeClaims(frame.start, frame.stop)
-        self.cancel: Callable[[], None] = lambda: None
+        self.ahead: ReadAhead | None = None
+        self.is_begun = False
+
+    def cancel(self) -> None:
+        """Stop reading; from any thread."""
+        if self.ahead is not None:
+            self.ahead.close()
 
 
 class RangeDesk:
@@ -68,7 +80,9 @@ class RangeDesk:
     def forget(self, tuple_ids: Iterable[int]) -> None:
         """These were given back."""
         for tuple_id in tuple_ids:
-            self._held.pop(tuple_id, None)
+            held = self._held.pop(tuple_id, None)
+            if held is not None:
+                held.cancel()
 
     def answer(self, asked: SplitFrame) -> None:
         """Split the range, and say where it now ends."""
@@ -90,10 +104,28 @@ class RangeDesk:
 
     # -- for process threads ---------------------------------------------------------------
 
-    def begin(self, tuple_id: int) -> HeldRange:
-        """Return the range that was taken from the link's queue."""
+    def begin(self, tuple_id: int, reader: RangeReader) -> tuple[HeldRange, ReadAhead]:
+        """Return the range that was taken from the link's queue, and what reads it."""
         with self._let_go:
-            return self._held[tuple_id]
+            held = self._held[tuple_id]
+            held.is_begun = True
+            return held, self._read(held, reader)
+
+    def read_next(self, reader: RangeReader) -> None:
+        """Begin to read a range that is queued, if there is one that is not read yet."""
+        with self._let_go:
+            for held in self._held.values():
+                if not held.is_begun and held.ahead is None and not self._has_ended:
+                    self._read(held, reader)
+                    return
+
+    def _read(self, held: HeldRange, reader: RangeReader) -> ReadAhead:
+        ahead = held.ahead
+        if ahead is None:
+            ahead = held.ahead = ReadAhead(reader, held.frame, stop=lambda: held.claims.stop)
+            if not self._has_ended:
+                ahead.start()
+        return ahead
 
     def claim(self, held: HeldRange, through: int) -> int:
         """As :meth:`RangeClaims.claim`."""

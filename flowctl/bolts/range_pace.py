@@ -16,11 +16,15 @@ RECORDS_MAX: Final = 1 << 15
 
 
 class Pace:
-    """Learns what records cost.  For one slot; not thread-safe."""
+    """Learns what records cost.  For one slot; not thread-safe.
 
-    __slots__ = ("_record_s", "records")
+    ``target_s``: how long a batch should take [s].
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_record_s", "_target_s", "records")
+
+    def __init__(self, target_s: float = TARGET_S) -> None:
+        self._target_s = target_s
         self.records: int = FIRST_RECORDS
         self._record_s: float | None = None
 
@@ -32,7 +36,7 @@ class Pace:
         # The mean of old and new: a change shows within two batches.
         before = self._record_s
         self._record_s = record_s if before is None else (before + record_s) / 2
-        wanted = TARGET_S / self._record_s if self._record_s > 0 else RECORDS_MAX
+        wanted = self._target_s / self._record_s if self._record_s > 0 else RECORDS_MAX
         # A short batch (the end of a block) must not hold back the next one.
         most = max(self.records, records * _GROWTH_MAX)
         self.records = int(min(max(wanted, 1), most, RECORDS_MAX))

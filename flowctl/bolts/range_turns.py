@@ -12,14 +12,16 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendable, traceback_text
-from flowctl.bolts.range_ahead import NOT_YET, ReadAhead, Sign
+from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.records import Record
 from flowctl.errors import InternalError, JobError
-from flowctl.range_ports import Block, ColumnBlock
+from flowctl.range_ports import Block, ColumnBlock, RangeReader
 from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
 from flowctl.wire.refusals import NotCarriedError
 from flowctl.wire.values import carry
@@ -33,7 +35,7 @@ _SHOWN_CHARS_MAX: Final = 4_000
 
 
 class RangeTurn:
-    """One range.  For one thread; a context manager that reads while it is entered.
+    """One range.  For one thread; a context manager that stops reading at its end.
 
     ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
     when :meth:`poll`, which had nothing, is worth another try.
@@ -53,8 +55,9 @@ class RangeTurn:
         self._link = link
         self._desk = link.ranges
         self._slot = slot
-        self._held = link.ranges.begin(work.frame.tuple_id)
-        self._ahead = _ahead(turns, work.frame, lambda: self._held.claims.stop, on_ready)
+        self._reader = _reader_of(turns)
+        self._held, self._ahead = link.ranges.begin(work.frame.tuple_id, self._reader)
+        self._ahead.on_ready = on_ready
         self._block: Block | None = None
         self._index = 0  # of the first record of the block that is not claimed
         self._batch: Batch | None = None
@@ -64,8 +67,6 @@ class RangeTurn:
         self._began_at_s = 0.0  # the call of process that is under way
 
     def __enter__(self) -> RangeTurn:
-        self._held.cancel = self._ahead.close
-        self._ahead.start()
         return self
 
     def __exit__(
@@ -123,6 +124,8 @@ class RangeTurn:
                     return None
                 self._block, self._index = taken, 0
                 block = taken
+                if block.stop >= self._held.claims.stop:
+                    self._desk.read_next(self._reader)
             if (batch := self._cut(block)) is not None:
                 return batch
         return None
@@ -161,7 +164,10 @@ class RangeTurn:
         turns.records += len(batch)
         turns.service_s += service_s
         turns.pace.took(len(batch), service_s)
-        self._desk.done(self._held, self._part(len(batch), batch, service_s), self._slot)
+        part = self._part(len(batch), batch, service_s)
+        if isinstance(made, bytes):
+            part = msgspec.structs.replace(part, receipts=(made,))
+        self._desk.done(self._held, part, self._slot)
 
     def raised(self, error: BaseException) -> None:
         """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
@@ -225,12 +231,10 @@ class RangeTurn:
         return part
 
 
-def _ahead(
-    turns: Turns, frame: RangeFrame, stop: Callable[[], int], on_ready: Callable[[], None]
-) -> ReadAhead:
+def _reader_of(turns: Turns) -> RangeReader:
     if turns.reader is None:
         raise InternalError("A range came for a bolt that has no reader.")
-    return ReadAhead(turns.reader, frame, stop=stop, on_ready=on_ready)
+    return turns.reader
 
 
 def _rejected(batch: Batch) -> list[RejectedAt]:

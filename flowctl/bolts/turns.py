@@ -32,10 +32,12 @@ class Turns:
         welcome: Welcome,
         link: Link,
         refusal: RefusalRule | None,
+        *,
+        pace: Pace,
     ) -> None:
         self._job: Final = endpoint.job
         self.reader: Final = endpoint.reader
-        self.pace: Final = Pace()
+        self.pace: Final = pace
         self._bolt = bolt
         self._welcome = welcome
         self._link = link

@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link
+from flowctl.bolts.range_pace import TARGET_S, Pace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.turns import Turns
@@ -55,7 +56,8 @@ def run_bolt(
     """Run the bolt named ``bolt`` until the spout ends it or is gone.
 
     ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
-    event loop, up to ``slots`` times at once.  Its return value is not used; an exception (also
+    event loop, up to ``slots`` times at once.  Its return value is used only for a range,
+    where bytes are a receipt (docs/ranges.md); an exception (also
     SystemExit) fails the tuple, or says that the target refused it (``refusal``, then
     :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
     :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the spout
@@ -203,7 +205,9 @@ class FlowControlBolt:
         return turn.returned(made)
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
-        turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal)
+        # Only for ranges: how long a batch of this process should take, if it cares.
+        pace = Pace(getattr(self._process, "batch_s", TARGET_S))
+        turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)
         return turns
 

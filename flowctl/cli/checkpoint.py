@@ -16,9 +16,10 @@ from flowctl.cli.line_positions import check_line
 from flowctl.cli.partitions import SHOWN_MAX, matching, print_partitions
 from flowctl.cli.positions import position_of, shown
 from flowctl.cli.sinks import NamedSink, load_sinks
+from flowctl.core.letters import without_redrives
 from flowctl.core.records import PartitionCheckpoint, Position
 from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError
-from flowctl.instrumentation.numbers import counted
+from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
@@ -273,12 +274,17 @@ def _row(store: Any, job: str) -> dict[str, Any]:
 
 
 def _summary(stored: Any) -> dict[str, Any]:
-    """A stored job as plain values, with the number of its partitions."""
+    """A stored job as plain values, with the number of its partitions.
+
+    Dead letters that were processed again are records of the source too: they count once.
+    """
+    records = without_redrives(stored.checkpoint).records
     return {
         "job": stored.job,
         "epoch": stored.epoch,
         "saved_at_unix_ms": stored.saved_at_unix_ms,
-        "records": stored.checkpoint.records,
+        "records": records,
+        "redriven": stored.checkpoint.records - records,
         "partitions": len(stored.checkpoint.partitions),
     }
 
@@ -290,9 +296,10 @@ def _plain(partition: PartitionCheckpoint) -> dict[str, Any]:
 
 
 def _headline(summary: dict[str, Any]) -> str:
+    again = f" ({count(redriven)} redriven)" if (redriven := summary["redriven"]) else ""
     return " · ".join(
         (
-            counted(summary["records"], "record"),
+            counted(summary["records"], "record") + again,
             counted(summary["partitions"], "partition"),
             f"saved {_ago(summary['saved_at_unix_ms'])} ago",
             f"epoch {summary['epoch']}",

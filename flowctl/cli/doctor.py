@@ -14,7 +14,13 @@ from pathlib import Path
 
 import click
 
-from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, FlowctlError, without_secrets
+from flowctl.errors import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    ConfigError,
+    FlowctlError,
+    without_secrets,
+)
 from flowctl.instrumentation.text import printable
 
 PYTHON_MIN = (3, 11)
@@ -31,8 +37,47 @@ class Finding:
 
 
 @click.command()
-def doctor() -> int:
-    """Check Python, Java, Spark, a Redis server and directories; exit 1 if something is missing."""
+@click.argument("job", required=False)
+@click.option("--spark", "on_spark", is_flag=True,
+              help="Examine the executors of a Spark cluster instead of this machine.")  # fmt: skip
+@click.option("--master", metavar="URL", help="The Spark master whose executors are examined.")
+@click.option("--redis", "redis_url", metavar="URL", help="Try whether executors reach this Redis.")
+@click.option("--sink", "sinks", metavar="PLACE", multiple=True,
+              help="Try whether executors reach this target, HOST:PORT or a URL; "
+              "may be repeated.")  # fmt: skip
+@click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
+              help="A setting of the run, e.g. listen.port=7077; may be repeated.")  # fmt: skip
+@click.option("--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True,
+              type=click.FloatRange(min=1.0, max=3600.0),
+              help="How long to wait for executors.")  # fmt: skip
+def doctor(
+    *,
+    job: str | None,
+    on_spark: bool,
+    master: str | None,
+    redis_url: str | None,
+    sinks: tuple[str, ...],
+    overrides: tuple[str, ...],
+    timeout_s: float,
+) -> int:
+    """Check Python, Java, Spark, a Redis server and directories; exit 1 if something is missing.
+
+    With --spark: run a task on each executor, which tries to connect to the driver, to Redis and to
+    the sink, says which Python and flowctl it has, and loads the `process` of JOB
+    (FILE.py:ATTRIBUTE).  Prints a row for each executor, and for each problem the setting to
+    change.
+    """
+    if on_spark:
+        from flowctl.cli.doctor_spark import check_spark
+        from flowctl.cli.run import parse_overrides
+        from flowctl.config import Settings
+
+        settings = Settings().with_overrides(parse_overrides(overrides))
+        places = {"redis": redis_url, **{f"sink {n}": s for n, s in enumerate(sinks, start=1)}}
+        wanted = {name: text for name, text in places.items() if text}
+        return check_spark(master, settings, wanted, job=job, timeout_s=timeout_s)
+    if job or master or redis_url or sinks or overrides:
+        raise ConfigError("--spark", "is missing.", remedy="Add it to examine a Spark cluster.")
     findings = [check() for check in CHECKS]
     for finding in findings:
         mark = "ok     " if finding.ok else "missing"

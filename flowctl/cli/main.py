@@ -35,6 +35,10 @@ COMMANDS = {
     "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
     "dlq": ("flowctl.cli.dlq:dlq", "Show, redrive or drop dead letters."),
+    "receipts": (
+        "flowctl.cli.receipts:receipts",
+        "Show a job's results, remove what is left over.",
+    ),
     "targets": ("flowctl.cli.targets:targets", "Show or bound what paced targets take."),
     "simulate": ("flowctl.cli.simulate:simulate", "Run the control law in virtual time."),
     "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
+@click.option("--standby", is_flag=True,
+              help="Wait while another driver with --standby runs the job; take over within "
+              "seconds when it is gone.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 @click.option("--quiet", is_flag=True, help="Show nothing but errors.")
 def run(
@@ -53,6 +57,7 @@ def run(
     metrics: str | None,
     master: str | None,
     bolt_count: int | None,
+    standby: bool,
     plain: bool,
     quiet: bool,
 ) -> int:
@@ -77,9 +82,7 @@ def run(
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:
-        host, _, settings["metrics.port"] = metrics.rpartition(":")
-        if host:
-            settings["metrics.host"] = host.strip("[]")
+        settings |= _metrics_settings(metrics)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -90,7 +93,8 @@ def run(
     elif spout.dead_letter is None:
         _tell_of_waiting_letters(spout.name)
     _change_bolts(spout, master, bolt_count)
-    return run_spout(spout, view=view_mode(plain, quiet), report_path=report_path)
+    view = view_mode(plain, quiet)
+    return run_spout(spout, view=view, report_path=report_path, standby=standby)
 
 
 def run_spout(
@@ -98,12 +102,17 @@ def run_spout(
     *,
     view: Any,
     report_path: Path | None,
+    standby: bool = False,
 ) -> int:
-    """Run ``spout`` and return the exit code; flowctl's errors propagate to ``main``."""
+    """Run ``spout`` and return the exit code; flowctl's errors propagate to ``main``.
+
+    ``standby``: only once no other driver holds the job's lease.
+    """
     from flowctl.runtime.launch import Interrupted
 
     try:
-        report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
+        with _alone(spout) if standby else nullcontext():
+            report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
         if view == "off":  # no view has said how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
@@ -122,11 +131,19 @@ def run_spout(
     return EXIT_FINISHED_WITH_LOSSES
 
 
+def _alone(spout: RunnableJob) -> AbstractContextManager[None]:
+    from flowctl.runtime.standby import standing_by
+
+    return standing_by(
+        spout.checkpoint, spout.name, say=lambda text: click.echo(printable(text), err=True)
+    )
+
+
 def resume_command() -> str:
     """Return the command line of this process, ready to paste, without passwords."""
     program = sys.argv[0]
     if program.endswith(("__main__.py", "cli/main.py")):
-        return shown_command(["python", "-m", "flowctl.cli.main", *sys.argv[1:]])
+        return shown_command(["python", "-m", "flowctl", *sys.argv[1:]])
     return shown_command([Path(program).name, *sys.argv[1:]])
 
 
@@ -171,6 +188,11 @@ def _check_writable(path: Path | None) -> None:
         ) from None
     if is_new:
         path.unlink()
+
+
+def _metrics_settings(place: str) -> dict[str, str]:
+    host, _, port = place.rpartition(":")
+    return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 
 
 def _checked(limit: str) -> str:

@@ -27,7 +27,7 @@ class BoltRegistry:
     def add(self, joined: Joined) -> AdaptiveFlowConsumer:
         """A bolt came."""
         bolt, slots, epoch, now_s, _ = joined
-        consumer = AdaptiveFlowConsumer(
+        consumer = self._book.consumer_type(
             joined,
             _settings_of(self._book.settings, slots),
             self._book.events,

@@ -29,6 +29,12 @@ class IdleListener(Protocol):
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None: ...
 
 
+class SizeFor(Protocol):
+    """How many records the next tuple for a bolt should have at most, at least 1."""
+
+    def __call__(self, consumer: AdaptiveFlowConsumer) -> int: ...
+
+
 class Lost(msgspec.Struct, frozen=True, gc=False):
     """Records of a tuple that was given up or dropped, with the bolts to blame (or the last)."""
 
@@ -66,6 +72,9 @@ class Book:
         self.alarms = Alarms()
         self.input_ended = False
         self.idle_listener: IdleListener | None = None
+        # What is different where tuples are ranges.
+        self.consumer_type: type[AdaptiveFlowConsumer] = AdaptiveFlowConsumer
+        self.size_for: SizeFor | None = None
 
     def add_bolt(self, consumer: AdaptiveFlowConsumer) -> None:
         """A bolt came.  Among very many the best is not looked for."""

@@ -80,11 +80,21 @@ class Cut(msgspec.Struct, gc=False, eq=False):
     records: Sequence[Record]
     size_bytes: int
 
+    @property
+    def divisible(self) -> int:
+        """Into how many parts it can be cut, at most."""
+        return len(self.records)
+
     def part(self, start: int, stop: int) -> Cut:
         """Return its records ``start`` to ``stop``; their bytes are a share, not counted."""
         records = self.records[start:stop]
         size_bytes = self.size_bytes * len(records) // len(self.records)
         return Cut(self.partition, self.seq + start, records, size_bytes)
+
+    def joined(self, other: Cut) -> Cut:
+        """Return this and ``other``, which follows it, as one."""
+        records = (*self.records, *other.records)
+        return Cut(self.partition, self.seq, records, self.size_bytes + other.size_bytes)
 
 
 class SendBuffer:

@@ -31,6 +31,7 @@ class Counters(msgspec.Struct, gc=False):
     records_dropped: int = 0
     cut: int = 0  # failed as a whole, and went on in pieces
     pieces: int = 0  # that were made of those; tuples of their own
+    splits: int = 0  # ranges whose end a bolt gave back; that is a piece
     target_down_s: float = 0.0  # how long (nearly) nothing succeeded, stretches that are over
     handed_over: int = 0  # their partition was taken away; another driver does them
     records_pending_now: int = 0  # sent at least once, not acked

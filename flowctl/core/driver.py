@@ -44,18 +44,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from flowctl.core.buffer import SendBuffer
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.intake import Intake
 from flowctl.core.records import (
     Ack,
     AckOutcome,
     Checkpoint,
     Emission,
     PartitionCheckpoint,
+    Position,
     Record,
     RevokeOrder,
 )
@@ -68,6 +69,27 @@ class PartitionHandover(Protocol):
     def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None: ...
     def hold_back(self, partition: str) -> int: ...
     def take_away(self, partition: str, *, now_s: float) -> None: ...
+
+
+class DriverIntake(Protocol):
+    """Each as in :class:`flowctl.core.intake.Intake`."""
+
+    @property
+    def buffer(self) -> SendBuffer: ...
+    @property
+    def is_held(self) -> bool: ...
+    @property
+    def has_room(self) -> bool: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def uncommitted(self) -> int: ...
+
+    def finish(self, partition: str, end: Position) -> None: ...
+    def uncommitted_of(self, partition: str) -> int: ...
+    def touch(self, partitions: Iterable[str]) -> None: ...
+    def take_moved(self) -> dict[str, PartitionCheckpoint]: ...
+    def overview(self, limit: int) -> dict[str, PartitionCheckpoint]: ...
 
 
 class DriverCore(Protocol):
@@ -84,7 +106,7 @@ class DriverCore(Protocol):
     @property
     def counters(self) -> Counters: ...
     @property
-    def intake(self) -> Intake: ...
+    def intake(self) -> DriverIntake: ...
     @property
     def gave_up(self) -> TupleGaveUp | None: ...
     @property
@@ -233,6 +255,24 @@ class TellingCore(Protocol):
     """A core that has more to say than events: a topology's, of roots and tasks."""
 
     def take_news(self) -> Sequence[object]: ...
+
+
+class Measured(NamedTuple):
+    """How much of a source is done, of how much, in the source's own measure: bytes, if it knows.
+
+    ``records_per_position``: about how many records a position of the core's stands for.
+    """
+
+    done: int
+    total: int
+    records_per_position: float
+
+
+@runtime_checkable
+class MeasuringCore(Protocol):
+    """A core that knows how large its source is, and counts work in positions: one of ranges."""
+
+    def measure(self) -> Measured: ...
 
 
 @runtime_checkable

@@ -125,7 +125,11 @@ class Emitter:
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
         settings, counters, buffer = self._settings, self._counters, self._buffer
-        records_max = records_for(consumer, settings, len(self._bolts), self._pool)
+        size_for = self._book.size_for
+        if size_for is not None:
+            records_max = size_for(consumer)
+        else:
+            records_max = records_for(consumer, settings, len(self._bolts), self._pool)
         if self._target.is_troubled and self._target.records_max < records_max:
             records_max = int(self._target.records_max)
         if self._book.input_ended:

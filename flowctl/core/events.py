@@ -171,6 +171,16 @@ class TupleCut(FlowEvent, frozen=True, gc=False, kw_only=True):
     pieces: tuple[int, ...]
 
 
+class RangeSplit(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """An idle bolt needed work: the range of ``bolt`` ends at ``at`` now, ``rest_id`` is above."""
+
+    tuple_id: int
+    bolt: str
+    partition: str
+    at: int
+    rest_id: int
+
+
 class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
     """``process`` could not use these records of a tuple; the rest of it is acked."""
 

@@ -250,6 +250,10 @@ class Failures:
             self.gave_up = self.gave_up or event
         self._book.events.append(event)
 
+    def end_for(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
+        """A tuple that was given up is nothing for a dead letter: the run has to fail."""
+        self.gave_up = self.gave_up or _gave_up(flow_tuple, reason, now_s)
+
     def _hand_out(self, flow_tuple: FlowTuple, bolt: str, reason: str) -> None:
         self._book.let_go(flow_tuple)
         self._book.lost.append(Lost(flow_tuple.cut.records, bolt, reason))

@@ -41,7 +41,7 @@ class Isolation:
 
     def will_cut(self, failed: FlowTuple, record_index: int | None) -> bool:
         """Whether :meth:`take` would cut ``failed``."""
-        records = len(failed.cut.records)
+        records = failed.cut.divisible
         if records == 1:
             return False
         names_one = record_index is not None and 0 <= record_index < records
@@ -52,7 +52,7 @@ class Isolation:
 
         If not, it is to be tried again, or given up, as it is.
         """
-        records, search = len(failed.cut.records), failed.search
+        records, search = failed.cut.divisible, failed.search
         if records == 1:
             if search is not None:
                 failed.search = None
@@ -85,7 +85,7 @@ class Isolation:
 
     def _narrow(self, holder: FlowTuple, aside: FlowTuple | None, now_s: float) -> None:
         """The record is in ``holder``: try its first half, or itself if it is alone."""
-        records = len(holder.cut.records)
+        records = holder.cut.divisible
         if records == 1:
             self._release(holder, now_s)
             self._release(aside, now_s)
@@ -100,7 +100,7 @@ class Isolation:
     def _cut_out(self, failed: FlowTuple, index: int, now_s: float) -> None:
         """The failed call was reading this record: it goes alone, what is around it as tuples."""
         search, failed.search = failed.search, None
-        records = len(failed.cut.records)
+        records = failed.cut.divisible
         bounds = sorted({0, index, index + 1, records})
         pieces = self._cut(failed, bounds, now_s)
         at = bounds.index(index)
@@ -136,10 +136,7 @@ class Isolation:
         for part in (first, second):
             del self._pending[part.tuple_id]
             self._retries.discard(part.tuple_id)
-        a, b = first.cut, second.cut
-        records = (*a.records, *b.records)
-        cut = Cut(a.partition, a.seq, records, a.size_bytes + b.size_bytes)
-        joined = self._add(cut, first)
+        joined = self._add(first.cut.joined(second.cut), first)
         self._retries.park(joined)
         self._tell([first, second], [joined], now_s)
         return joined

@@ -36,6 +36,12 @@ class RangeSet:
         self._stops[low:high] = [stop]
         return start, stop
 
+    def touching(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the ranges that touch or overlap ``[start, stop)``, in order."""
+        low = bisect_left(self._stops, start)
+        high = bisect_right(self._starts, stop)
+        return list(zip(self._starts[low:high], self._stops[low:high], strict=True))
+
     def pop_first(self) -> tuple[int, int]:
         """Remove and return the lowest range; IndexError when empty."""
         return self._starts.pop(0), self._stops.pop(0)

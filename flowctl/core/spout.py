@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from flowctl.core.aside import Aside
-from flowctl.core.events import FlowEvent, TupleGaveUp
-from flowctl.core.failures import DeadTuple, Keeper
+from flowctl.core.events import FlowEvent
+from flowctl.core.failures import Keeper
 from flowctl.core.handover import Handover, TuplesUnderWay
 from flowctl.core.intake import Intake
+from flowctl.core.keeping_core import KeepingCore
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.settings import CoreSettings
-from flowctl.core.tuple_core import TupleCore
 
 
-class SpoutCore(TupleCore):
+class SpoutCore(KeepingCore):
     """Decides which tuple goes to which bolt when, and what is done.  Pure; not thread-safe."""
 
     def __init__(
@@ -71,30 +71,3 @@ class SpoutCore(TupleCore):
     def checkpoint(self) -> Checkpoint:
         """What a restart goes on from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()
-
-    # -- what is given up ----------------------------------------------------------------
-
-    @property
-    def gave_up(self) -> TupleGaveUp | None:
-        """The first tuple whose attempts ran out, if there is one: the run has to fail."""
-        return self._failures.gave_up
-
-    @property
-    def has_dead_letter(self) -> bool:
-        """Whether what is given up waits for :meth:`poll_dead_letter`."""
-        return self._failures.has_dead_letter
-
-    def poll_dead_letter(self) -> DeadTuple | None:
-        """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
-
-        It counts as acked only after :meth:`on_dead_lettered` (S109).
-        """
-        return self._failures.poll_dead_letter()
-
-    def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
-        """What :meth:`poll_dead_letter` gave is safe; one that was acked meanwhile is ignored."""
-        flow_tuple = self.book.pending.get(tuple_id)
-        if flow_tuple is None:
-            return
-        self._completion.complete(flow_tuple, now_s)
-        self._failures.note_dead_lettered(flow_tuple, now_s)

@@ -15,8 +15,11 @@ class Supply(Protocol):
     ``is_held``: nothing new may be sent yet.
     """
 
-    buffer: SendBuffer
     is_held: bool
+
+    @property
+    def buffer(self) -> SendBuffer:
+        """What no bolt was given yet."""
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are done."""

@@ -123,7 +123,12 @@ class Delivery:
             self._pieces.settle(piece, self._clock())
             self._pieces.note_progress()
         finally:
-            self.tally.waited_s += self._clock() - began_at_s - self._call_s
+            waited_s = self._clock() - began_at_s - self._call_s
+            self.tally.waited_s += waited_s
+            # One that waits more than it works holds no connection meanwhile: those who have the
+            # places need it.  So connections are about as many as calls in flight.
+            if waited_s > self._call_s and self._plan.release is not None:
+                self._plan.release()
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
         """Call ``process`` once with what is left of ``piece``; again if that is refused."""
@@ -209,6 +214,8 @@ class Delivery:
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
             where.before if through is None else through,
         )
+        # What Spark's earlier attempts of the task have sent counts too, as once each.
+        attempt += where.attempt - 1
         return Batch(records, span, bolt=where.partition, attempt=attempt, clock=self._clock)
 
 

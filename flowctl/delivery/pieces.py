@@ -75,13 +75,16 @@ class Pieces:
         ``record_index``: the row that was being read, if that is known.
         """
         piece.faults += 1
-        if self._isolation.take(piece, record_index, now_s):
+        was_cut = self._isolation.take(piece, record_index, now_s)
+        self._book.events.clear()  # the counts of the delivery tell as much
+        if was_cut:
             return False
         return self._retries.schedule(piece, now_s=now_s) is None
 
     def halve(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` may be too large for the target: its halves go at once."""
         self._isolation.split(piece, len(piece.cut.records) // 2, now_s, not_before_s=now_s)
+        self._book.events.clear()
 
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""

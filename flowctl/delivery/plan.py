@@ -24,8 +24,9 @@ CALL_MAX_S = 0.5
 class Where(msgspec.Struct, frozen=True):
     """The name of what is delivered: ``job`` and ``partition`` of spans and dead letters.
 
-    ``place`` gives a row number the form of a position.  ``before``: the position up to which all
-    of the partition was settled before; None: nothing, or nobody knows.
+    ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
+    of a position.  ``before``: the position up to which all of the partition was settled before;
+    None: nothing, or nobody knows.
     """
 
     job: str
@@ -40,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
+    ``release`` gives back what the target counts, such as a connection; the next call takes it
+    again.
     """
 
     process: Process
@@ -52,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost: Callable[[Batch], float] | None = None
     letter_value: Callable[[Any], Any] | None = None
     at_end: bool = True
+    release: Callable[[], object] | None = None
 
     def settings(self) -> CoreSettings:
         """Return what of it the core decides by."""

@@ -32,6 +32,7 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.TupleDropped: "tuple_dropped",
     ev.TupleRefused: "tuple_refused",
     ev.TupleCut: "tuple_cut",
+    ev.RangeSplit: "range_split",
     ev.RecordsRejected: "records_rejected",
     ev.TargetWentDown: "target_down",
     ev.TargetCameBack: "target_back",
@@ -58,6 +59,7 @@ _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {
     ev.TargetCameBack: logging.WARNING,
     ev.TupleRefused: logging.DEBUG,  # one per call while a target is full: counted, not shown
     ev.TupleCut: logging.DEBUG,
+    ev.RangeSplit: logging.DEBUG,
     ev.RecordsRejected: logging.DEBUG,
     ev.EmitUndelivered: logging.WARNING,
     ev.TreesHeldUp: logging.WARNING,
@@ -123,6 +125,8 @@ def sentence(event: ev.FlowEvent) -> str:
             return f"{event.bolt}  idle: runs tuple {event.tuple_id} too, {slow} is late with it"
         case ev.TupleMoved():
             return f"{event.moved_from}  tuple {event.tuple_id} sent again to {event.bolt}"
+        case ev.RangeSplit():
+            return f"{event.bolt}  gave back its range from {event.partition} {event.at} on"
         case ev.BoltRemoved():
             moved = numbers.counted(event.moved, "tuple")
             return f"{event.bolt}  lost: {event.reason}; {moved} to other bolts"

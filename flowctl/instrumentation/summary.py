@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.snapshot import Report
@@ -35,7 +36,8 @@ def lines(report: Report) -> list[str]:
 
 
 def resume_line(restored: Checkpoint) -> str:
-    """Return what a resumed run finds done."""
+    """Return what a resumed run finds done; dead letters that were redriven count once."""
+    restored = without_redrives(restored)
     above = sum(span.records for p in restored.partitions.values() for span in p.acked)
     return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.ports import CheckpointStore
@@ -45,6 +47,7 @@ class Checkpointer(GuardedThread):
         self._interval_s = interval_s
         self._closing = threading.Event()
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
+        self._receipts: list[Receipts] = []  # not kept yet
         self._logger = structlog.get_logger("flowctl.checkpoint")
 
     def work(self) -> None:
@@ -92,7 +95,10 @@ class Checkpointer(GuardedThread):
         with control.lock:
             now_s = control.clock()
             moved = control.core.intake.take_moved()
+            if isinstance(control.core, RangeCore):
+                self._receipts.extend(iter(control.core.poll_receipts, None))
             records = control.records_before + control.core.counters.records_acked
+        self._keep_receipts(moved)
         saved = control.saved.partitions
         changed = {n: state for n, state in moved.items() if state != saved.get(n, _NOT_BEGUN)}
         if changed:
@@ -104,6 +110,18 @@ class Checkpointer(GuardedThread):
             control.records_saved = records
         control.saved_until_s = now_s
         self._note_back()
+
+    def _keep_receipts(self, moved: Iterable[str]) -> None:
+        """Before the checkpoint that covers them: after a kill between, the log's word counts."""
+        log = self._control.receipt_log
+        if self._receipts and log is not None:
+            try:
+                log.append(self._receipts)
+            except BaseException:
+                with self._control.lock:
+                    self._control.core.intake.touch(moved)
+                raise
+        self._receipts = []
 
     def _save_changed(self, changed: dict[str, PartitionCheckpoint]) -> None:
         try:

@@ -19,14 +19,19 @@ import msgspec
 from flowctl.core.carried import Packed
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import DriverCore
+from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
+from flowctl.runtime.range_inbound import breach as range_breach
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
     FailFrame,
     Heartbeat,
+    ProgressFrame,
+    RangeFail,
     Revoked,
     SettledFrame,
+    SplitAnswer,
 )
 
 # Three years: longer than any process runs, and far from where sums lose their precision.
@@ -71,6 +76,14 @@ class Claims:
             for tuple_id in frame.tuple_ids:
                 if not self._core.may_speak_of(bolt, tuple_id):
                     return f"it gave back tuple {tuple_id}, which it was never sent"
+            return ""
+        return self._of_range(consumer, frame)
+
+    def _of_range(self, consumer: AdaptiveFlowConsumer, frame: object) -> str:
+        if isinstance(self._core, RangeCore):
+            return range_breach(self._core, consumer, frame)
+        if isinstance(frame, ProgressFrame | RangeFail | SplitAnswer):
+            return "it spoke of a range, and this job has none"
         return ""
 
     def settlement(self, bolt: str, frame: SettledFrame) -> Settlement:

@@ -10,6 +10,7 @@ from typing import Final
 from flowctl.core.driver import DriverCore
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import Waits
+from flowctl.range_ports import ReceiptLog
 
 _NOTHING: Final = Checkpoint()
 
@@ -51,6 +52,7 @@ class RunControl:
         self.store_away_since_s: float | None = None
         # All that was acked until then is in the store; None: nothing was saved yet.
         self.saved_until_s: float | None = None
+        self.receipt_log: ReceiptLog | None = None  # what is kept before a checkpoint is saved
         self.store_survives = True  # as the store says, see CheckpointStore
         # Both are set by the sender when it listens: one wakes it, the other says how long it has
         # waited so far, and why.

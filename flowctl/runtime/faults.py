@@ -13,7 +13,7 @@ from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, ProcessError, SourceError, TargetDownError
 from flowctl.instrumentation.text import printable
-from flowctl.wire.frames import FailFrame
+from flowctl.wire.frames import FailFrame, RangeFail
 from flowctl.wire.refusals import CARRIED, NotCarriedError
 from flowctl.wire.values import enc_hook
 
@@ -69,9 +69,17 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
     )
 
 
-def gave_up_error(gave_up: TupleGaveUp, frame: FailFrame | None) -> ProcessError:
+def gave_up_error(
+    gave_up: TupleGaveUp, frame: FailFrame | RangeFail | None
+) -> ProcessError | SourceError:
     """Return the error that ends the run; ``frame`` is the last fail, if it was one."""
     bolts = ", ".join(gave_up.bolts)
+    if isinstance(frame, RangeFail) and frame.is_read_error:
+        return SourceError(
+            f"{gave_up.partition} could not be read from {show(gave_up.first)} on, on {bolts},"
+            f" {gave_up.attempts} times: {printable(gave_up.reason).rstrip('.')}.",
+            remedy="Run again when the source can be read: nothing that was done is redone.",
+        )
     where = f"{gave_up.partition}, {show_records(gave_up.first, gave_up.last)}: process"
     if gave_up.first == "":  # a topology's on_end, which is called with no record
         where = gave_up.partition

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from flowctl.config import Settings
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.range_ports import RangeProducer, ReceiptLog
 from flowctl.runtime.launch import Launch, ViewChoice
 from flowctl.runtime.parts import (
     RunnableJob,
@@ -19,7 +22,7 @@ from flowctl.runtime.parts import (
     check_listener,
     check_name,
     check_parts,
-    producer_of,
+    source_of,
     store_of,
 )
 from flowctl.runtime.run_plan import RunPlan
@@ -28,7 +31,8 @@ from flowctl.runtime.run_plan import RunPlan
 class FlowControlSpout(RunnableJob):
     """Reads ``producer``, hands tuples to ``bolts``, keeps the position in ``checkpoint``.
 
-    ``producer`` may also be a list or another iterable (:class:`flowctl.Records`), ``checkpoint``
+    ``producer`` may also be a list or another iterable (:class:`flowctl.Records`), or a source that
+    the bolts read themselves (:class:`flowctl.RangeProducer`). ``checkpoint`` may be
     the URL of a Redis server; without one a new process starts over. ``name`` is the checkpoint's
     key: a run with the same name resumes where the last one ended, and of two at once the newer
     fences the older, which stops.  ``dead_letter`` keeps what can't be processed; without one the
@@ -42,7 +46,7 @@ class FlowControlSpout(RunnableJob):
         self,
         *,
         name: str,
-        producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
+        producer: FlowProducer | RangeProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         bolts: Bolts,
         checkpoint: CheckpointStore | str | None = None,
         settings: Settings | None = None,
@@ -51,12 +55,13 @@ class FlowControlSpout(RunnableJob):
     ) -> None:
         check_name(name)
         self.name = name
-        self.producer = producer_of(producer)
+        self.producer = source_of(producer)
         self.bolts: Bolts = bolts_of(bolts)
         self.checkpoint = store_of(checkpoint)
         self.settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
+        self.receipts: ReceiptLog | None = None  # what keeps what process gives, of ranges
         self._check()
 
     def run(
@@ -84,14 +89,25 @@ class FlowControlSpout(RunnableJob):
             make_core=self._make_core,
             dead_letter=self.dead_letter,
             listener=self.listener,
+            receipts=self.receipts,
         )
         return Launch(plan, view=view, resume_hint=resume_hint, report_path=report_path).run()
 
     def _check(self) -> None:
         check_parts(self)
         check_listener(self.listener)
+        if isinstance(self.producer, RangeProducer):
+            for_ranges(self.settings)
 
-    def _make_core(self, checkpoint: Checkpoint) -> SpoutCore:
+    def _make_core(self, checkpoint: Checkpoint) -> SpoutCore | RangeCore:
+        if isinstance(self.producer, RangeProducer):
+            return RangeCore(
+                self.settings,
+                checkpoint=checkpoint,
+                has_dead_letter=self.dead_letter is not None,
+                chance=random.random,
+                keeps_receipts=self.receipts is not None,
+            )
         return SpoutCore(
             self.settings,
             checkpoint=checkpoint,

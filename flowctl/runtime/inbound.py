@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowctl.core.driver import ProlongingCore
+from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, AckOutcome
 from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
 from flowctl.runtime.notifier import ListenerNotifier
+from flowctl.runtime.range_inbound import RangeInbound
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
     FailFrame,
     Heartbeat,
+    RangeFail,
     Revoked,
     SettledFrame,
 )
@@ -36,6 +39,12 @@ class InboundHandler:
         self._notifier = notifier
         self._end_connection = end_connection
         self._claims = Claims(control.core)
+        core = control.core
+        self._ranges = (
+            RangeInbound(control, core, notifier, self.check_gave_up)
+            if isinstance(core, RangeCore)
+            else None
+        )
 
     def take(self, item: Inbound, now_s: float) -> None:
         """A bolt connected, left or sent something."""
@@ -98,7 +107,7 @@ class InboundHandler:
             self._take_fail(bolt, epoch, frame, now_s)
         elif isinstance(frame, Revoked):
             core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
-        else:
+        elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
             raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
 
     def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
@@ -156,7 +165,7 @@ class InboundHandler:
         field, _, problem = problem.partition(": ")
         self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 
-    def check_gave_up(self, frame: FailFrame | None) -> None:
+    def check_gave_up(self, frame: FailFrame | RangeFail | None) -> None:
         """End the run if a tuple was given up; ``frame`` is the fail that caused it, if one did."""
         gave_up = self._control.core.gave_up
         if gave_up is not None and not isinstance(self._control.error, ProcessError):

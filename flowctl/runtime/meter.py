@@ -11,7 +11,9 @@ import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
+from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
+from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
@@ -27,7 +29,7 @@ from flowctl.instrumentation.snapshot import (
     WaitReason,
     Waits,
 )
-from flowctl.ports import FlowProducer, MeasuredProducer
+from flowctl.ports import MeasuredProducer
 from flowctl.runtime.bolt_rates import BoltRates
 from flowctl.runtime.control import RunControl
 
@@ -47,13 +49,14 @@ class _Reading(NamedTuple):
     partitions: Mapping[str, PartitionCheckpoint]
     target_down: TargetWentDown | None
     times: AckTimesView
+    measured: Measured | None = None
 
 
 class Meter:
     """Reads the core and computes rates, progress and ETA.  Used by one thread."""
 
     def __init__(
-        self, control: RunControl, producer: FlowProducer, *, job: str, restored: Checkpoint
+        self, control: RunControl, producer: object, *, job: str, restored: Checkpoint
     ) -> None:
         self._control = control
         self._producer = producer
@@ -67,6 +70,7 @@ class Meter:
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
         self._sink_cap: int | None = None
+        self._in_flight_max = 0
 
     def begin(self) -> None:
         """The producer is open and nothing is read yet: progress counts from here."""
@@ -81,16 +85,18 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, times = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times, measured = self._read()
         now_s = control.clock()
         done = control.records_before + counters.records_acked
-        progress = self._progress(buffered + counters.records_pending_now, counters.records_acked)
+        unacked = buffered + counters.records_pending_now
+        progress = self._progress(unacked, counters.records_acked, measured)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
+        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
@@ -109,9 +115,7 @@ class Meter:
             eta_s=eta_s,
             records_saved=control.records_saved,
             kill_reruns=reruns,
-            kill_reruns_cumulative_only=max(
-                0, counters.records_pending_now + done - control.saved_cumulative
-            ),
+            kill_reruns_cumulative_only=reruns_cumulative,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
@@ -136,14 +140,24 @@ class Meter:
             counters = Counters(
                 **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
             )
+            measured = core.measure() if isinstance(core, MeasuringCore) else None
+            buffered = core.intake.buffer.records
+            self._in_flight_max = counters.records_pending_max
+            if measured is not None:
+                # Counted in positions, not records.  A kill repeats what was not saved, and the
+                # batches that are begun, which nobody here knows of.
+                share = measured.records_per_position
+                self._in_flight_max = round(share * counters.records_pending_max)
+                counters.records_pending_now = buffered = 0
             return _Reading(
                 counters,
                 self._bolts(list(core.bolts.values()), counters.records_acked),
-                core.intake.buffer.records,
+                buffered,
                 core.intake.skipped,
                 core.intake.overview(_PARTITIONS_SHOWN),
                 core.target_down,
                 self._times_of(core.bolts.values()),
+                measured,
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -164,8 +178,10 @@ class Meter:
         self._gone.update(views)
         return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
 
-    def _progress(self, unacked: int, acked: int) -> float | None:
+    def _progress(self, unacked: int, acked: int, measured: Measured | None) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
+        if measured is not None:
+            return measured.done / measured.total if measured.total else 1.0
         if not isinstance(self._producer, MeasuredProducer):
             return None
         source = self._producer.progress()
@@ -214,6 +230,9 @@ class Meter:
     ) -> Report:
         """Return how the run ended."""
         last = self.snapshot("stopping", "")
+        # A dead letter that an earlier run redrove is one of the source's records already.
+        before = without_redrives(self._restored).records
+        twice = self._control.records_before - before
         counters = self._control.core.counters
         return Report(
             job=self._job,
@@ -222,11 +241,11 @@ class Meter:
             elapsed_s=last.elapsed_s,
             records_per_s=counters.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0,
             resumed=bool(self._restored.partitions),
-            resumed_records=self._control.records_before,
+            resumed_records=before,
             records_acked=counters.records_acked,
             records_skipped=last.records_skipped,
-            records_total=self._control.records_before + counters.records_acked,
-            records_saved=self._control.records_saved,
+            records_total=before + counters.records_acked,
+            records_saved=self._control.records_saved - twice,
             tuples_emitted=counters.emitted,
             tuples_acked=counters.acked,
             tuples_expired=counters.expired,
@@ -248,7 +267,7 @@ class Meter:
             records_rejected=counters.records_rejected,
             records_left_out=counters.records_left_out,
             calls_refused=counters.refused,
-            max_in_flight_records=counters.records_pending_max,
+            max_in_flight_records=self._in_flight_max,
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )

@@ -14,6 +14,7 @@ from flowctl.adapters import load_adapter
 from flowctl.bolts.callables import refuse_async
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.range_ports import RangeProducer
 from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("partitions", "open", "poll", "close")
 PRODUCER_CALLS: Final = (*_NEEDED, "progress", "attach", "keep")
+_RANGE_CALLS: Final = ("extents", "reader", "close")
 _BOLTS_CALLS: Final = ("listen_host", "start", "stop")
 _STORE_CALLS: Final = ("acquire", "load", "save", "close")
 _STORE_NEEDED: Final = (*_STORE_CALLS, "jobs", "rewind", "clear")
@@ -36,7 +38,7 @@ class RunnableJob(ABC):
     """What ``flowctl run`` takes: its parts may be replaced before :meth:`run`."""
 
     name: str
-    producer: FlowProducer
+    producer: FlowProducer | RangeProducer
     bolts: Bolts
     checkpoint: CheckpointStore
     settings: Settings
@@ -63,7 +65,7 @@ def check_name(name: str) -> None:
 
 def check_parts(job: RunnableJob) -> None:
     """Raise :class:`ConfigError` for parts that can't be used; accept a list, a URL."""
-    job.producer = producer_of(job.producer)
+    job.producer = source_of(job.producer)
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
@@ -79,6 +81,14 @@ def check_listener(given: SpoutListener | None) -> None:
     refuse_async(given, _LISTENER_CALLS, "listener")
 
 
+def source_of(given: Any) -> FlowProducer | RangeProducer:
+    """As :func:`producer_of`; also takes a source that the bolts read themselves."""
+    if not isinstance(given, type) and isinstance(given, RangeProducer):
+        refuse_async(given, _RANGE_CALLS, "producer")
+        return given
+    return producer_of(given)
+
+
 def producer_of(given: Any) -> FlowProducer:
     """Return ``given``, or :class:`Records` of an iterable or a generator function.
 
@@ -88,6 +98,12 @@ def producer_of(given: Any) -> FlowProducer:
     _refuse_class("producer", given)
     if isinstance(given, FlowProducer):
         return given
+    if isinstance(given, RangeProducer):
+        raise ConfigError(
+            "producer",
+            f"{kind_of(given)} is read by the bolts, which only FlowControlSpout supports yet.",
+            remedy="Use FlowControlSpout, or a source by value such as TextLines.",
+        )
     if (frame := remedy_for_frame(given)) is not None:
         raise ConfigError("producer", f"a {frame[0]} is not a producer.", remedy=frame[1])
     if isinstance(given, str | bytes | os.PathLike):

@@ -102,18 +102,7 @@ class Reader(GuardedThread):
                 control.stopping.wait(_EMPTY_WAIT_S)
 
     def _asked(self, call: Callable[[], _Result]) -> _Result:
-        """Return what the producer returns; what it raises is its own error, not a defect of
-        flowctl."""
-        try:
-            return call()
-        except FlowctlError:
-            raise
-        except BaseException as error:  # also SystemExit: the input was not read to its end
-            raise SourceError(
-                f"the producer {self._source_name} raised"
-                f" {type(error).__name__}: {error}{_place_of(error)}.",
-                remedy="Fix it and run again: what it returned before that is processed and saved.",
-            ) from error
+        return asked(call, self._source_name)
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
         """Offer all of them; one that can't be sent goes to the dead letter store, if there is
@@ -208,6 +197,22 @@ class Reader(GuardedThread):
             return True
         done = control.records_before + control.core.counters.records_acked
         return done - control.records_saved < self._unsaved_max
+
+
+def asked(call: Callable[[], _Result], name: str) -> _Result:
+    """Return what the producer returns; what it raises is its own error, not a defect of flowctl.
+
+    ``name`` is that of its class.
+    """
+    try:
+        return call()
+    except FlowctlError:
+        raise
+    except BaseException as error:  # also SystemExit: the input was not read to its end
+        raise SourceError(
+            f"the producer {name} raised {type(error).__name__}: {error}{_place_of(error)}.",
+            remedy="Fix it and run again: what it returned before that is processed and saved.",
+        ) from error
 
 
 def _place_of(error: BaseException) -> str:

@@ -23,8 +23,7 @@ from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices
 from flowctl.runtime.notifier import ListenerNotifier
-from flowctl.runtime.reader import Reader
-from flowctl.runtime.redrive import with_letters_first
+from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
@@ -47,8 +46,7 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
-_HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
-_ENDS_POLL_S = 0.05  # how late the end of this loop may be noticed
+_POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
 class Run:
@@ -86,24 +84,19 @@ class Run:
 
     def _set_up_intake(self) -> None:
         """What reads, and what handles records that can't be processed."""
-        job, producer, dead_letter = self._plan.job, self._plan.producer, self._plan.dead_letter
+        job, dead_letter = self._plan.job, self._plan.dead_letter
         restored, limit = self._restored, self._settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
         self._dead_letters = dead_letters_for(self.control, dead_letter, job, self._epoch)
-        self._letters_first = with_letters_first(producer, dead_letter, job=job, restored=restored)
-        self.reader = Reader(
-            self.control,
-            self._letters_first,
-            unsaved_max=self._settings.buffer.uncommitted_max,
-            save_first=self.checkpointer.save_first,
-            has_dead_letter=dead_letter is not None,
+        self.reader, self._letters_first = intake_of(
+            self._plan, self.control, restored, self.checkpointer.save_first
         )
 
     def conduct(self) -> Ending:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
-        job, producer = self._plan.job, self._plan.producer
-        meter = Meter(self.control, producer, job=job, restored=self._restored)
+        job = self._plan.job
+        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -115,12 +108,11 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
-        self._say_what_is_kept(error)
+        self._complete_remedy(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
-        report = self._plan.extend(self._losses.completed(report))
-        report = self._run_events.finished(report)
+        report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
         except Exception as caught:
@@ -129,10 +121,12 @@ class Run:
         self._plan.store.close()
         return Ending(report, error)
 
-    def _say_what_is_kept(self, error: BaseException | None) -> None:
+    def _complete_remedy(self, error: BaseException | None) -> None:
         """Remedies promise that what is done is kept, which not every checkpoint does."""
-        is_kept = self.control.store_survives or not self.control.core.counters.records_acked
-        if isinstance(error, FlowctlError) and not is_kept:
+        if not isinstance(error, FlowctlError):
+            return
+        error.name_job(self._plan.job)
+        if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
                 "But the checkpoint of this run was in memory only: a new process starts over."
                 " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
@@ -202,7 +196,7 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        self._plan.bolts.start(self._server.endpoint, self._notices.put)
+        self._plan.bolts.start(endpoint_of(self._server.endpoint, self.reader), self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()
@@ -300,7 +294,7 @@ class Run:
         self.control.stop()
         if self._sender is not None and self._sender.is_alive():
             settle_by_s = self.control.clock() + STOP_GRACE_S
-            while not self.control.finished.wait(_HURRY_POLL_S):
+            while not self.control.finished.wait(_POLL_S):
                 if self._interrupts.is_hurried or self.control.clock() > settle_by_s:
                     break
         silence_s = self._settings.timeout.silence_max_s
@@ -379,7 +373,7 @@ class Run:
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""
         while not self._bolts_are_gone and self._server is not None:
-            for item in self._server.poll(_ENDS_POLL_S):
+            for item in self._server.poll(_POLL_S):
                 if isinstance(item, Joined):  # came too late: it waits for its own END
                     self._send_end(item.bolt)
 

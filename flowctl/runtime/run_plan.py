@@ -19,6 +19,7 @@ from flowctl.ports import (
     FlowProducer,
     SpoutListener,
 )
+from flowctl.range_ports import RangeProducer, ReceiptLog
 
 
 def _as_it_is(report: Report) -> Report:
@@ -32,11 +33,12 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     once. ``on_notice`` gets each notice about a bolt, and ``extend`` completes the report for kinds
     of jobs that have more to report; both are called by the thread that called
     :meth:`FlowControlSpout.run`.  ``on_news`` gets what a :class:`flowctl.core.driver.TellingCore`
-    reports, from the sender's thread; it must not block.
+    reports, from the sender's thread; it must not block.  ``receipts`` keeps what ``process`` gave
+    to be kept, where bolts read the source themselves.
     """
 
     job: str
-    producer: FlowProducer
+    producer: FlowProducer | RangeProducer
     bolts: Bolts
     store: CheckpointStore
     settings: Settings
@@ -46,6 +48,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_notice: Callable[[BoltNotice], None] | None = None
     on_news: Callable[[object], None] | None = None
     extend: Callable[[Report], Report] = _as_it_is
+    receipts: ReceiptLog | None = None
 
 
 class Ending(NamedTuple):

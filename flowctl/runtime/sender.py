@@ -15,7 +15,9 @@ from typing import NamedTuple
 from flowctl.config import WaitSettings
 from flowctl.core.driver import TellingCore, Turn, pump
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Emission
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.messages import RangeEmission, SplitOrder
+from flowctl.core.records import Emission, RevokeOrder
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
@@ -29,10 +31,7 @@ from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
-from flowctl.wire.frames import (
-    Revoke,
-    TupleFrame,
-)
+from flowctl.wire.frames import RangeFrame, Revoke, SplitFrame, TupleFrame
 from flowctl.wire.server import Inbound, SpoutServer
 
 # Emissions decided while the lock is held once: the first bolts should get work while the rest is
@@ -144,7 +143,11 @@ class Sender(GuardedThread):
         self._logger.log(logging.DEBUG, "spout_activated")
 
     def deactivate(self) -> None:
-        """The run is stopping: acks are still taken."""
+        """The run is stopping: acks are still taken.  Ranges end at the batch that is begun."""
+        core = self._control.core
+        if isinstance(core, RangeCore):
+            with self._control.lock:
+                core.wind_up(self._control.clock())
         self._logger.log(logging.DEBUG, "spout_deactivated")
 
     def receive(self) -> int:
@@ -257,16 +260,12 @@ class Sender(GuardedThread):
         """Encode and send.  A bolt that has just gone is reported by the next poll."""
         send = self._server.send
         for e in turn.emissions:
-            records = list(e.records)
             try:
-                send(
-                    e.bolt,
-                    TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, records),
-                )
+                send(e.bolt, _frame_of(e))
             except SourceError as error:
                 self._refuse(e, error)
         for order in turn.orders:
-            send(order.bolt, Revoke(order.tuple_ids))
+            send(order.bolt, _question(order))
         if turn.emissions or turn.orders:
             self._server.flush()
         if self._notifier is not None:
@@ -307,3 +306,18 @@ class Sender(GuardedThread):
             )
             control.fail_soon(unsendable_error(emission.partition, emission.records, error))
         self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
+
+
+def _frame_of(e: Emission) -> TupleFrame | RangeFrame:
+    if e.__class__ is RangeEmission:
+        assert isinstance(e, RangeEmission)
+        return RangeFrame(
+            e.tuple_id, e.attempt, e.partition, e.start, e.stop, e.identity, e.acked_through
+        )
+    return TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, list(e.records))
+
+
+def _question(order: RevokeOrder) -> Revoke | SplitFrame:
+    if isinstance(order, SplitOrder):
+        return SplitFrame(order.tuple_id, order.request, order.keep)
+    return Revoke(order.tuple_ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
+from flowctl.core.keeping_core import KeepingCore
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.spout import SpoutCore
 from flowctl.core.state import Liveness
@@ -17,9 +18,15 @@ from flowctl.errors import InternalError
 
 def check(core: SpoutCore) -> None:
     """Raise :class:`InternalError` if the core contradicts itself."""
+    check_tuples(core)
+    _require(core.counters.late <= core.counters.acked, "more late acks than acks")
+    _check_intake(core)
+
+
+def check_tuples(core: KeepingCore) -> None:
+    """As :func:`check`, of tuples and bolts alone."""
     _check_places(core)
     _check_counters(core)
-    _check_intake(core)
     for consumer in core.bolts.values():
         _check_consumer(core, consumer)
     _check_deadline(core)
@@ -30,7 +37,7 @@ def _require(holds: bool, problem: str) -> None:
         raise InternalError(problem, remedy="Please report it with the steps that led here.")
 
 
-def _check_places(core: SpoutCore) -> None:
+def _check_places(core: KeepingCore) -> None:
     """Every pending tuple is in exactly one place: with a bolt, waiting for a retry, or given
     up."""
     seen: dict[int, str] = {}
@@ -52,7 +59,7 @@ def _check_places(core: SpoutCore) -> None:
     _require(seen.keys() <= core.book.pending.keys(), "a tuple that is done is still waited for")
 
 
-def _check_counters(core: SpoutCore) -> None:
+def _check_counters(core: KeepingCore) -> None:
     counters, pending = core.counters, core.book.pending.values()
     records = sum(len(flow_tuple.cut.records) for flow_tuple in pending)
     _require(counters.records_pending_now == records, "records_pending_now is off")
@@ -66,7 +73,6 @@ def _check_counters(core: SpoutCore) -> None:
         counters.emitted == core.book.ids.last - counters.pieces + counters.moved + counters.hedged,
         "emitted is off",
     )
-    _require(counters.late <= counters.acked, "more late acks than acks")
 
 
 def _check_intake(core: SpoutCore) -> None:
@@ -96,7 +102,7 @@ def _check_ledger(ledger: PartitionLedger) -> None:
     _require(ledger._last_at.keys() == {b for _, b in ranges}, "a range lost its last position")
 
 
-def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
+def _check_consumer(core: KeepingCore, consumer: AdaptiveFlowConsumer) -> None:
     name = consumer.bolt
     _require(1 <= consumer.window <= core.settings.window.max, f"{name}: window out of bounds")
     _require(consumer.liveness is not Liveness.GONE, f"{name} is gone and still listed")
@@ -114,7 +120,7 @@ def _check_consumer(core: SpoutCore, consumer: AdaptiveFlowConsumer) -> None:
     _require((name in core.book.out) is consumer.is_out, f"{name}: out or not?")
 
 
-def _check_deadline(core: SpoutCore) -> None:
+def _check_deadline(core: KeepingCore) -> None:
     """Whatever waits for time has an alarm: nothing waits without end."""
     deadline_s = core.next_deadline_s()
     for consumer in core.bolts.values():

@@ -24,6 +24,12 @@ def files(place: Path, count: int) -> tuple[str, set[str]]:
     return f"files:{place}/*.log", set(values)
 
 
+def ranges(place: Path, count: int) -> tuple[str, set[str]]:
+    """The same files, read by the bolts."""
+    where, values = files(place, count)
+    return where.replace("files:", "ranges:", 1), values
+
+
 def kafka(place: Path, count: int) -> tuple[str, set[str]]:
     """A topic of four partitions on the mock cluster, which lives as long as this process."""
     del place

@@ -126,7 +126,7 @@ def test_an_interruption_saves_and_its_command_resumes(place: Path, number: sign
 
     hint = err.rpartition("resume with: ")[2].splitlines()[0]
     words = shlex.split(hint)
-    assert words == ["python", "-m", "flowctl.cli.main", *arguments]
+    assert words == ["python", "-m", "flowctl", *arguments]
     again = subprocess.run(
         [sys.executable, *words[1:]], cwd=place, env=environment(), capture_output=True, text=True,
         timeout=120, check=False,

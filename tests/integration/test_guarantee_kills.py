@@ -25,7 +25,7 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 
 each_source = pytest.mark.parametrize("source", SOURCES)
 few_or_many = pytest.mark.parametrize(
-    "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
 )
 
 

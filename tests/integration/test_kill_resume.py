@@ -108,7 +108,7 @@ def test_an_interruption_saves_says_how_to_resume_and_ends_exact(
     else:
         driver.process.terminate()
     driver.wait()
-    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: python -m flowctl.cli.main run")
+    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: python -m flowctl run")
     written = count_rows(job.database)
     assert saved_records(redis_url) == written < LINES, "something acked was not saved"
     assert driver.report["outcome"] == "interrupted"

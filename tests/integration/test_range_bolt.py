@@ -144,10 +144,10 @@ def test_reading_ahead_stops_after_one_block():
             s.poll()
         assert reader.begun == [0, 5]
         s.end("b1")
+        assert reader.closed.wait(PATIENCE_S)  # END has arrived
         gate.go.release()
         assert bolt.wait().ended == "end"
     assert gate.seen == [*range(5)]  # END drops the rest
-    assert reader.closed.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -260,6 +260,24 @@ def test_a_refused_batch_says_so_and_a_range_ends_while_its_target_is_away(is_as
     assert s.frames("b1", SplitAnswer)[0].stop == fail.stop
 
 
+def test_the_next_range_is_opened_while_the_last_block_is_processed():
+    gate = Gate()
+    reader = NumberReader(block=8)
+    with spout() as s:
+        bolt = started(s, reader, gate)
+        s.send("b1", range_of(1, 0, 8), range_of(2, 100, 108), range_of(3, 200, 208))
+        assert gate.begun.acquire(timeout=PATIENCE_S)
+        s.until(lambda: reader.begun == [0, 100])
+        s.send("b1", Revoke([2]))  # reading ahead is no claim: it can still be given back
+        s.until(lambda: s.frames("b1", Revoked))
+        gate.go.release(10)
+        s.until(lambda: told(s, 1).covers(0, 8) and told(s, 3).covers(200, 208))
+        s.end("b1")
+        bolt.wait()
+    assert gate.seen == [*range(8), *range(200, 208)]
+    assert reader.begun == [0, 100, 200]
+
+
 def test_a_range_that_has_not_begun_is_given_back():
     gate = Gate()
     with spout() as s:
@@ -326,3 +344,49 @@ def test_an_interrupt_in_process_ends_the_bolt_and_its_reading():
         assert reader.closed.wait(PATIENCE_S)
         s.until(lambda: s.left("b1"))
         assert told(s, 1).spans() == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_bytes_that_process_returns_ride_on_the_report_of_what_they_are_of(is_async):
+    def process(batch: Batch) -> object:
+        if batch.span.first == 0:
+            return None
+        return f"{batch.span.first}-{batch.span.last}".encode()
+
+    async def slowly(batch: Batch) -> object:
+        return process(batch)
+
+    with spout() as s:
+        bolt = started(s, NumberReader(block=10), slowly if is_async else process)
+        s.send("b1", range_of(1, 0, 40))
+        s.until(lambda: told(s, 1).covers(0, 40))
+        s.end("b1")
+        bolt.wait()
+    done = {
+        n
+        for frame in told(s, 1).progress
+        for receipt in frame.receipts
+        for first, last in [map(int, receipt.split(b"-"))]
+        if frame.start <= first <= last < frame.done_through
+        for n in range(first, last + 1)
+    }
+    assert done == set(range(8, 40))  # the first batch has 8 records, and no receipt
+
+
+def test_a_process_may_say_how_long_a_batch_should_take():
+    sizes: list[int] = []
+
+    class Sized:
+        batch_s = 1e9  # no batch is long enough: each is as large as it may become
+
+        def __call__(self, batch: Batch) -> None:
+            sizes.append(len(batch))
+            threading.Event().wait(0.002)
+
+    with spout() as s:
+        bolt = started(s, NumberReader(block=10_000), Sized())
+        s.send("b1", range_of(1, 0, 680))
+        s.until(lambda: told(s, 1).covers(0, 680))
+        s.end("b1")
+        bolt.wait()
+    assert sizes == [8, 32, 128, 512]

@@ -20,6 +20,7 @@ from spark_bolts_peer import Peer
 from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError
 from flowctl.wire.frames import AckFrame, FailFrame
+from pyspark_flowctl import apply
 from pyspark_flowctl.bolts import SparkBolts
 from pyspark_flowctl.jobs import ClassicJobs
 
@@ -272,6 +273,42 @@ def test_a_master_that_contradicts_the_active_session_is_refused(spark: Any) -> 
     with pytest.raises(ConfigError, match="local\\[9\\]") as caught:
         SparkBolts(accept, master="local[9]").listen_host()
     assert caught.value.field == "master"
+
+
+def twice_or_not(batch: Batch) -> Iterator[tuple[int, str]]:
+    for record in batch:
+        for _ in range(record.value["id"] % 3):
+            yield record.value["id"], record.value["text"]
+
+
+def none_at_all(batch: Batch) -> None: ...
+
+
+def test_a_dataframe_in_and_a_dataframe_out(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(300).selectExpr("id", "concat('#', id) AS text")
+    how: dict[str, Any] = {
+        "schema": "id long, label string",
+        "name": "scores",
+        "out": str(tmp_path / "a b"),
+        "bolts": 2,
+        "view": "off",
+    }
+    made = apply(rows, twice_or_not, **how, files=1)
+    assert made.dtypes == [("id", "bigint"), ("label", "string")]
+    found = [tuple(row) for row in made.collect()]
+    assert sorted(found) == [(n, f"#{n}") for n in range(300) for _ in range(n % 3)]
+    assert len(made.inputFiles()) == 1
+    again = apply(rows, twice_or_not, **how)  # nothing is run: the same files
+    assert again.inputFiles() == made.inputFiles()
+    with pytest.raises(ConfigError, match=r"df: .*another DataFrame"):
+        apply(rows.filter("id > 5"), twice_or_not, **how)
+    with pytest.raises(ConfigError, match=r"schema: .*'id lang'"):
+        apply(rows, twice_or_not, **{**how, "schema": "id lang"})
+    # A plain read of Parquet files is not copied.
+    empty = apply(made, none_at_all, **{**how, "name": "none", "columns": ["id"]})
+    assert empty.collect() == []
+    assert empty.columns == ["id", "label"]
+    assert not list((tmp_path / "a b/_flowctl/none").rglob("*.parquet"))
 
 
 def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:

@@ -60,7 +60,7 @@ def stack(tmp_path: Path) -> Iterator[ExitStack]:
 @pytest.mark.req("S70")
 @pytest.mark.parametrize("database", [sqlite, postgresql, mariadb])
 @pytest.mark.parametrize(
-    "kills", [2, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(400)])]
+    "kills", [2, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
 )
 def test_killed_again_and_again_each_row_is_there_once(
     tmp_path: Path, stack: ExitStack, database: Callable[[Path, ExitStack], str], kills: int

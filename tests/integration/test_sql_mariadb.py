@@ -15,7 +15,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, FencedError, RetryLater
-from flowctl_sql import SqlSink
+from flowctl_sql import SqlSink, _refusals
 
 pytest.importorskip("sqlalchemy", reason="finds the driver by the URL")
 pymysql = pytest.importorskip("pymysql", reason="the driver for MariaDB")
@@ -215,6 +215,12 @@ def test_connections_of_ones_own(sink: SqlSink, server: Any, autocommit: bool) -
         with pytest.raises(ConfigError, match=r"pymysql.*URL too"):
             _write(SqlSink(connect=connect, table="rows"), 0, 1)
     own.close()
+
+
+def test_statements_that_no_row_can_be_written_with() -> None:
+    error = pymysql.err.OperationalError(1054, "Unknown column 'wrong' in 'field list'")
+    assert _refusals.is_statement_fault(error)
+    assert not _refusals.is_statement_fault(pymysql.err.DataError(1406, "Data too long"))
 
 
 def test_a_missing_database_is_a_fault(server: Any) -> None:

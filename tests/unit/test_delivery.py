@@ -12,7 +12,6 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.pacers import PatientPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
@@ -23,19 +22,7 @@ from flowctl.errors import (
     TooManyLostError,
     UnrunnableError,
 )
-
-
-class Clock:
-    """Virtual time: sleeping is all that takes any."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+from tests.delivery_parts import Clock, PatientPacer
 
 
 class Letters:
@@ -62,9 +49,7 @@ def deliver(
 
 def delivery(process: Callable[[Batch], Any], clock: Clock | None = None, **plan: Any) -> Delivery:
     clock = clock or Clock()
-    pacer = PatientPacer(
-        plan.get("refusal"), give_up_after_s=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0
-    )
+    pacer = PatientPacer(clock, plan.get("refusal"))
     where = Where("job", "7")
     return Delivery(
         Plan(process=process, **plan), where, pacer, clock=clock, sleep=clock.sleep, chance=None
@@ -201,7 +186,7 @@ def test_a_target_that_refuses_for_too_long_fails_the_partition() -> None:
     def process(batch: Batch) -> None:
         raise ConnectionRefusedError
 
-    with pytest.raises(TargetDownError, match="refused every call for 6"):
+    with pytest.raises(TargetDownError, match="refused every call"):
         deliver(process, range(10))
 
 
@@ -215,6 +200,26 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
 
     deliver(process, range(500))
     assert target.taken == Counter(range(500))
+
+
+def test_connections_are_given_back_by_who_waits_longer_than_it_works() -> None:
+    clock, released, refusals = Clock(), [], [1.0]
+
+    def process(batch: Batch) -> None:
+        clock.sleep(0.1)
+        if batch.span.first == 2 and refusals:
+            raise RetryLater("busy", after_s=refusals.pop())
+
+    deliver(process, range(6), clock, rows_max=2, release=lambda: released.append(clock.now_s))
+    assert released == [pytest.approx(1.3)], "after the call that had to wait, and only then"
+
+
+def test_an_attempt_of_the_task_counts_as_one_of_its_calls() -> None:
+    clock, seen = Clock(), []
+    plan = Plan(process=lambda batch: seen.append(batch.attempt))
+    pacer = PatientPacer(clock)
+    Delivery(plan, Where("job", "7", attempt=3), pacer, clock=clock, sleep=clock.sleep).run("a")
+    assert seen == [3]
 
 
 def test_the_users_own_rule_decides() -> None:

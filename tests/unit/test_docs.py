@@ -26,8 +26,11 @@ PAGES = [
     *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
     *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
-    *("docs/testing.md", "docs/versions.md", "SECURITY.md"),
     "docs/pacing.md",
+    *("docs/testing.md", "docs/versions.md", "docs/ranges.md", "SECURITY.md"),
+    *("docs/spark-writes.md", "docs/streaming.md"),
+    *("deploy/platforms.md", "docs/security.md"),
+    "docs/apply.md",
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 12  # "a job of your own takes twelve lines"; empty lines don't count
@@ -52,7 +55,7 @@ def table_rows(name: str) -> Iterator[list[str]]:
 
 
 def job() -> str:
-    return python_blocks("README.md")[0]
+    return next(block for block in python_blocks("README.md") if "FlowControlSpout(" in block)
 
 
 @pytest.mark.req("S26")
@@ -167,6 +170,15 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
                 assert re.search(rf"\b{name}\b", code), f"{cells[0]}: {name}"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/apply.md"])
+def test_a_function_of_rows_is_code_whose_imports_exist(page: str) -> None:
+    (block,) = [one for one in python_blocks(page) if "apply(df" in one]
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names)
+
+
 # -- guarantees ------------------------------------------------------------------------------
 
 
@@ -194,6 +206,13 @@ def test_the_tests_that_guarantees_name_exist() -> None:
     assert len(named) == text_of("docs/guarantees.md").count("::") > 60
     for path, name in named:
         assert (ROOT / path).is_file(), path
+        assert name in names_in(ROOT / path), f"{path}::{name}"
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    named = re.findall(r"`(tests/[^`:]+)::([^`]+)`", text_of("docs/security.md"))
+    assert len(named) > 8
+    for path, name in named:
         assert name in names_in(ROOT / path), f"{path}::{name}"
 
 

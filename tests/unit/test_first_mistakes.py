@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from flowctl import RetryLater
+from flowctl import ConfigError, FlowControlSpout, LocalBolts, RetryLater, SourceError
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.records import Record
 from flowctl.runtime.faults import gave_up_error
+from flowctl_files import TextLines
 
 
 def gave_up(first: int, last: int, reason: str) -> TupleGaveUp:
@@ -40,3 +43,32 @@ def test_one_record_is_not_shown_as_a_range_and_a_sentence_ends_once(last: int, 
     text = str(gave_up_error(gave_up(7, last, "JobError: 2 rows for 3 records."), None))
     assert text.startswith(said)
     assert "records..." not in text and "records. Fix process" in text
+
+
+def test_a_sources_remedy_names_the_job(tmp_path: Path) -> None:
+    """The command has to work as printed: a source does not know the job's name."""
+    lines = tmp_path / "a.log"
+    lines.write_text("one\ntwo\n")
+    spout = FlowControlSpout(
+        name="two words",
+        producer=TextLines(str(lines)),
+        bolts=LocalBolts(lambda batch: None, count=1),
+    )
+    spout.run(view="off")
+    lines.write_text("neo\nowt\nmore\n")
+    with pytest.raises(SourceError) as caught:
+        spout.run(view="off")
+    assert "flowctl checkpoint rewind 'two words' --partition" in caught.value.remedy
+    assert caught.value.remedy in str(caught.value)
+
+
+def test_a_process_that_returns_false_ends_the_run() -> None:
+    """It means "failed" nearly always, and would count as done."""
+    spout = FlowControlSpout(
+        name="false",
+        producer=["a record"],
+        bolts=LocalBolts(lambda batch: False, count=1),  # type: ignore[arg-type, return-value]
+    )
+    with pytest.raises(ConfigError, match=r"process: returned False.*Raise an exception") as caught:
+        spout.run(view="off")
+    assert caught.value.report is not None and caught.value.report.records_acked == 0

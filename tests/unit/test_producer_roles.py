@@ -23,11 +23,13 @@ MAY_IMPORT = {
     "flowctl.core.guarantee",
     "flowctl.core.letters",
     "flowctl.core.offsets",
+    "flowctl.core.ranges.extent",
     "flowctl.core.records",
     "flowctl.errors",
     "flowctl.ports",
+    "flowctl.range_ports",
 }
-STREAM_NAMES = {"NOTHING", "AckedRange", "Checkpoint", "PartitionCheckpoint", "Record"}
+STREAM_NAMES = {"NOTHING", "AckedRange", "Checkpoint", "Extent", "PartitionCheckpoint", "Record"}
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:

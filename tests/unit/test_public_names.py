@@ -17,6 +17,7 @@ WRITTEN_BY_USERS = (
     flowctl.CheckpointStore,
     flowctl.DeadLetter,
     flowctl.FlowProducer,
+    flowctl.RangeProducer,
     flowctl.SpoutListener,
 )
 OF_PYTHON = {"Any", "Callable", "Iterable", "Literal", "Mapping", "None", "Path", "Sequence"}
@@ -32,7 +33,8 @@ def errors_of_flowctl() -> list[str]:
 def test_the_names_of_the_parts_of_a_job() -> None:
     assert {
         "Batch", "BoltNotice", "Bolts", "CheckpointStore", "DeadLetter", "FlowControlSpout",
-        "FlowProducer", "Interrupted", "LocalBolts", "ManualSpout", "Record", "Records", "Report",
+        "FlowProducer", "Interrupted", "LocalBolts", "ManualSpout", "RangeProducer", "Record",
+        "Records", "Report",
         "RetryLater", "Settings", "SourceChunk", "SpoutListener", "Topology", "View",
     } <= PUBLIC  # fmt: skip
     assert flowctl.__all__ == sorted(flowctl.__all__), "a list that is sorted is easy to compare"

@@ -157,6 +157,14 @@ def test_a_resumed_run_counts_all_runs_together():
     assert report.checkpoint_saves == 3
 
 
+def test_letters_that_an_earlier_run_redrove_are_not_counted_twice():
+    restored = Checkpoint(
+        {"p": PartitionCheckpoint(8, 8), "redrive:1700000000000": PartitionCheckpoint(1, 2)}
+    )
+    report = Stand(restored).meter.report("finished", None, saves=0)
+    assert (report.resumed_records, report.records_total, report.records_saved) == (8, 8, 8)
+
+
 def test_progress_is_what_is_acked_not_what_is_read():
     stand = Stand()
     assert stand.meter.snapshot("running", "").progress == 0.0

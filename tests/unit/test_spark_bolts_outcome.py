@@ -14,6 +14,7 @@ from pyspark_flowctl.outcome import (
     Outcome,
     Restart,
     RestartPolicy,
+    describe,
     from_spark,
     remedy_for,
 )
@@ -115,9 +116,10 @@ def test_a_crash_is_told_from_other_failures() -> None:
 
 
 def test_an_error_of_python_is_quoted_without_java() -> None:
-    outcome = from_spark(Exception(MISMATCH), gone=False, lived_s=1.0)
+    text = MISMATCH.replace("Python in worker has different version", "Something else")
+    outcome = from_spark(Exception(text), gone=False, lived_s=1.0)
     assert (outcome.kind, outcome.error) == ("spark", "PySparkRuntimeError")
-    assert outcome.detail.startswith("[PYTHON_VERSION_MISMATCH] Python in worker")
+    assert outcome.detail.startswith("[PYTHON_VERSION_MISMATCH] Something else")
     assert "\tat " not in outcome.detail
 
 
@@ -139,3 +141,28 @@ def test_any_other_failure_is_cut_short() -> None:
     text = "An error occurred while calling x.\n: java.lang.Oops: no\n" + "\tat a.b.C(D:1)\n" * 100
     outcome = from_spark(Exception(text), gone=False, lived_s=1.0)
     assert outcome.detail == ": java.lang.Oops: no"
+
+
+def test_another_python_on_a_worker_is_one_clear_error() -> None:
+    error = (
+        "Lost task 0.3 in stage 0.0 (TID 3) (w2 executor 1): org.apache.spark.api.python."
+        "PythonException: Traceback (most recent call last):\n"
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in"
+        " worker has different version: 3.13 than that in driver: 3.11, PySpark cannot run with"
+        " different minor versions.\n\n\tat org.apache.spark"
+    )
+    outcome = from_spark(error, gone=False, lived_s=0.1)
+    assert describe(outcome) == "workers on w2 have Python 3.13, but the driver has 3.11."
+    assert "PYSPARK_PYTHON" in remedy_for(outcome, ENDPOINT)
+    policy = RestartPolicy(ENDPOINT)
+    assert isinstance(policy.after(outcome), Restart), "another worker may have the right one"
+    assert isinstance(policy.after(outcome), GiveUp)
+
+
+def test_a_worker_without_that_python_is_named() -> None:
+    error = (
+        "(TID 3) (w2 executor 1): java.io.IOException: Cannot run program"
+        ' "/opt/py/bin/python": error=2, No such file or directory'
+    )
+    outcome = from_spark(error, gone=False, lived_s=0.1)
+    assert describe(outcome).startswith("there is no /opt/py/bin/python on w2")

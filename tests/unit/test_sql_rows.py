@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, namedtuple
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,47 @@ def test_both_ways_give_the_same(rows: list[Any], columns: tuple[str, ...] | Non
     prepared = _rows.prepare(rows, batch, columns)
     assert prepared == _rows._of_any_shape(rows, batch, columns)
     assert list(prepared.rows) == [(1, "a"), (2, "b")]
-    assert (prepared.counts, prepared.width) == (None, 2)
-    assert prepared.only([False, True]) == [(2, "b")]
+    assert (prepared.counts, prepared.shapes) == (None, None)
+    assert [insert.rows for insert in prepared.inserts([False, True])] == [[(2, "b")]]
+    assert prepared.inserts([False, False]) == []
 
 
 def test_rows_of_some_records() -> None:
     batch = batch_of([1, 2, 3])
     prepared = _rows.prepare([None, [(1, "a"), (2, "b")], (3, "c")], batch, None)
-    assert prepared.only([True, False, True]) == [(3, "c")]
-    assert prepared.only([True, True, False]) == [(1, "a"), (2, "b")]
+    assert prepared.inserts([True, False, True]) == [(None, [(3, "c")])]
+    assert prepared.inserts([True, True, False]) == [(None, [(1, "a"), (2, "b")])]
+
+
+def test_rows_with_other_keys_are_inserted_apart() -> None:
+    rows = [{"number": 1}, [{"line": "b", "number": 2}, {"number": 3}], {"number": 4, "line": "d"}]
+    prepared = _rows.prepare(rows, batch_of([1, 2, 3]), None)
+    assert prepared.inserts() == [
+        (("number",), [(1,), (3,)]),
+        (("line", "number"), [("b", 2), ("d", 4)]),
+    ]
+    assert prepared.inserts([False, True, False]) == [
+        (("line", "number"), [("b", 2)]),
+        (("number",), [(3,)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(1, "a"), (math.nan, "b")], "position 2: column n is NaN"),
+        ([{"n": 1, "x": None}, {"n": math.nan, "x": None}], "position 2: column n is NaN"),
+        ([{"n": 1}, {"n": 2, "X": math.nan}], "position 2: column X is NaN"),
+        ([[(1, "a"), (2, math.nan)], None], "position 1: column x is NaN"),
+        ([None, [(1, "a"), (2, math.nan)]], "position 2: column x is NaN"),
+    ],
+)
+def test_nan_is_found(rows: list[Any], said: str) -> None:
+    batch = batch_of([1, 2])
+    with pytest.raises(JobError, match=said):
+        _rows.prepare(rows, batch, None).refuse_nan(batch, ["n", "x"], {"n", "x"})
+    good = [(math.inf, math.nan), (None, "b")]
+    _rows.prepare(good, batch, None).refuse_nan(batch, ["n", "x"], {"n"})
 
 
 def test_a_list_that_is_filled_again_is_seen_as_other_rows(

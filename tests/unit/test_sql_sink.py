@@ -14,7 +14,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, JobError
+from flowctl.errors import ConfigError, FencedError, JobError, UnrunnableError
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, batch_of, new_sink, query, rows_of, write
 
@@ -98,8 +98,7 @@ def test_names_that_need_quotes() -> None:
         ([(1, "a"), (2,)], "position 2: a row of 1 values where 2 are expected"),
         ([(1, "a"), "text"], "position 2: str is not a row"),
         ([[1, "a"], None], "position 1: int is not a row"),
-        ([{"number": 1}, {"line": "a"}], r"position 2: a row with the keys \['line'\]"),
-        ([{"number": 1}, {"number": 1, "line": "a"}], r"position 2: a row with the keys"),
+        ([{"number": 1}, {}], "position 2: an empty row"),
         ([(1, "a"), {"number": 1}], "position 2: a dict among tuples"),
     ],
 )
@@ -107,6 +106,62 @@ def test_rows_of_a_wrong_shape_are_placed(rows: list[Any], said: str) -> None:
     with pytest.raises(JobError, match=said) as caught:
         new_sink().write(rows, batch=batch_of([1, 2]))
     assert "None for a record without a row" in caught.value.remedy
+
+
+def test_rows_may_have_other_keys_than_the_first() -> None:
+    sink = new_sink(schema="CREATE TABLE t (number INTEGER, line TEXT DEFAULT 'none')")
+    rows = [{"number": 1}, {"line": "b", "number": 2}, {"number": 3, "line": "c"}, {"number": 4}]
+    assert sink.write(rows, batch=batch_of([1, 2, 3, 4])) == (4, 0)
+    assert sink.write(rows[1:], batch=batch_of([2, 3, 5])) == (1, 2)
+    found = [(1, "none"), (2, "b"), (3, "c"), (4, "none"), (4, "none")]
+    assert query("SELECT * FROM t ORDER BY number") == found
+
+
+def test_of_named_columns_a_row_may_lack_some_but_have_no_other() -> None:
+    sink = new_sink(columns=["number", "line"])
+    assert sink.write([{"line": "a"}], batch=batch_of([1])) == (1, 0)
+    with pytest.raises(JobError, match="position 2: a row with the key 'other', which is none of"):
+        sink.write([{"number": 2, "other": 1}], batch=batch_of([2]))
+    assert query("SELECT * FROM t") == [(None, "a")]
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "said"),
+    [
+        ({"columns": ["number", "wrong"]}, [(1, "a")], "no column named wrong"),
+        ({}, [{"number": 1, "wrong": "a"}], r"keys \['number', 'wrong'\] don't fit .* wrong"),
+        ({}, [(1, "a", 2)], "has 2 columns but 3 values"),
+        ({"schema": ()}, [(1, "a")], "table: 't' in .* can't be read"),
+        ({"schema": "CREATE TABEL t (n)"}, [(1, "a")], "schema: .* syntax error"),
+    ],
+)
+def test_what_no_row_can_be_written_with_ends_the_run(
+    options: dict[str, Any], rows: list[Any], said: str
+) -> None:
+    with pytest.raises(UnrunnableError, match=said) as caught:
+        new_sink(**options).write(rows, batch=batch_of([1]))
+    assert caught.value.remedy
+
+
+def test_odd_rows_among_others_are_those_records_fault() -> None:
+    sink = new_sink()
+    odd = {"number": 2, "wrong": "a"}
+    with pytest.raises(JobError, match="don't fit") as caught:
+        sink.write([{"number": 1}, odd], batch=batch_of([1, 2]))
+    assert not isinstance(caught.value, UnrunnableError)
+    sink.write([{"number": 1}], batch=batch_of([1]))
+    with pytest.raises(JobError, match="don't fit") as caught:
+        sink.write([odd], batch=batch_of([2]))
+    assert not isinstance(caught.value, UnrunnableError), "others have been written"
+    assert query("SELECT number FROM t") == [(1,)]
+
+
+def test_nan_is_refused_where_it_would_become_null() -> None:
+    sink = new_sink(table="main.t", schema='CREATE TABLE t ("Number" REAL, line VARCHAR(9))')
+    with pytest.raises(JobError, match="position 1: column number is NaN"):
+        sink.write([(float("nan"), "a")], batch=batch_of([1]))
+    sink.write([(1.5, float("nan"))], batch=batch_of([1]))
+    assert query("SELECT * FROM t") == [(1.5, None)], "missing text is NULL"
 
 
 def test_the_position_of_the_reader_is_left_alone() -> None:

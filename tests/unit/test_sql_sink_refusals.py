@@ -38,11 +38,6 @@ def test_a_missing_table_is_named_with_its_remedy() -> None:
     assert write(new_sink(schema=()), 1) == (1, 0)
 
 
-def test_a_schema_that_fails_says_so() -> None:
-    with pytest.raises(sqlite3.OperationalError, match="syntax"):
-        write(new_sink(schema="CREATE TABBLE t (a)"), 1)
-
-
 def test_a_missing_directory_is_named(here: Path) -> None:
     sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=SCHEMA)
     with pytest.raises(InfrastructureError, match=str(here / "no/such/t.db")):

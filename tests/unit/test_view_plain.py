@@ -216,6 +216,7 @@ def test_every_event_has_a_stable_name() -> None:
         "TupleFailed": "tuple_failed",
         "TupleRefused": "tuple_refused",
         "TupleCut": "tuple_cut",
+        "RangeSplit": "range_split",
         "RecordsRejected": "records_rejected",
         "TargetWentDown": "target_down",
         "TargetCameBack": "target_back",

@@ -94,6 +94,11 @@ class EndOfInput:
         """Bolts that have nothing to do, the longest idle first."""
         return tuple(self._stealing.idle)
 
+    @property
+    def questions(self) -> int:
+        """How many bolts were asked for what they have not begun, and have not answered yet."""
+        return self._stealing.questions
+
     def forget(self, bolt: str) -> None:
         """``bolt`` went."""
         self._stealing.forget(bolt)

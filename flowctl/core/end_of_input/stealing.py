@@ -67,6 +67,11 @@ class WorkStealing:
         """The bolts that have nothing to do, the longest idle first."""
         return self._idle
 
+    @property
+    def questions(self) -> int:
+        """How many bolts were asked and have not answered yet."""
+        return len(self._asked)
+
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` has nothing to do."""
         if self._is_started and consumer.has_room:

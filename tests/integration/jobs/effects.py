@@ -1,7 +1,7 @@
 """A driver to be killed: each record's effect is a line in a file, in a mode of guarantee.
 
-Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH`` or
-``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, STAGES (1, or 3: a topology),
+Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH``, ``ranges:PATH``
+or ``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, STAGES (1, or 3: a topology),
 EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import time
 
-from flowctl import Batch, FlowControlSpout, FlowProducer, LocalBolts, Settings
+from flowctl import Batch, FlowControlSpout, FlowProducer, LocalBolts, RangeProducer, Settings
 from flowctl.topology import Collector, Input, LocalStages, Topology
-from flowctl_files import TextLines
+from flowctl_files import TextLines, TextRanges
 from flowctl_redis import RedisCheckpointStore
 
 effects = os.open(os.environ["EFFECTS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
@@ -29,10 +29,12 @@ def process(batch: Batch) -> None:
         os.write(effects, f"{text_of(record.value)}\n".encode())  # one write: a line is whole
 
 
-def producer() -> FlowProducer:
+def producer() -> FlowProducer | RangeProducer:
     kind, _, where = os.environ["SOURCE"].partition(":")
     if kind == "files":
         return TextLines(where)
+    if kind == "ranges":
+        return TextRanges(where)
     from flowctl_kafka import KafkaTopics
 
     servers, topic, group = where.split("/")
@@ -57,7 +59,9 @@ def write(given: Input, out: Collector) -> None:
 
 def topology() -> Topology:
     made = Topology(os.environ["JOB"], max_pending=100)
-    made.spout("s", producer())
+    source = producer()
+    assert isinstance(source, FlowProducer)
+    made.spout("s", source)
     made.bolt("first", passing, count=2).shuffle("s")
     made.bolt("second", passing, count=2).least_loaded("first")
     made.bolt("third", write, count=3).shuffle("second")

@@ -1,0 +1,251 @@
+"""A job that makes rows of rows: what it was begun with, what it is done with."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import secrets
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flowctl.errors import ConfigError, InternalError
+from flowctl_files._merging import merge_files, shares_of
+from flowctl_files._places import arrow_path, place_at
+from flowctl_files._results import (
+    Description,
+    Finished,
+    ResultFile,
+    Results,
+    files_in,
+    total_rows,
+)
+from flowctl_files._row_writer import AsyncRowWriter, RowWriter, Target
+from flowctl_files._rows import shape_of
+
+if TYPE_CHECKING:
+    from flowctl.core.ranges.extent import Extent
+    from flowctl.instrumentation.snapshot import Report
+
+_RUN_BYTES = 8
+Merge = Callable[[Sequence[Sequence[str]]], Sequence[ResultFile]]
+
+
+class Input(NamedTuple):
+    """What is read: Parquet files at ``paths``, or what ``write`` writes to a directory (a URL).
+
+    ``source`` tells it from other input; ``columns`` are all that is read (None: all).
+    """
+
+    source: str
+    paths: Sequence[str] = ()
+    write: Callable[[str], None] | None = None
+    columns: Sequence[str] | None = None
+
+
+class Applied(NamedTuple):
+    """The result: ``files`` (URLs, in the order of the input) hold ``rows``.
+
+    ``was_done``: an earlier run had finished it.  ``report`` is that of the run (None: there was
+    none).
+    """
+
+    files: Sequence[str]
+    rows: int
+    was_done: bool
+    report: Report | None
+
+
+class Job:
+    """One job that makes rows of rows.  For one thread; :meth:`run` may be called again.
+
+    ``schema`` is a ``pyarrow.Schema``; ``form`` is what ``fn`` gets ("records", "arrow", "pandas";
+    None: by its annotation).  ``keep_results`` goes on with what an earlier ``fn`` gave, or on a
+    copy of an earlier DataFrame.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        schema: Any,
+        *,
+        name: str,
+        out: str,
+        form: str | None = None,
+        keep_results: bool = False,
+    ) -> None:
+        from flowctl.runtime.parts import check_name
+
+        check_name(name)
+        self.name = name
+        self.schema = schema
+        self.results = Results(place_at(out), name)
+        self._fn = fn
+        self._shape = shape_of(fn, form)
+        self.keep_results = keep_results
+
+    def done(self, given: Input) -> Applied | None:
+        """Return the result if an earlier run has finished it; None: there is something to do.
+
+        Raises :class:`ConfigError` if the name belongs to another job.
+        """
+        known = self.results.description()
+        if known is not None:
+            self._check_same(known, given)
+        self._check_apart(given)
+        finished = self.results.finished()
+        return None if finished is None else self._applied(finished, None)
+
+    def begin(self, given: Input) -> Description:
+        """Return what to read: as an earlier run began with, or new.  Copies the input if it must.
+
+        A copy counts once it is complete: killed before, the next run makes another.
+        """
+        known = self.results.description()
+        if known is not None:
+            return known
+        copy, paths = "", list(given.paths)
+        if given.write is not None:
+            copy = f"input-{secrets.token_hex(_RUN_BYTES)}"
+            directory = f"{self.results.directory}/{copy}"
+            given.write(self.results.place.path(directory))
+            files = self.results.place.names(directory, recursive=True)
+            paths = [
+                arrow_path(self.results.place.path(file.name))
+                for file in files
+                if file.name.endswith(".parquet")
+            ]
+        description = Description(
+            name=self.name,
+            run=secrets.token_hex(_RUN_BYTES),
+            schema=str(self.schema),
+            source=given.source,
+            fn=fingerprint(self._fn),
+            paths=paths,
+            columns=None if given.columns is None else list(given.columns),
+            copy=copy,
+        )
+        self.results.describe(description)
+        return description
+
+    def process(self, description: Description) -> RowWriter:
+        """Return what the bolts run."""
+        from flowctl.bolts.callables import is_async
+
+        kind = AsyncRowWriter if is_async(self._fn) else RowWriter
+        results = self.results
+        target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
+        return kind(self._fn, self._shape, self.schema, target)
+
+    def finish(
+        self,
+        extents: Mapping[str, Extent],
+        report: Report | None,
+        *,
+        files: int | None = None,
+        merge: Merge | None = None,
+    ) -> Applied:
+        """All is done: check that, merge the results into ``files`` files, tidy up.
+
+        ``merge`` merges shares of files; without one this process does.
+        """
+        from flowctl.runtime.receipts import coverage, missing
+
+        entries = sorted(self.results.entries(), key=lambda one: (one.partition, one.start))
+        spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
+        gaps = missing(spans, coverage(entries))
+        if gaps:
+            raise InternalError(
+                f"{self.name}: there is no result for {gaps[0]}.",
+                remedy="Start it again: it goes on there.  And please report this.",
+            )
+        made = files_in(receipt for one in entries for receipt in one.receipts)
+        if files is not None and len(made) > files:
+            made = self._merged(made, files, merge)
+        rows_in = sum(one.records for one in entries)
+        finished = Finished(made, total_rows(made), rows_in)
+        self.results.finish(finished)
+        self.results.sweep()
+        return self._applied(finished, report)
+
+    def _merged(
+        self, made: Sequence[ResultFile], files: int, merge: Merge | None
+    ) -> list[ResultFile]:
+        shares = [[file.file for file in share] for share in shares_of(made, files)]
+        if merge is not None:
+            merged = list(merge(shares))
+        else:
+            place = self.results.place
+            merged = [merge_files(place, self.name, self.schema, share) for share in shares]
+        if total_rows(merged) != total_rows(made):
+            raise InternalError(f"{self.name}: merging its files lost rows.")
+        return merged
+
+    def _applied(self, finished: Finished, report: Report | None) -> Applied:
+        files = [self.results.place.path(file.file) for file in finished.files]
+        return Applied(files, finished.rows, report is None, report)
+
+    def _check_apart(self, given: Input) -> None:
+        """Results must not be read as input when the run goes on."""
+        out = arrow_path(self.results.place.url)
+        for path in given.paths:
+            if f"{out}/".startswith(f"{arrow_path(path).rstrip('/')}/"):
+                raise ConfigError(
+                    "out",
+                    f"{out} lies within the input {path}.",
+                    remedy="Give a directory of its own.",
+                )
+
+    def _check_same(self, known: Description, given: Input) -> None:
+        where = f"{self.name!r} in {self.results.place.url}"
+        another = "Give another name or out"
+        if known.schema != str(self.schema):
+            raise ConfigError(
+                "schema",
+                f"{where} was begun with {_flat(known.schema)}, not {_flat(str(self.schema))}.",
+                remedy=f"{another}, or the schema of before.",
+            )
+        if known.columns != (None if given.columns is None else list(given.columns)):
+            raise ConfigError(
+                "columns",
+                f"{where} was begun with {known.columns}, not {given.columns}.",
+                remedy=f"{another}, or the columns of before.",
+            )
+        if self.keep_results:
+            return
+        if known.fn != fingerprint(self._fn):
+            raise ConfigError(
+                "fn",
+                f"{where} was begun with another function.",
+                remedy=f"{another}; or keep_results=True, to keep what the other one gave and go on"
+                " with this one.",
+            )
+        if known.source != given.source:
+            raise ConfigError(
+                "df",
+                f"{where} was begun with another DataFrame.",
+                remedy=f"{another}; or keep_results=True, to go on with the rows of before.",
+            )
+
+
+def fingerprint(fn: Callable[..., Any]) -> str:
+    """Return what tells the code of ``fn`` from other code; not that of what it calls."""
+    while hasattr(fn, "func"):  # functools.partial
+        fn = fn.func
+    if not inspect.isroutine(fn) and not inspect.isclass(fn):
+        fn = type(fn)
+    try:
+        text = textwrap.dedent(inspect.getsource(fn))
+    except (OSError, TypeError):  # typed in, or not Python
+        code = getattr(fn, "__code__", None)
+        text = repr(fn.__qualname__) if code is None else _code_text(code)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _code_text(code: Any) -> str:
+    inner = [_code_text(one) if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
+    return repr((code.co_code, code.co_names, inner))
+
+
+def _flat(schema: str) -> str:
+    return ", ".join(schema.splitlines())

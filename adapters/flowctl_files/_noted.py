@@ -1,0 +1,64 @@
+"""A source whose files must stay what they were when a job began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.records import Checkpoint
+from flowctl.errors import ConfigError
+from flowctl.range_ports import RangeProducer, RangeReader
+from flowctl_files._results import Results
+
+
+class Noted:
+    """A :class:`flowctl.range_ports.RangeProducer` that remembers what there was to read.
+
+    Raises :class:`ConfigError` if a file is not the one of an earlier run.
+    """
+
+    def __init__(self, inner: RangeProducer, results: Results, *, may_grow: bool) -> None:
+        self._inner = inner
+        self._results = results
+        self._may_grow = may_grow
+        self.seen: Mapping[str, Extent] = {}
+
+    def extents(self, checkpoint: Checkpoint) -> Mapping[str, Extent]:
+        """See the port."""
+        self.seen = self._inner.extents(checkpoint)
+        description = self._results.description()
+        assert description is not None
+        now = {name: f"{extent.identity} {extent.stop}" for name, extent in self.seen.items()}
+        known = description.files
+        if known:
+            self._check(known, now)
+        if known != now:
+            self._results.describe(msgspec.structs.replace(description, files=now))
+        return self.seen
+
+    def _check(self, known: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for name, identity in known.items():
+            if now.get(name) != identity:
+                what = "is gone" if name not in now else "is not the file of the first run"
+                raise ConfigError(
+                    "df",
+                    f"{name} {what}, and results of it are kept.",
+                    remedy="Bring it back, or give another name.",
+                )
+        new = next((name for name in now if name not in known), None)
+        if new is not None and not self._may_grow:
+            raise ConfigError(
+                "df",
+                f"{new} was not there when the job began.",
+                remedy="Give another name; or keep_results=True, to do it too.",
+            )
+
+    def reader(self) -> RangeReader:
+        """See the port."""
+        return self._inner.reader()
+
+    def close(self) -> None:
+        """See the port."""
+        self._inner.close()

@@ -1,0 +1,234 @@
+"""Rows of a part of a Parquet file, in blocks of columns; needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple, overload
+
+from flowctl.core.records import Record
+from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl_files._stores import lasting
+
+# What a bolt reads ahead: about this much of columns.
+_BLOCK_BYTES: Final = 1 << 20
+# Narrow rows: as dicts these are some 30 MB.  Wide rows: a read of fewer costs more than they do.
+_ROWS_MAX: Final = 1 << 15
+_ROWS_MIN: Final = 64
+_ROW = "__flowctl_row"
+
+
+class RowsBlock:
+    """Rows of one file: a :class:`flowctl.range_ports.Block` with columns.
+
+    ``positions`` are their numbers in the file.
+    """
+
+    __slots__ = ("_batch", "_positions", "stop")
+
+    def __init__(self, batch: Any, positions: Sequence[int], stop: int) -> None:
+        self._batch = batch
+        self._positions = positions
+        self.stop = stop
+
+    @property
+    def size_bytes(self) -> int:
+        """What the columns take."""
+        return int(self._batch.nbytes)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def position(self, i: int) -> int:
+        """See :class:`flowctl.range_ports.Block`."""
+        return self._positions[i] if i < len(self._positions) else self.stop
+
+    def batch_records(self, i: int, j: int) -> Sequence[Record]:
+        """See :class:`flowctl.range_ports.Block`."""
+        return Rows(self._batch.slice(i, j - i), self._positions[i:j])
+
+    def to_arrow(self, i: int, j: int) -> Any:
+        """See :class:`flowctl.range_ports.ColumnBlock`."""
+        return self._batch.slice(i, j - i)
+
+
+class Rows(Sequence[Record]):
+    """Rows that become records, with dicts as values, if somebody wants them."""
+
+    __slots__ = ("_batch", "_positions", "_records")
+
+    def __init__(self, batch: Any, positions: Sequence[int]) -> None:
+        self._batch = batch
+        self._positions = positions
+        self._records: list[Record] | None = None
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self._made()[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._made())
+
+    def _made(self) -> list[Record]:
+        if self._records is None:
+            self._records = list(map(Record, self._positions, self._batch.to_pylist()))
+        return self._records
+
+
+class Columns(NamedTuple):
+    """Which columns are read, and which rows.
+
+    ``names`` None: all.  ``filter`` is an expression of pyarrow; ``filter_names`` are its columns,
+    None if they are not known.
+    """
+
+    names: tuple[str, ...] | None = None
+    filter: Any = None
+    filter_names: frozenset[str] | None = frozenset()
+
+
+class RowsReader:
+    """Reads parts of one open file.  For one thread; the caller closes ``file``.
+
+    ``keys`` are the columns that stand in its name, as scalars of pyarrow; one that is in the file
+    too is taken from there.
+    """
+
+    def __init__(self, name: str, file: Any, columns: Columns, keys: Mapping[str, Any]) -> None:
+        pyarrow, parquet = load_pyarrow()
+        self._name = name
+        self._arrow = pyarrow
+        self._columns = columns
+        try:
+            self._parquet = parquet.ParquetFile(file, pre_buffer=True)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(name, error) from error
+        known = self._parquet.schema_arrow.names
+        self._keys = {key: value for key, value in keys.items() if key not in known}
+        self._check_columns()
+
+    @property
+    def rows(self) -> int:
+        """How many the file has."""
+        return int(self._parquet.metadata.num_rows)
+
+    def blocks(self, start: int, stop: int, groups: Container[int] | None) -> Iterator[RowsBlock]:
+        """Yield rows ``start`` to ``stop - 1``; of row groups not in ``groups``, none."""
+        metadata = self._parquet.metadata
+        counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        bounds = list(accumulate(counts, initial=0))
+        for group, (begin, end) in enumerate(pairwise(bounds)):
+            if begin < stop and end > start and (groups is None or group in groups):
+                yield from self._group(group, begin, (max(begin, start), min(end, stop)))
+        yield RowsBlock(self._empty(), (), stop)
+
+    def _group(self, group: int, begin: int, wanted: tuple[int, int]) -> Iterator[RowsBlock]:
+        size = self._parquet.metadata.row_group(group)
+        row_bytes = max(1, size.total_byte_size // max(1, size.num_rows))
+        rows = min(max(_BLOCK_BYTES // row_bytes, _ROWS_MIN), _ROWS_MAX)
+        batches = self._parquet.iter_batches(
+            rows, row_groups=[group], columns=self._file_columns(), use_threads=False
+        )
+        while True:
+            try:
+                batch = next(batches, None)
+            except (self._arrow.ArrowException, OSError) as error:
+                raise unreadable(self._name, error) from error
+            if batch is None or begin >= wanted[1]:
+                return
+            end = begin + batch.num_rows
+            first, last = max(begin, wanted[0]), min(end, wanted[1])
+            if first < last:
+                yield self._block(batch.slice(first - begin, last - first), first)
+            begin = end
+
+    def _block(self, batch: Any, first: int) -> RowsBlock:
+        stop = first + batch.num_rows
+        for name, value in self._keys.items():
+            batch = batch.append_column(name, self._arrow.repeat(value, batch.num_rows))
+        positions: Sequence[int] = range(first, stop)
+        if self._columns.filter is not None:
+            numbers = self._arrow.array(positions, self._arrow.int64())
+            kept = self._filtered(batch.append_column(_ROW, numbers))
+            positions = kept.column(_ROW).to_pylist()
+            batch = kept.drop_columns([_ROW])
+        return RowsBlock(self._selected(batch), positions, stop)
+
+    def _filtered(self, batch: Any) -> Any:
+        kept = self._arrow.Table.from_batches([batch]).filter(self._columns.filter)
+        batches = kept.combine_chunks().to_batches()
+        return batches[0] if batches else batch.slice(0, 0)
+
+    def _selected(self, batch: Any) -> Any:
+        names = self._columns.names
+        return batch if names is None else batch.select(list(names))
+
+    def _file_columns(self) -> list[str] | None:
+        """What has to be read: the wanted columns, and those of the filter."""
+        names, _, filter_names = self._columns
+        if names is None or filter_names is None:
+            return None
+        known = self._parquet.schema_arrow.names
+        return [name for name in known if name in names or name in filter_names]
+
+    def _check_columns(self) -> None:
+        known = [*self._parquet.schema_arrow.names, *self._keys]
+        wanted = [*(self._columns.names or ()), *sorted(self._columns.filter_names or ())]
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise SourceError(
+                f"{self._name}: there is no column {missing[0]!r}.",
+                remedy=f"Its columns are {', '.join(map(repr, known))}.",
+            )
+
+    def _empty(self) -> Any:
+        return self._arrow.RecordBatch.from_pydict({})
+
+
+def load_pyarrow() -> tuple[Any, Any]:
+    """Return pyarrow and its parquet module; :class:`MissingExtraError` if it is missing."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise MissingExtraError("producer", "pyarrow", "parquet") from None
+    return pyarrow, pyarrow.parquet
+
+
+def columns_of(names: Sequence[str] | None, wanted: Any) -> Columns:
+    """Return what is read; ``wanted`` is an expression or a list of ``(column, op, value)``."""
+    if isinstance(names, str) or (names is not None and not names):
+        raise ConfigError("columns", f"{names!r} is not a list of names.", remedy="Give ['a'].")
+    chosen = None if names is None else tuple(names)
+    if wanted is None:
+        return Columns(chosen)
+    _, parquet = load_pyarrow()
+    if not isinstance(wanted, list):
+        return Columns(chosen, wanted, None)
+    try:
+        expression = parquet.filters_to_expression(wanted)
+        terms = [term for each in wanted for term in (each if isinstance(each, list) else [each])]
+        return Columns(chosen, expression, frozenset(name for name, _, _ in terms))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "filter",
+            f"{wanted!r} can't be used: {error}.",
+            remedy="Give [('column', '>', 3)], or an expression of pyarrow.compute.",
+        ) from None
+
+
+def unreadable(name: str, error: Exception) -> Exception:
+    """Return :class:`SourceError` for a file that is no Parquet, or not readable for good."""
+    if isinstance(error, OSError):
+        return lasting(name, error)
+    text = str(error).partition("\n")[0]
+    return SourceError(
+        f"{name}: can't be read as Parquet: {text}.",
+        remedy="Check that it is a complete Parquet file.",
+    )

@@ -1,0 +1,224 @@
+"""The results of a job at a place: which files they are, what is known of the job, what may go."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from flowctl.errors import CheckpointCorruptError, InfrastructureError
+from flowctl_files._manifest import PlaceManifest, directory_of
+from flowctl_files._places import Found, Place
+
+if TYPE_CHECKING:
+    from flowctl.bolts.batch import Batch
+    from flowctl.runtime.receipts import Entry
+
+_T = TypeVar("_T")
+_HASH_CHARS = 8  # two jobs at one place whose names differ only in odd characters
+_INPUT = re.compile(r"/(input-[0-9a-f]+)/")
+
+
+class ResultFile(msgspec.Struct, frozen=True):
+    """A file of rows, by its name at the place ("" if there are no rows): a receipt."""
+
+    file: str
+    rows: int
+    bytes: int
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job was begun with: another one may not go on under its name.
+
+    ``paths`` is what is read; ``copy`` the directory, below the job's own, of a copy that is ours
+    ("": none).  ``source`` and ``fn`` tell one DataFrame and one function from another.  ``run`` is
+    random, and tells workers that they see the same place as the driver.
+    """
+
+    name: str
+    run: str
+    schema: str
+    source: str
+    fn: str
+    paths: list[str]
+    columns: list[str] | None = None
+    copy: str = ""
+    files: dict[str, str] = {}
+    """Identity of each partition, once known."""
+    version: int = 1
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A job is done: these files are its result."""
+
+    files: list[ResultFile]
+    rows: int
+    rows_in: int
+    version: int = 1
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What is left over: files that nothing names, and copies of input that nobody reads."""
+
+    files: list[Found]
+    copies: list[str]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def prefix_of(job: str) -> str:
+    """Return what the names of all result files of ``job`` begin with."""
+    digest = hashlib.sha256(job.encode()).hexdigest()[:_HASH_CHARS]
+    return f"part-{_plain(job)}-{digest}."
+
+
+def new_name(job: str, batch: Batch) -> str:
+    """Return a name for the rows of ``batch`` that no other file ever gets."""
+    span = batch.span
+    partition = hashlib.sha256(span.partition.encode()).hexdigest()[:_HASH_CHARS]
+    parts = (span.epoch, _plain(batch.bolt), partition, f"{span.first}-{span.last}")
+    return f"{prefix_of(job)}{'.'.join(map(str, parts))}.{secrets.token_hex(4)}.parquet"
+
+
+def merged_name(job: str) -> str:
+    """Return a name for rows of several files; as :func:`new_name`."""
+    return f"{prefix_of(job)}0.merged.{secrets.token_hex(8)}.parquet"
+
+
+def epoch_in(name: str, job: str) -> int:
+    """Return the epoch of the driver for which a result file was written."""
+    digits = name.removeprefix(prefix_of(job)).partition(".")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:60]  # names of files end at 255 bytes
+
+
+class Results:
+    """The results of ``job`` at ``place``.  For one thread."""
+
+    def __init__(self, place: Place, job: str) -> None:
+        self.place = place
+        self.job = job
+        self.directory: str = directory_of(job)
+        self.manifest = PlaceManifest(place, job)
+
+    def description(self) -> Description | None:
+        """Return what the job was begun with; None: it was not begun here."""
+        return self._read("job.json", Description)
+
+    def finished(self) -> Finished | None:
+        """Return the result of a job that is done; None: it is not."""
+        return self._read("finished.json", Finished)
+
+    def describe(self, description: Description) -> None:
+        """Keep ``description``."""
+        self._write("job.json", description)
+
+    def finish(self, finished: Finished) -> None:
+        """From now on the job is done."""
+        self._write("finished.json", finished)
+
+    def files(self) -> list[ResultFile]:
+        """Return the files with rows that count, in the order of the source."""
+        finished = self.finished()
+        if finished is not None:
+            return finished.files
+        entries = sorted(self.entries(), key=lambda one: (one.partition, one.start))
+        return files_in(receipt for one in entries for receipt in one.receipts)
+
+    def entries(self) -> list[Entry]:
+        """Return what counts, as the manifest says."""
+        from flowctl.runtime.receipts import accepted
+
+        return accepted(self.manifest.segments())
+
+    def leftovers(self) -> Swept:
+        """Return what nothing names and nobody will.
+
+        While a job is not finished, what the newest driver's bolts write may still be named.
+        """
+        finished = self.finished()
+        newest = self.manifest.newest_base()
+        live_from = float("inf") if finished else 0 if newest is None else newest[0]
+        named = {file.file for file in self.files()}
+        files = [
+            found
+            for found in self.place.names()
+            if found.name.startswith(prefix_of(self.job))
+            and found.name not in named
+            and epoch_in(found.name, self.job) < live_from
+        ]
+        return Swept(files, self._old_copies(is_done=finished is not None))
+
+    def _old_copies(self, *, is_done: bool) -> list[str]:
+        description = self.description()
+        if description is None:  # the first one may be being made
+            return []
+        found = {
+            match[1]
+            for file in self.place.names(self.directory, recursive=True)
+            if (match := _INPUT.search(file.name))
+        }
+        if not is_done:
+            found.discard(description.copy)
+        return sorted(found)
+
+    def sweep(self) -> Swept:
+        """Remove the leftovers, and return what they were."""
+        left = self.leftovers()
+        self.place.delete(file.name for file in left.files)
+        for copy in left.copies:
+            self.place.delete_directory(f"{self.directory}/{copy}")
+        if self.finished() is not None:
+            self.place.delete_temporary()
+        return left
+
+    def _read(self, name: str, kind: type[_T]) -> _T | None:
+        path = f"{self.directory}/{name}"
+        try:
+            data = self.place.get(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unusable(self.place, error) from error
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise CheckpointCorruptError(
+                f"{self.place.url}/{path} can't be understood: {error}.",
+                remedy="Restore the file; or give another out or name, to do all again.",
+            ) from error
+
+    def _write(self, name: str, what: msgspec.Struct) -> None:
+        data = msgspec.json.format(msgspec.json.encode(what))
+        try:
+            self.place.put(f"{self.directory}/{name}", data)
+        except OSError as error:
+            raise _unusable(self.place, error) from error
+
+
+def files_in(receipts: Iterable[bytes]) -> list[ResultFile]:
+    """Return the files with rows that ``receipts`` name."""
+    found = [msgspec.json.decode(receipt, type=ResultFile) for receipt in receipts]
+    return [file for file in found if file.rows]
+
+
+def total_rows(files: Sequence[ResultFile]) -> int:
+    """Return how many rows ``files`` hold."""
+    return sum(file.rows for file in files)
+
+
+def _unusable(place: Place, error: OSError) -> InfrastructureError:
+    return InfrastructureError(
+        f"{place.url} can't be read or written: {str(error).partition(chr(10))[0]}.",
+        remedy="Check that it exists, and that this machine may read and write there.",
+    )

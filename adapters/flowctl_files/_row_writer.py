@@ -1,0 +1,104 @@
+"""The process of a job that makes rows of rows: one Parquet file for each batch, and its receipt.
+
+Runs on the workers.  Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from flowctl.bolts.batch import Batch
+from flowctl.errors import UnrunnableError
+from flowctl_files._places import LocalPlace, Place
+from flowctl_files._results import Description, ResultFile, new_name
+from flowctl_files._rows import Shape, arrow, call, table_of
+
+# Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
+# kill repeats this much of work per slot.
+_BATCH_S = 2.0
+
+
+class Target(NamedTuple):
+    """Where rows go: the place, and the job.
+
+    ``description`` is a file that the driver wrote there, and ``run`` stands in it: workers that do
+    not see it would write where nobody reads.
+    """
+
+    place: Place
+    job: str
+    description: str
+    run: str
+
+
+class RowWriter:
+    """Calls ``fn``, writes its rows, and returns the receipt.  Threads may share it."""
+
+    batch_s = _BATCH_S
+
+    def __init__(self, fn: Callable[..., Any], shape: Shape, schema: Any, target: Target) -> None:
+        self.__wrapped__ = fn  # its module travels to the workers
+        self._shape = shape
+        self._schema = schema
+        self._target = target
+        self._is_checked = False
+
+    def __call__(self, batch: Batch) -> bytes:
+        """Return the receipt of what ``fn`` makes of ``batch``."""
+        self._check_place()
+        return self._keep(call(self.__wrapped__, self._shape, batch), batch)
+
+    def _keep(self, made: Any, batch: Batch) -> bytes:
+        table = table_of(made, self._schema)
+        if not table.num_rows:
+            return msgspec.json.encode(ResultFile("", 0, 0))
+        data = encoded(table)
+        name = new_name(self._target.job, batch)
+        with batch.in_sink():
+            self._target.place.put(name, data)
+        return msgspec.json.encode(ResultFile(name, table.num_rows, len(data)))
+
+    def _check_place(self) -> None:
+        if self._is_checked:
+            return
+        target = self._target
+        try:
+            seen = msgspec.json.decode(target.place.get(target.description), type=Description).run
+        except FileNotFoundError:
+            seen = None
+        if seen != target.run:
+            raise _unshared(target.place)
+        self._is_checked = True
+
+
+class AsyncRowWriter(RowWriter):
+    """As :class:`RowWriter`, for an ``async def``."""
+
+    async def __call__(self, batch: Batch) -> bytes:  # type: ignore[override]
+        """Return the receipt of what ``fn`` makes of ``batch``."""
+        self._check_place()
+        return self._keep(await call(self.__wrapped__, self._shape, batch), batch)
+
+
+def encoded(table: Any) -> bytes:
+    """Return ``table`` as a Parquet file."""
+    sink = arrow().BufferOutputStream()
+    importlib.import_module("pyarrow.parquet").write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _unshared(place: Place) -> UnrunnableError:
+    local = isinstance(place, LocalPlace)
+    return UnrunnableError(
+        "out",
+        f"{place.url} on {socket.gethostname()} is not what the driver sees there.",
+        remedy="Give a directory that driver and workers mount, or an object store (s3://…)."
+        if local
+        else "Check that the workers reach the same store, with the same endpoint and region.",
+    )

@@ -1,0 +1,247 @@
+"""What a function of rows gets, and what it gives: as records, as Arrow, or as pandas.
+
+The only place that knows the forms; errors name the column.  Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
+
+from flowctl.bolts.batch import Batch
+from flowctl.errors import ConfigError, MissingExtraError, UnrunnableError
+
+Form: TypeAlias = Literal["records", "batch", "table", "pandas"]
+_CHOICES: Final[dict[str, Form]] = {"records": "records", "arrow": "batch", "pandas": "pandas"}
+# By the last word of the annotation: a module with postponed annotations may not be importable.
+_BY_NAME: Final[dict[str, Form]] = {"RecordBatch": "batch", "Table": "table", "DataFrame": "pandas"}
+_SHOWN_CHARS: Final = 80  # of a value in an error: enough to recognise it
+_RETURN: Final = (
+    "Return a list of tuples or dicts, a pyarrow RecordBatch or Table, or a pandas DataFrame."
+)
+
+
+class Shape(NamedTuple):
+    """What ``fn`` takes.  ``takes_batch``: as its second argument, for ``batch.reject``."""
+
+    form: Form
+    takes_batch: bool
+
+
+def shape_of(fn: Callable[..., Any], form: str | None = None) -> Shape:
+    """Return what ``fn`` takes, by ``form`` or by the annotation of its first parameter.
+
+    Raises :class:`ConfigError` for a ``form`` that does not exist, or a function that can't be
+    called with one or two arguments.
+    """
+    if form is not None and form not in _CHOICES:
+        raise ConfigError(
+            "form", f"{form!r} is unknown.", remedy=f"Give one of {', '.join(_CHOICES)}."
+        )
+    if not callable(fn):
+        raise ConfigError("fn", f"{fn!r} can't be called.", remedy="Give a function of a batch.")
+    parameters = _positional(fn)
+    if parameters is not None and not 1 <= len(parameters) <= 2:
+        raise ConfigError(
+            "fn",
+            f"it needs {len(parameters)} arguments.",
+            remedy="Let it take the rows, and if it wants to reject some, the batch.",
+        )
+    takes_batch = parameters is not None and len(parameters) == 2
+    return Shape(_CHOICES[form] if form is not None else _annotated(fn), takes_batch)
+
+
+def _positional(fn: Callable[..., Any]) -> list[str] | None:
+    """The parameters that must be given; None: Python does not know (some builtins)."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
+    variadic = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    first = [one.name for one in parameters if one.kind in kinds][:1]
+    return needed or first or (["rows"] if variadic else [])
+
+
+def _annotated(fn: Callable[..., Any]) -> Form:
+    function = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    function = getattr(fn, "func", function)  # functools.partial
+    given = dict(getattr(function, "__annotations__", {}))
+    with suppress(Exception):  # a name that is there for the type checker only
+        given = get_type_hints(function)
+    names = _positional(fn) or []
+    hint = given.get(names[0]) if names else None
+    text = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
+    return _BY_NAME.get(text.rpartition(".")[2].strip("'\" "), "records")
+
+
+def call(fn: Callable[..., Any], shape: Shape, batch: Batch) -> Any:
+    """Call ``fn`` with the rows of ``batch`` in the form that it takes."""
+    rows: Any = batch
+    if shape.form in ("batch", "table"):
+        rows = batch.to_arrow()
+        if shape.form == "table":
+            rows = arrow().Table.from_batches([rows])
+    elif shape.form == "pandas":
+        rows = batch.to_pandas()
+    return fn(rows, batch) if shape.takes_batch else fn(rows)
+
+
+def table_of(made: Any, schema: Any) -> Any:
+    """Return what ``fn`` returned as a ``pyarrow.Table`` of ``schema``.
+
+    Raises :class:`UnrunnableError` if it is not rows, or has other columns: that is so for every
+    batch.  Raises ``ValueError`` if a value does not fit its column: that may be a row's fault.
+    """
+    if made is None:
+        return schema.empty_table()
+    pyarrow = arrow()
+    if isinstance(made, pyarrow.RecordBatch):
+        made = pyarrow.Table.from_batches([made])
+    elif _is_frame(made):
+        made = _from_frame(made)
+    if isinstance(made, pyarrow.Table):
+        return _fitted(made, schema)
+    if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
+        raise UnrunnableError("fn", f"it returned {_kind(made)}, not rows.", remedy=_RETURN)
+    return _from_rows(list(made), schema)
+
+
+def _is_frame(made: Any) -> bool:
+    return type(made).__name__ == "DataFrame" and type(made).__module__.startswith("pandas.")
+
+
+def _from_frame(frame: Any) -> Any:
+    pyarrow = arrow()
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise ValueError(f"the DataFrame that fn returned is not a table: {error}") from error
+
+
+def _fitted(table: Any, schema: Any) -> Any:
+    _check_names(table.column_names, schema)
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        try:
+            columns.append(_not_null(column.cast(field.type), field))
+        except arrow().ArrowException as error:
+            raise ValueError(_does_not_fit(field, f"{column.type}: {error}")) from error
+    return arrow().Table.from_arrays(columns, schema=schema)
+
+
+def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned") -> None:
+    wanted = schema.names
+    doubled = next((name for name in names if list(names).count(name) > 1), None)
+    missing = next((name for name in wanted if name not in names), None)
+    unknown = next((name for name in names if name not in wanted), None)
+    if doubled is not None:
+        problem = f"{row} has two columns {doubled!r}."
+    elif missing is not None:
+        problem = f"{row} has no column {missing!r}; it has {_listed(names)}."
+    elif unknown is not None:
+        problem = f"{row} has a column {unknown!r} that the schema does not know."
+    else:
+        return
+    raise UnrunnableError("fn", problem, remedy=f"The schema's columns are {_listed(wanted)}.")
+
+
+def _from_rows(rows: Sequence[Any], schema: Any) -> Any:
+    columns: list[list[Any]] = [[] for _ in schema]
+    for number, row in enumerate(rows):
+        for column, value in zip(columns, _values(row, number, schema), strict=True):
+            column.append(value)
+    arrays = [_array(values, field) for values, field in zip(columns, schema, strict=True)]
+    return arrow().Table.from_arrays(arrays, schema=schema)
+
+
+def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:
+    if not isinstance(row, Mapping):
+        as_dict = getattr(row, "asDict", None) or getattr(row, "_asdict", None)
+        row = as_dict() if callable(as_dict) else row  # a Row of Spark, a named tuple
+    if isinstance(row, Mapping):
+        _check_names(list(row), schema, f"row {number} that fn returned")
+        return [row[name] for name in schema.names]
+    if not isinstance(row, tuple | list):
+        raise UnrunnableError("fn", f"row {number} is {_kind(row)}, not a row.", remedy=_RETURN)
+    if len(row) != len(schema):
+        raise UnrunnableError(
+            "fn",
+            f"row {number} has {len(row)} values for {len(schema)} columns: {_shown(row)}.",
+            remedy=f"The schema's columns are {_listed(schema.names)}.",
+        )
+    return row
+
+
+def _array(values: Sequence[Any], field: Any) -> Any:
+    pyarrow = arrow()
+    try:
+        if pyarrow.types.is_integer(field.type):
+            _check_whole(values)
+        return _not_null(pyarrow.array(values, field.type), field)
+    except (pyarrow.ArrowException, TypeError, OverflowError, ValueError) as error:
+        if getattr(error, "is_ours", False):
+            raise
+        number = next((n for n, value in enumerate(values) if not _fits(value, field)), None)
+        where = "" if number is None else f"{_shown(values[number])} in row {number}: "
+        raise ValueError(_does_not_fit(field, f"{where}{error}")) from error
+
+
+def _fits(value: Any, field: Any) -> bool:
+    pyarrow = arrow()
+    try:
+        if pyarrow.types.is_integer(field.type):
+            _check_whole([value])
+        pyarrow.array([value], field.type)
+    except (pyarrow.ArrowException, TypeError, OverflowError, ValueError):
+        return False
+    return True
+
+
+def _check_whole(values: Sequence[Any]) -> None:
+    """Pyarrow cuts what stands behind the point."""
+    for value in values:
+        if type(value) is not int and value is not None:
+            is_whole = getattr(value, "is_integer", None)
+            if is_whole is not None and not is_whole():
+                raise ValueError("it is not a whole number")
+
+
+class _NullError(ValueError):
+    is_ours = True
+
+
+def _not_null(column: Any, field: Any) -> Any:
+    if not field.nullable and column.null_count:
+        raise _NullError(f"column {field.name!r} may not be null, and fn returned null for it")
+    return column
+
+
+def _does_not_fit(field: Any, why: str) -> str:
+    return f"column {field.name!r} is {field.type}, and fn returned {why}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def arrow() -> Any:
+    """Return the module ``pyarrow``; raise :class:`MissingExtraError`."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise MissingExtraError("fn", "pyarrow", "parquet") from None

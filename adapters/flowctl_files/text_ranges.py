@@ -1,0 +1,198 @@
+"""Lines of text files as a source by reference: the bolts read them where they run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import IO, Any, Final
+
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.records import Checkpoint
+from flowctl.errors import ConfigError, SourceError
+from flowctl_files._compressed import Decompressed, decompressed, is_damage, kind_of
+from flowctl_files._lines import LineCodec
+from flowctl_files._stores import Stores, changed, lasting
+from flowctl_files._text_block import TextBlock
+from flowctl_files._text_blocks import TextBlocks
+
+# As TextLines: a longer line usually means that the file is not text.
+_MAX_LINE_BYTES: Final = 8 << 20
+# A compressed file's length is known when it was read.  Larger than any, and an int of 64 bits.
+_UNKNOWN_STOP: Final = 1 << 62
+# Skipping over what is done of a compressed file.
+_SKIP_BYTES: Final = 1 << 20
+
+
+class TextRanges:
+    """Lines of files, read by the bolts: a :class:`flowctl.range_ports.RangeProducer`.
+
+    ``paths`` is a path or pattern (``*``, ``**``, ``~``), or several; or URLs (``s3://``, ``gs://``
+    …), which pyarrow or fsspec read.  The bolts must see the same files under the same names: paths
+    need a shared disk, URLs need credentials on the workers, which never travel.  ``filesystem`` is
+    a function that returns a file system of pyarrow or fsspec; it is called where files are read.
+    ``storage_options`` are fsspec's and must not contain secrets.
+
+    A partition is a file.  A record's value is the line without ``\\n`` or ``\\r\\n``, as for
+    ``TextLines``; a byte order mark at the beginning of UTF-8 is left out.  Its position is the
+    byte where it begins.  A file is cut at any byte: a line belongs to where it begins. ``.gz``,
+    ``.bz2`` and ``.zst`` files are read from their beginning, one range per file.
+
+    Files must be complete when the run begins, and stay as they are: a worker refuses one whose
+    size, time of change or ETag differs.  Read files that grow with ``TextLines``.
+
+    Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        encoding: str | None = "utf-8",
+        errors: str = "strict",
+        max_line_bytes: int = _MAX_LINE_BYTES,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: Callable[[], Any] | None = None,
+    ) -> None:
+        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+        self._patterns = [os.fspath(path) for path in several]
+        if not self._patterns or not all(self._patterns):
+            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        if max_line_bytes < 1:
+            raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        self._stores = Stores(storage_options, filesystem)
+        self._reader = TextReader(self._stores, LineCodec(encoding, errors), max_line_bytes)
+
+    def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
+        """The files, with their sizes; :class:`SourceError` for one that is shorter than it was."""
+        extents = {
+            name: Extent(
+                0,
+                _UNKNOWN_STOP if kind_of(name) and found.size else found.size,
+                found.identity,
+                is_splittable=not kind_of(name),
+                size_bytes=found.size,
+            )
+            for name, found in self._stores.find(self._patterns).items()
+        }
+        for name in extents.keys() & checkpoint.partitions.keys():
+            check_place(name, extents[name], checkpoint.partitions[name].position)
+        return extents
+
+    def reader(self) -> TextReader:
+        """What the bolts read with."""
+        return self._reader
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TextReader:
+    """Reads lines on a worker: a :class:`flowctl.range_ports.RangeReader`."""
+
+    def __init__(self, stores: Stores, codec: LineCodec, max_line_bytes: int) -> None:
+        self._stores = stores
+        self._codec = codec
+        self._max_line_bytes = max_line_bytes
+
+    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[TextBlock]:
+        """See :class:`flowctl.range_ports.RangeReader`."""
+        found = self._stores.check(partition, identity)
+        blocks = TextBlocks(partition, self._codec, self._max_line_bytes)
+        with closing(self._stores.open(partition)) as file:
+            read_into = _reading(partition, file, max(start - 1, 0), found.size)
+            for block in blocks.blocks(read_into, start, stop):
+                if block.stop >= stop:  # before it is done: was all of it read from the same file?
+                    self._stores.check(partition, identity)
+                yield block
+
+
+def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[memoryview], int]:
+    """Return what reads ``file`` from byte ``start`` on into a buffer, decompressed."""
+    unpacked = decompressed(name, file)
+    if unpacked is None:
+        file.seek(start)
+        return _Plain(name, file, start, size).read_into
+    reading = _Unpacking(name, unpacked)
+    reading.skip(start)
+    return reading.read_into
+
+
+class _Plain:
+    """Reads a file that has ``size`` bytes."""
+
+    def __init__(self, name: str, file: IO[bytes], place: int, size: int) -> None:
+        self._name = name
+        self._file: Any = file  # readinto is no part of IO
+        self._place = place
+        self._size = size
+
+    def read_into(self, view: memoryview) -> int:
+        """Return how much was read; :class:`SourceError` if the file ends before it did."""
+        try:
+            got: int = self._file.readinto(view)
+        except OSError as error:
+            raise lasting(self._name, error) from error
+        self._place += got
+        if not got and self._place < self._size:
+            raise changed(self._name, f"{self._size} bytes", f"{self._place} bytes")
+        return got
+
+
+class _Unpacking:
+    """Reads a compressed file in pieces of a wanted size, good bytes before damage first."""
+
+    def __init__(self, name: str, unpacked: Decompressed) -> None:
+        self._name = name
+        self._unpacked = unpacked
+        self._error: Exception | None = None
+
+    def skip(self, size: int) -> None:
+        """Read over the first ``size`` bytes."""
+        view = memoryview(bytearray(_SKIP_BYTES))
+        while size and (got := self.read_into(view[:size])):
+            size -= got
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill ``view``; less is read only at the end, or before what is damaged."""
+        filled = 0
+        while filled < len(view) and self._error is None:
+            try:
+                # Not read(): when it finds damage it drops the good bytes before it.
+                data = self._unpacked.read1(len(view) - filled)
+            except Exception as error:
+                self._error = _damaged(self._name, error) if is_damage(error) else error
+                break
+            if not data:
+                break
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+        if not filled and self._error is not None:
+            raise self._error
+        return filled
+
+
+def _damaged(name: str, error: Exception) -> SourceError:
+    kind = kind_of(name)
+    return SourceError(
+        f"{name}: the {kind} data are damaged or truncated ({error}).",
+        remedy=f"Get the file again ({kind} -t checks it) and start again: what was read is kept.",
+    )
+
+
+def check_place(name: str, extent: Extent, position: object) -> None:
+    """Raise :class:`SourceError` if a checkpoint's ``position`` can't be in ``extent``."""
+    if position is None:
+        return
+    if not isinstance(position, int):
+        raise SourceError(
+            f"{name}: the checkpoint's position {position!r} is not of a source by reference.",
+            remedy="Another source used this job's name: choose another name, or clear the"
+            " checkpoint.",
+        )
+    if position >= extent.stop:
+        raise SourceError(
+            f"{name}: it was done through {position}, but ends at {extent.stop} now, so it is"
+            " another file.",
+            remedy="Bring the old file back, or give the job another name.",
+        )

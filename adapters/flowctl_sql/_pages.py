@@ -1,0 +1,176 @@
+"""Rows of a table, page by page, on a worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from flowctl.core.records import Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl_sql._dialect import Dialect, checked_paramstyle, dialect_of
+from flowctl_sql._refusals import is_refusal
+
+_MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
+_PER_CENT = ("format", "pyformat")
+
+
+class RowsPage:
+    """Rows as records: a :class:`flowctl.range_ports.Block`."""
+
+    __slots__ = ("_records", "stop")
+
+    def __init__(self, records: list[Record], stop: int) -> None:
+        self._records = records
+        self.stop = stop
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the rows take: nobody knows it of Python's values."""
+        return 500 * len(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def position(self, i: int) -> int:
+        """See :class:`flowctl.range_ports.Block`."""
+        if i >= len(self._records):
+            return self.stop
+        key = self._records[i].position
+        assert isinstance(key, int)
+        return key
+
+    def batch_records(self, i: int, j: int) -> Sequence[Record]:
+        """See :class:`flowctl.range_ports.Block`."""
+        return self._records[i:j]
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What is read: see ``SqlRanges``."""
+
+    table: str
+    key: str
+    columns: tuple[str, ...] | None
+    where: str
+    page_rows: int
+
+    def ends(self, dialect: Dialect) -> str:
+        """Return the statement that gives the smallest and the largest key."""
+        key = dialect.quote(self.key)
+        return self._from(dialect, f"MIN({key}), MAX({key})", "1 = 1")
+
+    def without_key(self, dialect: Dialect) -> str:
+        """Return the statement that gives a row if there is one without a key."""
+        return self._from(dialect, "1", f"{dialect.quote(self.key)} IS NULL") + " LIMIT 1"
+
+    def page(self, dialect: Dialect) -> str:
+        """Return the statement for the rows from one key on and below another."""
+        key = dialect.quote(self.key)
+        names = "*" if self.columns is None else ", ".join(map(dialect.quote, self.columns))
+        bounds = dialect.fill(f"{key} >= ? AND {key} < ?")
+        # One more than a page: it shows whether its last key comes twice.
+        limit = f" ORDER BY {key} LIMIT {self.page_rows + 1}"
+        return self._from(dialect, f"{key}, {names}", bounds, is_filled=True) + limit
+
+    def bad_key(self, what: str) -> SourceError:
+        """Return the error for a key by which rows can't be found again."""
+        return SourceError(
+            f"{self.table}: {self.key} {what}.",
+            remedy="Give a column of whole numbers that is unique and never null, such as the"
+            " primary key.",
+        )
+
+    def _from(self, dialect: Dialect, what: str, condition: str, *, is_filled: bool = False) -> str:
+        where = self.where
+        if is_filled and dialect.paramstyle in _PER_CENT:  # else it would name a parameter
+            where = where.replace("%", "%%")
+        more = f" AND ({where})" if where else ""
+        return f"SELECT {what} FROM {dialect.quoted(self.table)} WHERE {condition}{more}"
+
+
+class RowsReader:
+    """Reads keys on a worker: a :class:`flowctl.range_ports.RangeReader`."""
+
+    def __init__(self, connect: Callable[[], Any], query: Query) -> None:
+        self._connect = connect
+        self._query = query
+
+    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[RowsPage]:
+        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is not used."""
+        query = self._query
+        if partition != query.table:
+            raise SourceError(
+                f"{partition!r} is not the table {query.table!r}.",
+                remedy="Another source used this job's name: choose another name.",
+            )
+        with opened(self._connect, query.table) as (connection, dialect):
+            while start < stop:
+                rows = self._page(connection, query.page(dialect), start, stop)
+                keys = [row[0] for row in rows]
+                if any(type(key) is not int for key in keys):
+                    raise query.bad_key("is not a whole number in some rows")
+                if any(a >= b for a, b in pairwise(keys)):
+                    raise query.bad_key("is not unique")
+                is_last = len(rows) <= query.page_rows
+                start = stop if is_last else keys[-1]
+                kept = rows if is_last else rows[:-1]
+                yield RowsPage([Record(key, value) for key, value in kept], start)
+
+    def _page(
+        self, connection: Any, statement: str, start: int, stop: int
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        try:
+            with closing(connection.cursor()) as cursor:
+                cursor.execute(statement, (start, stop))
+                names = [column[0] for column in cursor.description][1:]
+                rows = [(row[0], dict(zip(names, row[1:], strict=True))) for row in cursor]
+            connection.rollback()  # the page is processed outside any transaction
+        except Exception as error:
+            raise unreadable(self._query.table, error) from error
+        return rows
+
+
+@contextmanager
+def opened(connect: Callable[[], Any], table: str) -> Iterator[tuple[Any, Dialect]]:
+    """A connection that is closed at the end, and how SQL is written for it."""
+    try:
+        connection = connect()
+    except Exception as error:
+        raise unreadable(table, error, connected=False) from error
+    with closing(connection):
+        yield connection, _dialect_of(connection)
+
+
+def unreadable(table: str, error: Exception, *, connected: bool = True) -> Exception:
+    """Return :class:`SourceError` if asking again can't help, else ``error`` itself."""
+    if is_refusal(error, connected=connected):
+        return error
+    text = " ".join(str(error).split())[:300]
+    return SourceError(
+        f"{table}: can't be read: {type(error).__name__}: {text}.",
+        remedy="Check the table, its columns, and that every worker may read it.",
+    )
+
+
+def _dialect_of(connection: Any) -> Dialect:
+    package = type(connection).__module__.partition(".")[0]
+    if package in _MYSQL_DRIVERS:
+        style = getattr(sys.modules.get(package), "paramstyle", "format")
+        return Dialect("mysql", checked_paramstyle(style, package), _in_backticks)
+    try:
+        return dialect_of(connection)
+    except ConfigError:
+        raise ConfigError(
+            "connect",
+            f"it returned a {type(connection).__module__}.{type(connection).__name__}, whose"
+            " dialect is not known.",
+            remedy="Use sqlite3, psycopg, psycopg2, pg8000, or a driver of MySQL.",
+        ) from None
+
+
+def _in_backticks(name: str) -> str:
+    return f"`{name}`"

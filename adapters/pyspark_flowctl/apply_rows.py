@@ -1,0 +1,163 @@
+"""DataFrame in, DataFrame out: a function over rows, run by bolts, whose results are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from flowctl.adapters import load_adapter
+from flowctl.errors import ConfigError
+from pyspark_flowctl.frames import columns_checked, input_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from flowctl.config import Settings
+    from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
+    from flowctl.runtime.launch import ViewChoice
+
+
+class ApplyOptions(TypedDict, total=False):
+    """How a job runs; none of it changes its result.
+
+    ``bolts``: how many (12), ``slots``: how many batches one does at once (1).  ``checkpoint`` as
+    for :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
+    keeps rows that ``fn`` rejects, or always fails on; without one the run fails there.  ``files``:
+    merge the result into at most this many files at the end.  ``view`` shows progress.
+    """
+
+    bolts: int
+    slots: int
+    checkpoint: CheckpointStore | str | None
+    settings: Settings | None
+    dead_letter: DeadLetter | None
+    files: int | None
+    view: ViewChoice
+
+
+def apply(
+    df: DataFrame | str | os.PathLike[str] | Sequence[str],
+    fn: Callable[..., Any],
+    *,
+    schema: str | StructType,
+    name: str,
+    out: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    form: str | None = None,
+    keep_results: bool = False,
+    **options: Unpack[ApplyOptions],
+) -> DataFrame:
+    """Call ``fn`` on all rows of ``df``; return its rows as a DataFrame with ``schema``.
+
+    Each row's result is in it exactly once, however often the driver, workers or Spark's tasks were
+    killed meanwhile.  A run that was killed goes on when it is started again with the same ``name``
+    and ``out``, with its results kept; one that is finished returns at once.
+
+    ``df`` is a DataFrame, or paths of Parquet files; anything but a plain read of Parquet files is
+    first written to ``out`` once.  ``columns`` are all that is read.  ``fn`` gets a
+    :class:`flowctl.Batch`; or a ``pyarrow.RecordBatch``, a ``pyarrow.Table`` or a
+    ``pandas.DataFrame`` if its first parameter is annotated so, or ``form`` says "arrow" or
+    "pandas".  Given a second parameter, it also gets the batch, for ``batch.reject(index, why)``.
+    It returns any number of rows (tuples, dicts, Arrow, pandas), may be a generator, and may be
+    ``async def``.
+
+    ``out`` is a directory that driver and workers see: an object store, or a shared disk.  Another
+    ``df``, ``fn`` or ``schema`` under the same name is refused (:class:`ConfigError`);
+    ``keep_results=True`` accepts another ``fn`` for what is left.  Needs a Spark session, classic
+    or Connect, and pyarrow on the workers.
+    """
+    spark, struct = _session_of(df), _struct(schema)
+    job = load_adapter("flowctl_files._apply_job", "parquet").Job(
+        fn, _arrow_schema(struct), name=name, out=os.fspath(out), form=form,
+        keep_results=keep_results,
+    )  # fmt: skip
+    done = _run(spark, job, input_of(df, columns_checked(df, columns)), options)
+    if not done.files:
+        return spark.createDataFrame([], struct)
+    return spark.read.schema(struct).parquet(*done.files)
+
+
+def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
+    bolts, slots = options.pop("bolts", 12), options.pop("slots", 1)
+
+    def make_bolts(process: Process) -> Bolts:
+        from pyspark_flowctl.bolts import SparkBolts
+
+        return SparkBolts(process, bolts, slots=slots, spark=spark)
+
+    run_job = load_adapter("flowctl_files.parquet_apply", "parquet").run_job
+    return run_job(job, given, {**options, "bolts": make_bolts}, merge=_merging(spark, job))
+
+
+def _session_of(df: Any) -> SparkSession:
+    found = getattr(df, "sparkSession", None)
+    if found is None:
+        from pyspark.sql import SparkSession
+
+        found = SparkSession.getActiveSession()
+    if found is None:
+        raise ConfigError(
+            "df", "there is no Spark session to read it with.", remedy="Start one before apply."
+        )
+    session: SparkSession = found
+    return session
+
+
+def _struct(schema: str | StructType) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType) and len(schema):
+        return schema
+    try:
+        made = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except PySparkException as error:
+        raise ConfigError(
+            "schema",
+            f"{schema!r} is not understood: {str(error).partition(chr(10))[0]}",
+            remedy="Write it as 'id long, label string'.",
+        ) from error
+    if not isinstance(made, StructType) or not len(made):
+        raise ConfigError(
+            "schema", f"{schema!r} has no columns.", remedy="Write it as 'id long, label string'."
+        )
+    return made
+
+
+def _arrow_schema(struct: StructType) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(struct)
+
+
+def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]], Sequence[Any]]:
+    """Files are merged on the workers, a task for each new one."""
+
+    def merge(shares: Sequence[Sequence[str]]) -> Sequence[Any]:
+        place, name, schema = job.results.place, job.name, job.schema
+
+        def merged(batches: Iterable[Any]) -> Iterator[Any]:
+            import pyarrow
+
+            merge_files = load_adapter("flowctl_files._merging", "parquet").merge_files
+            for batch in batches:
+                made = [merge_files(place, name, schema, one) for one in batch[1].to_pylist()]
+                yield pyarrow.RecordBatch.from_pydict({
+                    "share": batch[0],
+                    "file": [one.file for one in made],
+                    "rows": pyarrow.array([one.rows for one in made], pyarrow.int64()),
+                    "bytes": pyarrow.array([one.bytes for one in made], pyarrow.int64()),
+                })  # fmt: skip
+
+        rows = [(number, list(share)) for number, share in enumerate(shares)]
+        frame = spark.createDataFrame(rows, "share int, files array<string>")
+        frame = frame.repartition(len(rows)).mapInArrow(
+            merged, "share int, file string, rows long, bytes long"
+        )
+        kind = load_adapter("flowctl_files._results", "parquet").ResultFile
+        found = sorted(frame.collect(), key=lambda row: int(row["share"]))
+        return [kind(row["file"], row["rows"], row["bytes"]) for row in found]
+
+    return merge

@@ -1,0 +1,265 @@
+"""``flowctl doctor --spark``: can executors reach what bolts need, and have they what it takes?"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from pyspark import cloudpickle
+
+from flowctl.config import ListenSettings
+from flowctl.errors import InfrastructureError
+from flowctl.wire import listener
+from pyspark_flowctl import probe as probe_module
+from pyspark_flowctl.jobs import ClassicJobs, SparkJobs
+from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition, run_probe
+from pyspark_flowctl.session import SessionHolder
+
+LISTENER: Final = "listener"
+_SOMEWHERE: Final = "an executor"
+_CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
+_LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
+_STEADY_S: Final = 3.0  # executors of one request come within less of each other
+_ROUNDS: Final = 5  # of some four seconds each
+_TASKS_MAX: Final = 200  # one is enough for an executor
+_TASKS_OF_CONNECT: Final = 8  # Connect doesn't say how many slots there are
+# Spark names the place of a task that failed for the last time.
+_FAILED_AT: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (.*)")
+_SAID: Final = re.compile(r"^\S*(?:Error|Exception): (.+)$", re.MULTILINE)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task saw on its executor; ``failed``: why no task runs there, "" if one did.
+
+    ``targets``: by name, "" if it can be reached, else why not.  ``load``: why ``process`` can't be
+    loaded there.
+    """
+
+    host: str
+    address: str = ""
+    executor: int = 0
+    python: str = ""
+    flowctl: str = ""
+    targets: dict[str, str] = {}
+    load: str = ""
+    failed: str = ""
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """The executors of ``master``, each once, and the address that they had to reach.
+
+    ``driver``: what the driver itself can reach, but for its own listener.
+    """
+
+    master: str
+    listener: str
+    executors: list[Seen]
+    driver: Seen
+
+
+class Greeter:
+    """Listens where a spout would, and says a token to whoever connects."""
+
+    def __init__(self, listen: ListenSettings, jobs: SparkJobs) -> None:
+        host = jobs.host() if listener.needs_host(listen) else listen.host or ""
+        advertised = listener.advertised_host(listen, host)
+        self._sock = listener.bind(listen, jobs.bind_host() or host)
+        self._sock.setblocking(True)
+        self.target = Target(
+            LISTENER, advertised, self._sock.getsockname()[1], secrets.token_bytes(16)
+        )
+        threading.Thread(target=self._greet, name="flowctl-greeter", daemon=True).start()
+
+    def _greet(self) -> None:
+        while True:
+            try:
+                guest, _ = self._sock.accept()
+            except OSError:  # closed
+                return
+            with guest:
+                guest.settimeout(_CONNECT_S)
+                try:
+                    guest.sendall(self.target.token)
+                except OSError:
+                    continue
+
+    def close(self) -> None:
+        """Stop to listen."""
+        # Wakes the thread, which a close alone does not.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+
+def examine(
+    master: str | None,
+    listen: ListenSettings,
+    targets: Sequence[Target],
+    *,
+    process: bytes = b"",
+    timeout_s: float,
+) -> Examined:
+    """Run tasks on all executors of ``master``; return what each saw.
+
+    Starts a session unless one is active.  Raises :class:`InfrastructureError` if Spark does not
+    start, or gives no executor within ``timeout_s``.
+    """
+    registry: Any = cloudpickle
+    registry.register_pickle_by_value(probe_module)
+    holder = SessionHolder(spark=None, master=master, slots_wanted=4)
+    try:
+        jobs = holder.open()
+        greeter = Greeter(listen, jobs)
+        try:
+            every = (greeter.target, *targets)
+            task = ProbeTask(tuple(map(tuple, every)), _CONNECT_S, _LASTS_S, process)
+            seen = _within(timeout_s, functools.partial(_ask, jobs, task), jobs)
+        finally:
+            greeter.close()
+    finally:
+        holder.close()
+    place = f"{greeter.target.host}:{greeter.target.port}"
+    driver = msgspec.structs.replace(_here(targets), host="driver")
+    return Examined(master=jobs.master, listener=place, executors=_each_once(seen), driver=driver)
+
+
+def _here(targets: Sequence[Target]) -> Seen:
+    task = ProbeTask(tuple(map(tuple, targets)), _CONNECT_S, 0.0)
+    return msgspec.json.decode(run_probe(*task), type=Seen)
+
+
+def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
+    """Ask until each executor was heard of: some come late, and Spark may leave one out."""
+    found: list[Seen] = []
+    for _ in range(_ROUNDS):
+        found += _ask_once(jobs, task)
+        silent = _silent(found, _hosts(jobs))
+        if not silent or any(seen.failed for seen in found):
+            return _placed(found, silent)
+    return found + [Seen(host=host, failed="it got no task") for host in silent]
+
+
+def _ask_once(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
+    tasks = _slots(jobs)
+    try:
+        return _collect(jobs, task, tasks)
+    except Exception as error:  # one that fails ends the job of all
+        found = [failure(str(error))]
+    # The others, each in a job of its own.
+    for _ in range(min(tasks, _TASKS_OF_CONNECT)):
+        try:
+            found += _collect(jobs, task._replace(lasts_s=0.0), 1)
+        except Exception as error:
+            found.append(failure(str(error)))
+    return found
+
+
+def _hosts(jobs: SparkJobs) -> list[str]:
+    """The hosts of the executors, as Spark calls them; empty if it does not say.
+
+    Spark counts the driver among them.
+    """
+    if not isinstance(jobs, ClassicJobs):
+        return []
+    context: Any = jobs._context
+    known = context._jsc.sc().statusTracker().getExecutorInfos()
+    return sorted({str(info.host()) for info in known} - {jobs.setting("spark.driver.host")})
+
+
+def _silent(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
+    """The hosts from which nothing was heard."""
+    heard = {name for seen in found for name in (seen.host, seen.address)}
+    return [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
+
+
+def _placed(found: Sequence[Seen], silent: Sequence[str]) -> list[Seen]:
+    """Say where tasks failed whose error does not: on the hosts that are ``silent``.
+
+    Spark 4 drops the place from an error of Python's.
+    """
+    placed: list[Seen] = []
+    for seen in found:
+        is_somewhere = seen.failed and seen.host == _SOMEWHERE and silent
+        places = silent if is_somewhere else [seen.host]
+        placed += [msgspec.structs.replace(seen, host=host) for host in places]
+    return placed
+
+
+def _resolved(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
+
+
+def failure(text: str) -> Seen:
+    """Return where a task failed and why, from Spark's message."""
+    place = _FAILED_AT.search(text)
+    said = _SAID.findall(text.partition("Driver stacktrace")[0])
+    why = said[-1] if said else (place[2] if place else text.partition("\n")[0])
+    return Seen(host=place[1] if place else _SOMEWHERE, failed=why.strip())
+
+
+def _collect(jobs: SparkJobs, task: ProbeTask, tasks: int) -> list[Seen]:
+    spark: Any = jobs._spark  # type: ignore[attr-defined]
+    if isinstance(jobs, ClassicJobs):
+        rows = spark.sparkContext.parallelize(range(tasks), tasks)
+        told = rows.mapPartitions(functools.partial(probe_partition, tuple(task))).collect()
+    else:
+        rows = spark.range(0, tasks, 1, tasks)
+        done = rows.mapInArrow(functools.partial(probe_arrow, tuple(task)), "seen string")
+        told = [row[0] for row in done.collect()]
+    return [msgspec.json.decode(each, type=Seen) for each in told]
+
+
+def _slots(jobs: SparkJobs) -> int:
+    """How many tasks run at once, once executors have come."""
+    if not isinstance(jobs, ClassicJobs):
+        return _TASKS_OF_CONNECT
+    context: Any = jobs._context
+    count, since_s = 0, time.monotonic()
+    while not jobs.local:
+        now = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver
+        if now != count:
+            count, since_s = now, time.monotonic()
+        if count and time.monotonic() - since_s > _STEADY_S:
+            break
+        time.sleep(0.2)
+    return min(_TASKS_MAX, max(1, int(context.defaultParallelism)))
+
+
+def _within(timeout_s: float, ask: Any, jobs: SparkJobs) -> list[Seen]:
+    found: list[list[Seen] | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(ask())
+        except BaseException as error:
+            found.append(error)
+
+    thread = jobs.thread(work, "flowctl-checkup")
+    thread.start()
+    thread.join(timeout_s)
+    if not found:
+        raise InfrastructureError(
+            f"No executor of {jobs.master} ran a task within {timeout_s:.0f} s.",
+            remedy="It needs a free core and memory there, and executors must reach the driver's"
+            f" own ports: spark.driver.host is {jobs.setting('spark.driver.host')!r}; fix"
+            " spark.driver.port and spark.blockManager.port and open them. See the executors' log.",
+        )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def _each_once(seen: Sequence[Seen]) -> list[Seen]:
+    first = {(each.host, each.executor, each.failed): each for each in seen}
+    return sorted(first.values(), key=lambda each: (each.host, each.executor))

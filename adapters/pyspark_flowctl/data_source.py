@@ -1,0 +1,55 @@
+"""``format("flowctl")``: what Spark finds by this name, without registration."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from flowctl.errors import ConfigError
+from pyspark_flowctl.sink_writers import BatchWriter, StreamWriter, sink_of
+from pyspark_flowctl.stream_reader import reader_of
+from pyspark_flowctl.stream_task import RECORDS_SCHEMA
+
+
+class FlowctlSource(DataSource):
+    """Rows out to a target, paced, and any producer in as a stream; all named by options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` calls it."""
+        return "flowctl"
+
+    def schema(self) -> str:
+        """Of a stream that does not say: its records."""
+        if self.options.get("process"):
+            raise ConfigError(
+                "schema",
+                "is missing: nobody knows what process returns.",
+                remedy="Say it: .schema('id long, name string').",
+            )
+        return RECORDS_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads a stream (``readStream``)."""
+        return reader_of(dict(self.options), schema.json())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a DataFrame (``df.write``)."""
+        del schema
+        if overwrite:
+            raise ConfigError(
+                "mode",
+                "overwrite would first have to empty the target, which flowctl can't.",
+                remedy="Write .mode('append').",
+            )
+        return BatchWriter(sink_of(dict(self.options)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes each batch of a stream (``writeStream``)."""
+        del schema, overwrite
+        return StreamWriter(sink_of(dict(self.options)))

@@ -1,0 +1,56 @@
+"""Options of ``format("flowctl")``: text, with names in any case, as Spark passes them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowctl.errors import ConfigError
+
+# Spark adds these by itself.
+SPARKS = frozenset({"path", "checkpointlocation"})
+
+
+def named_object(field: str, given: str, what: str) -> Any:
+    """Return what ``package.module:name`` stands for; ``what`` says what it should be."""
+    remedy = f"Name {what} in an installed module: .option({field!r}, 'package.module:name')."
+    module, colon, path = given.partition(":")
+    if not given:
+        raise ConfigError(field, "is missing.", remedy=remedy)
+    if not (module and colon and path):
+        raise ConfigError(field, f"{given!r} is not module:name.", remedy=remedy)
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            field,
+            f"module {module!r} can't be imported here: {error}.",
+            remedy="Install it on the driver and on all workers.",
+        ) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigError(field, f"{module!r} has no {path!r}.", remedy=remedy) from None
+    return found
+
+
+def number(name: str, text: str, kind: Callable[[str], Any]) -> Any:
+    """Return ``text`` as a number; raise :class:`ConfigError` that names the option."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(
+            name, f"{text!r} is not a number.", remedy=f"Give one: .option({name!r}, 100)."
+        ) from None
+
+
+def check_known(left: Sequence[str], known: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` for an option that nobody reads: it may be a typo."""
+    if unknown := sorted(set(left) - SPARKS):
+        raise ConfigError(
+            unknown[0],
+            "is not an option of flowctl.",
+            remedy=f"There are: {', '.join(known)}.",
+        )

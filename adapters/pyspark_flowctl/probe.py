@@ -1,0 +1,116 @@
+"""What a task of ``flowctl doctor --spark`` tries on its executor.  Spark ships it by value.
+
+By value, as flowctl may be missing there, so: standard library only.  What is found is returned as
+JSON, and never raised: Spark would try again and print a hundred lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import platform
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+
+class Target(NamedTuple):
+    """Something to connect to.  ``token`` is what it says at once; b"": it may say nothing."""
+
+    name: str
+    host: str
+    port: int
+    token: bytes = b""
+
+
+class ProbeTask(NamedTuple):
+    """What to try; shipped as plain tuples.
+
+    ``process`` is a pickle to be loaded (b"": none).  The task lasts ``lasts_s`` at least, so that
+    each executor gets one.
+    """
+
+    targets: tuple[tuple[Any, ...], ...]
+    timeout_s: float
+    lasts_s: float
+    process: bytes = b""
+
+
+def run_probe(*task: Any) -> str:
+    """Try everything; return what was seen (see ``checkup.Seen``)."""
+    targets, timeout_s, lasts_s, process = task
+    began_s = time.monotonic()
+    seen = {
+        "host": socket.gethostname(),
+        "address": _address(*targets[0][1:3]) if targets else "",
+        "executor": os.getppid(),  # one daemon of Python workers for each executor
+        "python": platform.python_version(),
+        "flowctl": _version("flowctl"),
+        "targets": {
+            name: _connect(host, port, token, timeout_s) for name, host, port, token in targets
+        },
+        "load": _load(process) if process else "",
+    }
+    time.sleep(max(0.0, lasts_s - (time.monotonic() - began_s)))
+    return json.dumps(seen)
+
+
+def _address(host: str, port: int) -> str:
+    """This machine's address on the way to ``host``; nothing is sent."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(place)
+            return str(sock.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _version(module: str) -> str:
+    try:
+        return str(importlib.import_module(module).__version__)
+    except Exception as error:  # whatever it is, that module is of no use here
+        return f"{type(error).__name__}: {error}"
+
+
+def _connect(host: str, port: int, token: bytes, timeout_s: float) -> str:
+    """Return "" if it works, else what does not."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as sock:
+            sock.settimeout(timeout_s)
+            said = sock.recv(len(token)) if token else b""
+    except socket.gaierror:
+        return "unknown host"
+    except TimeoutError:
+        return "no answer"
+    except ConnectionRefusedError:
+        return "refused"
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return "" if said == token else "something else answers"
+
+
+def _load(process: bytes) -> str:
+    try:
+        pickle.loads(process)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def probe_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:
+    """Probe as a partition of an RDD."""
+    for _ in rows:
+        pass
+    yield run_probe(*task)
+
+
+def probe_arrow(task: tuple[Any, ...], batches: Iterable[Any]) -> Iterator[Any]:
+    """Probe as a partition of ``mapInArrow``: one row with the column ``seen``."""
+    pyarrow: Any = importlib.import_module("pyarrow")
+    for _ in batches:
+        pass
+    yield pyarrow.RecordBatch.from_pydict({"seen": [run_probe(*task)]})

@@ -1,0 +1,143 @@
+"""What a partition of a paced write does on its worker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from flowctl.adapters import load_adapter
+from flowctl.bolts.batch import Batch
+from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.pacers import TargetPacer
+from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.tally import Tally
+from flowctl.pacing.settings import Limits
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+
+class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a partition needs, picklable.
+
+    ``parts`` are pickles of what users gave: ``fn`` or ``sink``, ``refusal``, ``cost``,
+    ``dead_letter``; what was not given is left out.
+    """
+
+    target: str
+    job: str
+    redis: str | None
+    rows_max: int
+    call_max_s: float
+    attempts_max: int
+    fail_over: str | None
+    weight: float
+    leave: float
+    budget: float | None
+    limits: Limits | None
+    parts: dict[str, bytes]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Which rows these are: the beginning of a partition's name, and the batch of a stream.
+
+    ``by_stage``: the name is unique for each action, as Spark numbers stages.
+    """
+
+    name: str
+    by_stage: bool = False
+    batch_id: int | None = None
+
+    def where(self, job: str) -> Where:
+        """Return the name of this task's partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        attempt = 0 if context is None else context.attemptNumber()
+        stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
+        where = Where(job, f"{self.name}{stage}/{partition}", attempt + 1)
+        batch_id = self.batch_id
+        if batch_id is None:
+            return where
+        # Batches of a stream come one after the other: all before this one are done.
+        return msgspec.structs.replace(
+            where, place=lambda number: (batch_id, number), before=(batch_id, -1)
+        )
+
+
+def deliver(task: SinkTask, origin: Origin, rows: Iterable[Any], *, at_end: bool) -> Tally:
+    """Deliver ``rows``, say in one line of the log what became of them, and return the counts.
+
+    ``at_end``: a share in ``fail_over`` is one of this partition; else the driver looks at all.
+    """
+    parts = {name: pickle.loads(part) for name, part in task.parts.items()}
+    sink = parts.get("sink")
+    refusal = parts.get("refusal")
+    plan = Plan(
+        process=parts["fn"] if sink is None else _into(sink),
+        rows_max=task.rows_max,
+        call_max_s=task.call_max_s,
+        attempts_max=task.attempts_max,
+        refusal=refusal,
+        dead_letter=_dead_letter(parts.get("dead_letter")),
+        fail_over=task.fail_over,
+        cost=parts.get("cost"),
+        letter_value=plain_row,
+        at_end=at_end,
+        release=getattr(sink, "release", None),
+    )
+    where = origin.where(task.job)
+    pacer = TargetPacer(
+        task.target,
+        redis=task.redis,
+        weight=task.weight,
+        leave=task.leave,
+        job=task.job,
+        limits=task.limits,
+        budget=task.budget,
+        classify=refusal,
+    )
+    delivery = Delivery(plan, where, pacer)
+    try:
+        delivery.run(rows)
+    except BaseException as error:
+        _tell("partition_failed", task, where, delivery.tally, error=f"{type(error).__name__}")
+        raise
+    finally:
+        if sink is not None and callable(close := getattr(sink, "close", None)):
+            close()
+    _tell("partition_delivered", task, where, delivery.tally)
+    return delivery.tally
+
+
+def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -> None:
+    log = _log.warning if more else _log.info
+    log(event, target=task.target, partition=where.partition, **tally.fields(), **more)
+
+
+def plain_row(value: Any) -> Any:
+    """Return a Row as a dict, and Rows within it too; anything else as it is."""
+    convert = getattr(value, "asDict", None)
+    return value if convert is None else convert(recursive=True)
+
+
+def _columns(value: Any) -> Any:
+    convert = getattr(value, "asDict", None)
+    return value if convert is None else convert()
+
+
+def _into(sink: Any) -> Callable[[Batch], None]:
+    def write(batch: Batch) -> None:
+        sink.write([_columns(record.value) for record in batch], batch=batch)
+
+    return write
+
+
+def _dead_letter(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    return load_adapter("flowctl_files", "files").FileDeadLetter(given)

@@ -1,0 +1,136 @@
+"""Writers behind ``format("flowctl")``: they return counts, and the commit adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from pyspark.sql.datasource import (
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import Row
+
+from flowctl.delivery.lost_rows import check_losses
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ConfigError
+from pyspark_flowctl.options import check_known, named_object, number
+from pyspark_flowctl.sink_task import Origin, deliver
+from pyspark_flowctl.sinks import FlowSink, flow_sink
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+_TEXTS = ("target", "redis", "name", "run", "dead_letter", "fail_over")
+_WHOLES = ("rows_max", "attempts_max")
+_NUMBERS = ("call_max_s", "weight", "leave", "budget")
+_KNOWN = ("process", *_TEXTS, *_WHOLES, *_NUMBERS)
+
+
+def sink_of(options: dict[str, str]) -> FlowSink:
+    """Return the sink that ``options`` ask for: ``process`` names a function of a batch, or a sink.
+
+    Raises :class:`ConfigError` that names a missing or wrong option.
+    """
+    left = {name.lower(): text for name, text in options.items()}
+    process = named_object("process", left.pop("process", ""), "a function of a batch, or a sink,")
+    given: dict[str, Any] = {name: left.pop(name) for name in _TEXTS if name in left}
+    for names, kind in ((_WHOLES, int), (_NUMBERS, float)):
+        given |= {name: number(name, left.pop(name), kind) for name in names if name in left}
+    check_known(list(left), _KNOWN)
+    if not given.get("target"):
+        raise ConfigError(
+            "target", "is missing.", remedy="Name what is called: .option('target', 'pg-main')."
+        )
+    if callable(getattr(process, "write", None)):
+        return flow_sink(sink=process, **given)
+    return flow_sink(process, **given)
+
+
+@dataclass
+class Counted(WriterCommitMessage):
+    """What became of the rows of one partition."""
+
+    tally: Tally
+
+
+class BatchWriter(DataSourceWriter):
+    """For ``df.write.format("flowctl")``."""
+
+    def __init__(self, sink: FlowSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """Write the rows of one partition, on a worker."""
+        sink = self._sink
+        return Counted(deliver(sink.task, sink.origin, iterator, at_end=False))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All partitions are written: say what became of the rows."""
+        _conclude(self._sink, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A partition failed for good; what others wrote stays."""
+        _log.warning("write_failed", target=self._sink.task.target, **_sum(messages).fields())
+
+
+class StreamWriter(DataSourceStreamWriter):
+    """For ``writeStream.format("flowctl")``.
+
+    A span's partition holds the query's id, its positions are (batch id, row number), as with
+    ``flow_batch``.
+    """
+
+    def __init__(self, sink: FlowSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """Write the rows of one partition of a batch, on a worker."""
+        return Counted(
+            deliver(self._sink.task, _origin_of_batch(self._sink), iterator, at_end=False)
+        )
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """All partitions of the batch are written: say what became of the rows."""
+        _conclude(self._sink, messages, batch_id=batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """A partition failed for good; what others wrote stays."""
+        _log.warning(
+            "batch_failed",
+            target=self._sink.task.target,
+            batch_id=batchId,
+            **_sum(messages).fields(),
+        )
+
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+def _origin_of_batch(sink: FlowSink) -> Origin:
+    """Name the batch as Spark tells its tasks; if it does not, by the stage."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    batch_id = context.getLocalProperty(_BATCH_ID) if context is not None else None
+    if query and batch_id:
+        return Origin(query, batch_id=int(batch_id))
+    return sink.origin
+
+
+def _sum(messages: Sequence[WriterCommitMessage | None]) -> Tally:
+    total = Tally()
+    for message in messages:
+        if isinstance(message, Counted):
+            total.add(message.tally)
+    return total
+
+
+def _conclude(sink: FlowSink, messages: Sequence[WriterCommitMessage | None], **more: Any) -> None:
+    total = _sum(messages)
+    task = sink.task
+    check_losses(task.fail_over, total, task.job)
+    _log.info("write_done", target=task.target, **more, **total.fields())

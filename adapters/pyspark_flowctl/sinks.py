@@ -1,0 +1,270 @@
+"""``flow_sink`` and ``flow_batch``: rows of Spark into a fragile target, one line in the job.
+
+**What ``fn`` gets**: a batch whose records' values are the Rows, and whose positions are their
+numbers in the partition.  Rows per call follow what the target does: as few as keep the fixed cost
+of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
+
+**What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
+leaves one out.  A refusal of the target (429, "too many connections", ``RetryLater``) is waited for
+and costs no attempt; ``RetryLater(again=[…])`` sends only those again.  After any other error the
+rows go again, in smaller pieces until the one that fails stands alone.
+
+**No row is left out in silence.**  With a dead letter what can't be written is kept there, and
+``flowctl dlq show NAME`` shows it.  Without one, a row whose attempts ran out fails the task, and
+so does a rejected one unless ``fail_over`` allows so many: a share of all rows with ``write(df)``,
+of each partition with ``foreachPartition``.  Each worker logs a line with its counts
+(:class:`flowctl.delivery.tally.Tally`), as ``foreachPartition`` returns nothing.
+
+**Spans** (``batch.span``) name the rows of a call, so that a sink can recognise a repeat: a task
+that Spark runs again gives the same names.  That holds only if the DataFrame gives the same rows in
+the same order again: no ``repartition`` without a key, no ``rand()``, no source that changed.  The
+same ``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from flowctl.bolts.callables import check_process
+from flowctl.bolts.refusals import RefusalRule, check_rule
+from flowctl.delivery.lost_rows import check_losses
+from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ConfigError
+from flowctl.pacing.api import paced
+from pyspark_flowctl.shipping import ship
+from pyspark_flowctl.sink_rows import rows_of
+from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
+
+_log = structlog.get_logger("pyspark_flowctl")
+_QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
+_EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
+_PACING = ("budget", "cost", "leave", "limits", "weight")
+
+
+def flow_sink(
+    fn: Callable[..., Any] | None = None,
+    *,
+    sink: Any = None,
+    target: str = "",
+    redis: str | None = None,
+    name: str | None = None,
+    run: str | None = None,
+    rows_max: int = ROWS_MAX,
+    call_max_s: float = CALL_MAX_S,
+    attempts_max: int = 5,
+    dead_letter: Any = None,
+    fail_over: str | int | None = None,
+    refusal: RefusalRule | None = None,
+    **more: Any,
+) -> FlowSink:
+    """Return what writes the rows of a DataFrame, paced: ``df.foreachPartition(flow_sink(…))``.
+
+    ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
+    ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows; ``sink`` in its place
+    is an object with ``write(rows, batch=batch)``, such as ``SqlSink``, ``HttpSink`` or
+    ``BulkSink``.  ``target`` names what is called: all that name it share one limit, over
+    partitions, executors and jobs if they share ``redis`` (a URL; default: ``FLOWCTL_REDIS_URL``),
+    else in each process.  ``weight``, ``leave``, ``limits`` and ``budget`` are those of
+    :func:`flowctl.paced`; ``cost`` is a function of the batch.
+
+    ``rows_max`` rows a call at most, and no more than take ``call_max_s`` seconds.
+    ``attempts_max``: so often a row is tried that fails.  ``dead_letter``: a directory that all
+    workers share, or a :class:`flowctl.DeadLetter`.  ``fail_over``: so many rows may be lost
+    ("100", "1%").  ``refusal(error)``: as in docs/process.md.  ``name`` (default: the target) is
+    the job in spans and dead letters.  ``run`` names these rows for ever ("2026-11-22"); without it
+    each action is another.  Raises :class:`flowctl.errors.ConfigError` for what can't work.
+    """
+    parts = _shipped(fn, sink, dead_letter, refusal, more.pop("cost", None))
+    job = name or target
+    redis = redis or os.environ.get("FLOWCTL_REDIS_URL")
+    task = SinkTask(
+        target=target,
+        job=job,
+        redis=redis,
+        rows_max=rows_max,
+        call_max_s=call_max_s,
+        attempts_max=attempts_max,
+        fail_over=_checked_fail_over(fail_over),
+        parts=parts,
+        **_checked_pacing(target, redis, job, more),
+    )
+    check_whole(rows_max=rows_max, attempts_max=attempts_max)
+    check_numbers(call_max_s=call_max_s)
+    return FlowSink(task, _origin(run))
+
+
+def _origin(run: str | None) -> Origin:
+    """Without a name for ever, one for this object; the stage tells its actions apart."""
+    return Origin(uuid.uuid4().hex[:12], by_stage=True) if run is None else Origin(run)
+
+
+def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
+    """Return what writes each batch of a stream: ``writeStream.foreachBatch(flow_batch(…))``.
+
+    Parameters are those of :func:`flow_sink`, but for ``run``.  In a span ``partition`` holds the
+    query's id and ``position`` is (batch id, row number), so a batch that Spark runs again after a
+    restart has the same names, for deterministic input.  ``fail_over`` counts over each batch.
+    On Spark Connect the query's id is not known to the function: ``name`` must be given there, and
+    must be another one where the query begins again with an empty checkpoint.
+
+    The counts of each batch are logged.  On Connect the function runs on a session of its own:
+    it uses that of the batch, and needs none of yours.
+    """
+    if "run" in given:
+        raise ConfigError(
+            "run", "is for flow_sink.", remedy="Leave it out: batches have numbers already."
+        )
+    return FlowBatch(flow_sink(fn, **given), is_named="name" in given)
+
+
+class FlowSink:
+    """What :func:`flow_sink` returns; immutable, thread-safe and picklable."""
+
+    def __init__(self, task: SinkTask, origin: Origin) -> None:
+        self.task = task
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        return f"flow_sink(target={self.task.target!r})"
+
+    def __call__(self, rows: Iterable[Any], *others: Any) -> None:
+        """Write the rows of one partition; Spark calls it on a worker."""
+        if others:
+            raise ConfigError(
+                "flow_sink", "was given to foreachBatch.", remedy="Write flow_batch(…) there."
+            )
+        if hasattr(rows, "asDict"):
+            raise ConfigError(
+                "flow_sink", "was given to foreach.", remedy="Write df.foreachPartition(…)."
+            )
+        deliver(self.task, self.origin, rows, at_end=True)
+
+    def write(self, df: Any) -> Tally:
+        """Write all rows of ``df`` now, and return what became of them, summed over partitions.
+
+        A task that failed and was run again counts once.  Raises what Spark raises if a partition
+        failed, and :class:`flowctl.errors.TooManyLostError` if ``fail_over`` does not allow so many
+        lost rows; the others are written then.
+        """
+        task, origin, schema = self.task, self.origin, df.schema.json()
+
+        def partition(batches: Iterator[Any]) -> Iterator[Any]:
+            import pyarrow
+
+            tally = deliver(task, origin, rows_of(batches, schema), at_end=False)
+            yield pyarrow.RecordBatch.from_pydict({"tally": [msgspec.json.encode(tally).decode()]})
+
+        # Found by its name on workers; nothing of this module's state is needed there.
+        partition.__module__ = __name__
+        total = Tally()
+        for row in df.mapInArrow(partition, "tally string").collect():
+            total.add(msgspec.json.decode(row.tally, type=Tally))
+        check_losses(task.fail_over, total, task.job)
+        return total
+
+
+class FlowBatch:
+    """What :func:`flow_batch` returns; immutable, thread-safe and picklable."""
+
+    def __init__(self, sink: FlowSink, *, is_named: bool) -> None:
+        self.sink = sink
+        self.is_named = is_named
+
+    def __repr__(self) -> str:
+        return f"flow_batch(target={self.sink.task.target!r})"
+
+    def __call__(self, batch_df: Any, batch_id: int | None = None) -> None:
+        """Write one batch; Spark calls it where the stream's driver runs."""
+        if batch_id is None:
+            raise ConfigError(
+                "flow_batch",
+                "was not called by foreachBatch.",
+                remedy="Write stream.writeStream.foreachBatch(flow_batch(…)), or flow_sink(…) for"
+                " df.foreachPartition.",
+            )
+        task = self.sink.task
+        origin = Origin(self._query(batch_df), batch_id=batch_id)
+        tally = FlowSink(task, origin).write(batch_df)
+        _log.info("batch_delivered", target=task.target, batch_id=batch_id, **tally.fields())
+
+    def _query(self, batch_df: Any) -> str:
+        context = getattr(batch_df.sparkSession, "sparkContext", None)
+        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if query_id:
+            return str(query_id)
+        if self.is_named:
+            return self.sink.task.job
+        raise ConfigError(
+            "name",
+            "is missing: on Spark Connect the query's id is not known here.",
+            remedy="Give the query a name of its own: flow_batch(…, name='orders-to-pg').",
+        )
+
+
+def _shipped(
+    fn: Any, sink: Any, dead_letter: Any, refusal: RefusalRule | None, cost: Any
+) -> dict[str, bytes]:
+    """Check what users gave, and pickle it: here an error can be explained."""
+    if (fn is None) == (sink is None):
+        what = "neither fn nor sink is given" if fn is None else "fn and sink are both given"
+        raise ConfigError("fn", f"{what}.", remedy=f"Give one: {_EXAMPLE}.")
+    if fn is not None:
+        check_process(fn, "fn")
+    elif not callable(getattr(sink, "write", None)):
+        raise ConfigError(
+            "sink",
+            f"{type(sink).__name__} has no method write.",
+            remedy="Give an object with write(rows, batch=batch), or a function of a batch as fn.",
+        )
+    check_rule(refusal)
+    if cost is not None:
+        check_process(cost, "cost")
+    if isinstance(dead_letter, Path):
+        dead_letter = str(dead_letter)
+    if dead_letter is not None and not isinstance(dead_letter, str):
+        _check_dead_letter(dead_letter)
+    parts = {
+        "fn": fn, "sink": sink, "dead_letter": dead_letter, "refusal": refusal, "cost": cost,
+    }  # fmt: skip
+    return {name: ship(part, field=name) for name, part in parts.items() if part is not None}
+
+
+def _checked_pacing(
+    target: str, redis: str | None, job: str, more: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what is passed on to ``paced``; raise :class:`ConfigError` for what it refuses."""
+    if not target:
+        raise ConfigError(
+            "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
+        )
+    if unknown := sorted(set(more) - set(_PACING)):
+        raise ConfigError(
+            unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(_PACING)}."
+        )
+    settings = paced(target, redis=redis, job=job, **more).settings
+    return {name: getattr(settings, name) for name in ("weight", "leave", "budget", "limits")}
+
+
+def _check_dead_letter(given: Any) -> None:
+    if not callable(getattr(given, "dead_letter", None)):
+        raise ConfigError(
+            "dead_letter",
+            f"{type(given).__name__} has no method dead_letter.",
+            remedy="Give a directory that all workers share, or a flowctl.DeadLetter.",
+        )
+
+
+def _checked_fail_over(given: Any) -> str | None:
+    if given is None:
+        return None
+    from flowctl.runtime.losses import LossBudget  # half a second, and rarely needed
+
+    return LossBudget.parse(given, name="fail_over").text

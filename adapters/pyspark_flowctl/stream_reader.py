@@ -1,0 +1,202 @@
+"""``spark.readStream.format("flowctl")``: any producer as a stream whose batches size themselves.
+
+One reader per query lives in Spark's planner process: it reads the source, decides how many rows a
+batch has, and cuts them into chunks.  Each chunk is an input partition of Spark's, which free slots
+take one after the other; ``process`` runs where a chunk is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from flowctl.core.records import Record
+from flowctl.delivery.batch_rows import BatchRows
+from flowctl.delivery.reading import Offset, Piece, Reading
+from pyspark_flowctl.stream_options import StreamOptions
+from pyspark_flowctl.stream_progress import Progress
+from pyspark_flowctl.stream_task import rows_out
+
+# A tick of ProcessingTime that comes so soon after its time was waited for.
+_TICK_S = 0.15
+# Chunks for each slot of a batch: a slow one costs the batch a quarter of a slot's time, and each
+# costs Spark some 30 ms.
+_CHUNKS_PER_SLOT = 4
+
+
+class Chunk(InputPartition):
+    """What one task reads: some records, owned by the partition, so a retried task has the same."""
+
+    def __init__(self, number: int, pieces: list[tuple[str, list[tuple[Any, Any]]]]) -> None:
+        super().__init__(number)
+        self.pieces = pieces
+
+    def records(self) -> Iterator[Piece]:
+        """Yield the records, by their partition in the source."""
+        for partition, records in self.pieces:
+            yield Piece(partition, [Record(position, value) for position, value in records])
+
+
+class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks for batches, from one thread; ``read`` runs in copies on workers."""
+
+    def __init__(
+        self,
+        options: StreamOptions,
+        schema: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._reading: Reading | None = None
+        self._sizes: BatchRows | None = None
+        self._progress: Progress | None = None
+        self._taken: tuple[dict[str, Any], dict[str, Any], list[Piece]] | None = None
+        self._planned: tuple[int, float] | None = None  # rows, when
+        self._batches = 0
+        self._stops_when_empty = False
+        self._is_over = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers need the options and the schema only."""
+        return {"options": self._options, "schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"], state["schema"])  # type: ignore[misc]
+
+    # -- the planner ---------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint of Spark's begins: at Redis', if there is one."""
+        return Offset(self._options.start_rows, self._saved().start()).packed()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark asks once: the bound; batches size themselves below it."""
+        return ReadMaxRows(self._options.rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends when the source has nothing more for the moment."""
+        self._stops_when_empty = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Read the next batch and return where it ends; ``start`` itself if there is nothing."""
+        begin = Offset.unpacked(start)
+        sizes = self._sizes_from(begin)
+        self._measure(sizes)
+        if self._is_over:
+            return start
+        rows = sizes.rows
+        if isinstance(limit, ReadMaxRows):
+            rows = min(rows, limit.max_rows)
+        pieces, ends = self._source().take(begin, rows)
+        if not pieces and ends == begin.partitions:
+            self._is_over = self._stops_when_empty
+            return start
+        end = Offset(sizes.rows, ends, self._options.slots * _CHUNKS_PER_SLOT).packed()
+        self._taken = (start, end, pieces)
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut the batch from ``start`` to ``end`` into chunks; after a restart, read it again."""
+        taken, self._taken = self._taken, None
+        if start == end:
+            return []
+        if taken is not None and taken[:2] == (start, end):
+            pieces = taken[2]
+        else:
+            begin, finish = Offset.unpacked(start), Offset.unpacked(end)
+            self._sizes_from(finish)
+            pieces = self._source().replay(begin, finish)
+        rows = sum(len(piece.records) for piece in pieces)
+        self._planned = rows, self._clock()
+        self._batches += 1
+        return chunks_of(pieces, Offset.unpacked(end).chunks)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything up to ``end``."""
+        self._saved().done(Offset.unpacked(end))
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._reading is not None:
+            self._reading.close()
+        if self._progress is not None:
+            self._progress.close()
+
+    def _measure(self, sizes: BatchRows) -> None:
+        """The last batch is over, for Spark asks for another."""
+        planned, self._planned = self._planned, None
+        if planned is None or self._batches == 1:
+            return  # the first batch pays for the start of workers: its time says nothing
+        rows, began_at_s = planned
+        sizes.took(rows, self._clock() - began_at_s, is_bound=self._has_ticked())
+
+    def _has_ticked(self) -> bool:
+        """Whether this is a tick of the trigger, so that nobody knows when the batch ended."""
+        tick_s = self._options.trigger_s
+        return bool(tick_s) and self._wall_clock() % tick_s < _TICK_S
+
+    def _sizes_from(self, offset: Offset) -> BatchRows:
+        if self._sizes is None:
+            options = self._options
+            rows = offset.rows or options.start_rows
+            self._sizes = BatchRows(
+                target_s=options.target_batch_s, rows=rows, rows_max=options.rows_max
+            )
+        return self._sizes
+
+    def _source(self) -> Reading:
+        if self._reading is None:
+            self._reading = Reading(self._options.make_producer)
+        return self._reading
+
+    def _saved(self) -> Progress:
+        if self._progress is None:
+            self._progress = Progress.of(self._options.name, self._options.redis)
+        return self._progress
+
+    # -- workers -------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Process one chunk, all of it, and then yield the rows as Arrow batches."""
+        assert isinstance(partition, Chunk)
+        yield from rows_out(self._options, self._schema, partition.records())
+
+
+def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
+    """Cut a batch into at most ``most`` chunks of about the same number of records.
+
+    The same records in the same order make the same chunks.
+    """
+    rows = sum(len(piece.records) for piece in pieces)
+    size = max(1, -(-rows // most))
+    chunks: list[list[tuple[str, list[tuple[Any, Any]]]]] = [[]]
+    room = size
+    for piece in pieces:
+        at = 0
+        while at < len(piece.records):
+            if not room:
+                chunks.append([])
+                room = size
+            part = piece.records[at : at + room]
+            chunks[-1].append((piece.partition, [(r.position, r.value) for r in part]))
+            at += len(part)
+            room -= len(part)
+    return [Chunk(number, each) for number, each in enumerate(chunks)]
+
+
+def reader_of(options: Mapping[str, str], schema: str) -> FlowctlStreamReader:
+    """Return the reader that ``options`` ask for; raise :class:`ConfigError` that names one."""
+    return FlowctlStreamReader(StreamOptions.of(options), schema)

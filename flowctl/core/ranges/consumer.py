@@ -1,0 +1,133 @@
+"""RangeConsumer: a bolt that works on ranges, each of which is acked little by little."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer, Joined
+from flowctl.core.events import FlowEvent
+from flowctl.core.ranges.messages import Progress
+from flowctl.core.ranges.pieces import RangeCut
+from flowctl.core.records import Ack
+from flowctl.core.service import ServicePool
+from flowctl.core.settings import CoreSettings
+from flowctl.core.tuples import FlowTuple
+from flowctl.core.window import AckSample
+
+
+class Pace(NamedTuple):
+    """How long a position takes, and how many a report is of; 0: not known."""
+
+    position_s: float
+    positions: float
+
+
+class RangeConsumer(AdaptiveFlowConsumer):
+    """As :class:`AdaptiveFlowConsumer`; work is counted in positions.  Not thread-safe.
+
+    Each report of progress teaches what the ack of a tuple would: how long so many positions take.
+    So the window is counted in the work of one report, and a bolt gets its next range shortly
+    before it is through with the one that it has.  ``positions_done``: since it came;
+    ``moved_at_s``: when it last told of progress.
+    """
+
+    __slots__ = ("moved_at_s", "positions_done")
+
+    def __init__(
+        self,
+        joined: Joined,
+        settings: CoreSettings,
+        events: deque[FlowEvent],
+        *,
+        pool: ServicePool | None = None,
+        learned: float | None = None,
+    ) -> None:
+        super().__init__(joined, settings, events, pool=pool, learned=learned)
+        self.positions_done = 0
+        self.moved_at_s = -NEVER  # when it told last that it got on
+
+    def pace(self, others: Pace) -> Pace:
+        """How fast it is; ``others``: if nothing is known of it."""
+        service = self.service
+        return Pace(service.record_s, service.mean_records) if service.samples else others
+
+    def silent_s(self, flow_tuple: FlowTuple, now_s: float) -> float:
+        """How long it has told nothing, though it could have told of ``flow_tuple``."""
+        since_s = max(self.moved_at_s, flow_tuple.sent_at_s)
+        return max(0.0, now_s - since_s - self.service.path_s)
+
+    def recut(self, flow_tuple: FlowTuple, cut: RangeCut) -> None:
+        """A tuple in flight holds ``cut`` from now on; if that is nothing, it has left."""
+        self.records_held += len(cut.records) - len(flow_tuple.cut.records)
+        flow_tuple.cut = cut
+        if not cut.pieces:
+            del self.flight[flow_tuple.tuple_id]
+            self.acked += 1
+
+    def on_progress(
+        self, flow_tuple: FlowTuple, cut: RangeCut, told: Progress, now_s: float
+    ) -> None:
+        """A part of a tuple in flight is done, and ``cut`` is what is left of it."""
+        positions = len(flow_tuple.cut.records) - len(cut.records)
+        since_s = max(self.armed_at_s, flow_tuple.sent_at_s)
+        # Where it had nothing else to do, the first report tells how long the path is.
+        is_alone = self.armed_at_s <= flow_tuple.sent_at_s
+        limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
+        self.recut(flow_tuple, cut)
+        self.records_acked += told.records
+        self.positions_done += positions
+        self.refused_in_a_row = 0
+        self.armed_at_s = self.moved_at_s = now_s
+        self._wait_on(flow_tuple, now_s)
+        if not told.records or not positions:
+            return  # nothing of it says how long a record takes
+        work_s = told.service_s + told.read_s
+        unqueued_s = now_s - since_s - told.wait_s if is_alone else work_s + self.service.path_s
+        rtt_s = told.wait_s + max(work_s, unqueued_s)
+        ack = Ack(
+            bolt=told.bolt,
+            epoch=told.epoch,
+            tuple_id=told.tuple_id,
+            attempt=told.attempt,
+            wait_s=told.wait_s,
+            service_s=work_s,
+            idle_total_s=told.idle_total_s,
+        )
+        self._learn(ack, now_s, rtt_s, positions)
+        self.policy.on_ack(
+            AckSample(
+                now_s,
+                since_s,
+                rtt_s,
+                told.wait_s,
+                work_s,
+                positions,
+                limited,
+                self.service,
+                told.idle_total_s,
+                self.slots,
+            )
+        )
+
+    def _wait_on(self, moved: FlowTuple, now_s: float) -> None:
+        """``moved`` makes progress: neither it nor what waits behind it is overdue."""
+        timeout = self._settings.timeout
+        is_behind = False
+        for flow_tuple in self.flight.values():
+            flow_tuple.deadline_s = now_s + self.rtt.rto_s
+            is_behind = is_behind or flow_tuple is moved
+            # Not at each report: when it was sent tells whether windows were full then.
+            if is_behind and now_s - flow_tuple.sent_at_s > timeout.rto_max_s / 2:
+                flow_tuple.sent_at_s = now_s
+
+    def on_part_failed(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """A part of ``flow_tuple`` failed: the bolt goes on behind it, so it is waited for anew."""
+        self.armed_at_s = self.moved_at_s = now_s
+        self._wait_on(flow_tuple, now_s)
+
+    def on_late_progress(self, told: Progress, now_s: float) -> None:
+        """It was at work on a tuple that was not waited for any more."""
+        self.refused_in_a_row = 0
+        self.records_acked += told.records
+        self.rtt.on_spurious(now_s)

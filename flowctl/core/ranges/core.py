@@ -1,0 +1,394 @@
+"""RangeCore: what a run drives whose bolts read the source themselves.
+
+Beside :class:`flowctl.core.spout.SpoutCore`, over the same :class:`TupleCore`: a tuple holds spans
+of positions in place of records, is acked little by little, and can be split while a bolt is at
+work on it.  Every position that is not done is in exactly one place: waiting, or in one tuple.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.driver import Measured
+from flowctl.core.events import FlowEvent, RangeSplit
+from flowctl.core.failures import DeadTuple, Keeper
+from flowctl.core.ranges.by_reference import ByReference
+from flowctl.core.ranges.consumer import RangeConsumer
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.intake import RangeIntake
+from flowctl.core.ranges.messages import (
+    Progress,
+    RangeEmission,
+    RangeFailed,
+    Receipts,
+    SplitAnswered,
+)
+from flowctl.core.ranges.pieces import Pieces, RangeCut
+from flowctl.core.ranges.settings import for_ranges
+from flowctl.core.ranges.settling import Settling
+from flowctl.core.ranges.sizing import RANGE_S, positions_for
+from flowctl.core.ranges.splits import Splits
+from flowctl.core.records import (
+    AckOutcome,
+    Checkpoint,
+    Emission,
+)
+from flowctl.core.settings import CoreSettings
+from flowctl.core.target import Refused
+from flowctl.core.tuples import FlowTuple
+
+
+class RangeCore(ByReference):
+    """Decides which range goes to which bolt when, and what is done.  Pure; not thread-safe.
+
+    A driver calls ``offer_extents`` in place of ``offer``, and ``on_progress``, ``on_range_failed``
+    and ``on_split`` in place of ``on_ack`` and ``on_fail``; everything else as in
+    :mod:`flowctl.core.driver`.  Among what ``poll_order`` gives are
+    :class:`flowctl.core.ranges.messages.SplitOrder`.
+    """
+
+    def __init__(
+        self,
+        settings: CoreSettings | None = None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        has_dead_letter: bool = False,
+        chance: Callable[[], float] | None = None,
+        range_s: float = RANGE_S,
+        keeps_receipts: bool = False,
+    ) -> None:
+        """As :class:`flowctl.core.spout.SpoutCore`.  ``range_s``: how long a range should be [s].
+
+        ``keeps_receipts``: what ``process`` gives is kept with what it is of, so a part counts as
+        done only if who told of it was to do all of it: no late progress, else rows would be kept
+        twice.
+
+        Raises :class:`ConfigError` for guarantees that ranges can't give.
+        """
+        settings = for_ranges(settings or CoreSettings())
+        events: deque[FlowEvent] = deque()
+        self.intake = RangeIntake(checkpoint or Checkpoint())
+        keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
+        super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self.book.consumer_type = RangeConsumer
+        self.book.size_for = self._size_for
+        self._receipts: deque[Receipts] = deque()
+        self._range_s = range_s
+        self._keeps_receipts = keeps_receipts
+        # It failed, and nothing has succeeded yet: first comes what failed.
+        self._is_doubtful = False
+        self._splits = Splits(self.book)
+        self._settling = Settling(self.book, self.intake, self._failures, self._completion)
+
+    # -- ranges come in ------------------------------------------------------------------
+
+    def offer_extents(self, extents: Mapping[str, Extent]) -> None:
+        """The source was looked at.  ``end_of_input`` follows once none of them grows any more.
+
+        Raises :class:`flowctl.errors.SourceError` if a partition is another than before.
+        """
+        self.intake.offer(extents)
+
+    def checkpoint(self) -> Checkpoint:
+        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        return self.intake.checkpoint()
+
+    def poll_receipts(self) -> Receipts | None:
+        """Return the next receipts of what is done.
+
+        The driver keeps them before it saves a checkpoint that covers them.
+        """
+        return self._receipts.popleft() if self._receipts else None
+
+    def adopt(self, kept: Receipts, *, now_s: float) -> None:
+        """An earlier run kept these receipts, and ended before it saved that their part is done."""
+        span = (kept.start, kept.stop)
+        done = self._settling.take_everywhere(kept.partition, *span, now_s)
+        if done:
+            self.intake.note_done(kept.partition, done, kept.records)
+
+    # -- ranges go out -------------------------------------------------------------------
+
+    def _size_for(self, consumer: AdaptiveFlowConsumer) -> int:
+        assert isinstance(consumer, RangeConsumer)
+        first = self.intake.buffer.first_positions
+        if self._target.is_down:
+            return first  # it only asks whether the target is back
+        return positions_for(consumer, first, self._range_s)
+
+    def poll_emit(self, *, now_s: float) -> Emission | None:
+        """Return the next range that a window allows, and to whom; None: nothing now.
+
+        With nothing left to send, and a bolt idle, another is asked for the end of its range.
+        """
+        # A process that has never worked must fail soon, not for each batch of all the source.
+        self.intake.is_held = self._is_doubtful and bool(self._pending)
+        emission = super().poll_emit(now_s=now_s)
+        if emission is not None:
+            return self._by_reference(emission)
+        if self.book.input_ended and not self.buffer.records and not self._target.is_down:
+            idle = self.idle_bolts
+            if idle:
+                self._splits.look(idle, now_s, questions=self._end_phase.questions)
+        return None
+
+    def _by_reference(self, emission: Emission) -> RangeEmission:
+        flow_tuple = self._pending[emission.tuple_id]
+        cut = _cut(flow_tuple)
+        if len(cut.pieces) > 1:  # a bolt gets one span at a time
+            self._settling.part_with(flow_tuple, cut.outside(*cut.pieces[0]).rebound())
+            cut = _cut(flow_tuple)
+        start, stop = cut.pieces[0]
+        return RangeEmission(
+            emission.tuple_id,
+            emission.bolt,
+            emission.attempt,
+            emission.partition,
+            (),
+            emission.acked_through,
+            0,
+            start,
+            stop,
+            cut.identity,
+        )
+
+    # -- bolts answer --------------------------------------------------------------------
+
+    def on_progress(self, told: Progress, *, now_s: float) -> AckOutcome:
+        """A bolt has processed a part of a range.  What was done before is counted and ignored."""
+        consumer = self._speaker(told.bolt, told.epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        assert isinstance(consumer, RangeConsumer)
+        consumer.on_answered()
+        flow_tuple = self._pending.get(told.tuple_id)
+        if flow_tuple is None:
+            return self._take_stale(told, consumer)
+        cut = _cut(flow_tuple)
+        if not self.may_tell_of(told.tuple_id, told.start, told.done_through):
+            return self._count_unknown()
+        is_holder = told.tuple_id in consumer.flight
+        if is_holder and consumer.is_fifo and next(iter(consumer.flight)) != told.tuple_id:
+            self._recovery.on_acked(consumer, flow_tuple, now_s)
+        done = cut.between(told.start, told.done_through).pieces
+        left = cut.outside(told.start, told.done_through)
+        if is_holder:
+            self.counters.records_pending_now -= len(cut.records) - len(left.records)
+            consumer.on_progress(flow_tuple, left, told, now_s)
+            self._recovery.watch(consumer)
+        else:
+            done = self._take_late(told, consumer, flow_tuple, now_s)
+        if done:
+            self._note_done(told, cut.partition, done, now_s)
+        if is_holder and not left.pieces:
+            self._finish(flow_tuple, now_s)
+        self.book.changed(consumer)
+        if not done:
+            self.counters.duplicate += told.start < told.done_through
+            return AckOutcome.DUPLICATE
+        return AckOutcome.ACKED if is_holder else AckOutcome.LATE
+
+    def _take_stale(self, told: Progress, consumer: RangeConsumer) -> AckOutcome:
+        """Progress of a range that is done, or was never sent."""
+        self.book.changed(consumer)
+        if told.tuple_id > self.book.ids.last:
+            return self._count_unknown()
+        self.counters.duplicate += 1
+        return AckOutcome.DUPLICATE
+
+    def _take_late(
+        self, told: Progress, consumer: RangeConsumer, flow_tuple: FlowTuple, now_s: float
+    ) -> Pieces:
+        """A bolt that was given up works on all the same: what it has done is done, whoever was
+        given it since."""
+        partition = _cut(flow_tuple).partition
+        if self._keeps_receipts:
+            return ()
+        done = self._settling.take_everywhere(partition, told.start, told.done_through, now_s)
+        if not done:
+            return ()
+        self.counters.late += 1
+        consumer.on_late_progress(told, now_s)
+        is_elsewhere = flow_tuple.tuple_id in self._pending
+        if is_elsewhere and flow_tuple.held_by != consumer.bolt:
+            self._splits.call_off(consumer.bolt, flow_tuple.tuple_id)
+        return done
+
+    def _note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
+        if told.records > len(told.rejected):
+            self._failures.has_succeeded = True
+            self._is_doubtful = False
+            if self._target.is_troubled:
+                self._target.on_success(now_s)
+        self._settling.note_done(told, partition, done, now_s)
+        if told.receipts:
+            span = (told.start, told.done_through)
+            waits = self._failures.has_dead_letter
+            apart = [one.position for one in told.rejected] if waits else ()
+            self._receipts.append(Receipts(partition, *span, told.records, told.receipts, apart))
+
+    def _finish(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """Nothing is left of ``flow_tuple``."""
+        self._splits.forget(flow_tuple.tuple_id)
+        self._completion.complete(flow_tuple, now_s)
+
+    def on_range_failed(self, failed: RangeFailed, *, now_s: float) -> AckOutcome:
+        """``process`` raised, or the target refused: that part goes again, the rest stays.
+
+        It is a tuple of its own from now on, and what happens to failed tuples happens to it.
+        """
+        consumer = self._speaker(failed.bolt, failed.epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        assert isinstance(consumer, RangeConsumer)
+        consumer.on_answered()
+        flow_tuple = self._pending.get(failed.tuple_id)
+        part = None
+        if flow_tuple is not None and failed.tuple_id in consumer.flight:
+            part = _cut(flow_tuple).between(failed.start, failed.stop)
+        if flow_tuple is None or part is None or not part.pieces:
+            self.book.changed(consumer)
+            return AckOutcome.DUPLICATE
+        in_flight = self.in_flight
+        record = failed.record
+        if failed.is_read_error:
+            part.is_unread = True
+        elif record is not None and failed.records == 1:
+            part.holding(record)
+        self._is_doubtful = not self._failures.has_succeeded
+        piece = self._settling.take_apart(flow_tuple, part)
+        consumer.on_part_failed(flow_tuple, now_s)
+        if not _cut(flow_tuple).pieces:
+            self._finish(flow_tuple, now_s)
+        outcome = self._fail(piece, consumer, failed, in_flight, now_s)
+        if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
+            self.wind_up(now_s)  # the next batches would only fail, one after the other
+        if outcome is AckOutcome.GAVE_UP and part.is_unread:
+            self._failures.end_for(piece, failed.reason, now_s)
+        self.book.changed(consumer)
+        return outcome
+
+    def _fail(
+        self,
+        piece: FlowTuple,
+        consumer: RangeConsumer,
+        failed: RangeFailed,
+        in_flight: int,
+        now_s: float,
+    ) -> AckOutcome:
+        if failed.is_refused:
+            refusal = Refused(failed.reason, failed.after_s, in_flight)
+            return self._failures.refuse(piece, consumer, refusal, now_s)
+        return self._failures.fault(
+            piece,
+            failed.bolt,
+            failed.reason,
+            now_s,
+            record_index=_index_of(failed, _cut(piece)),
+            may_be_target=not failed.is_data_error,
+        )
+
+    def wind_up(self, now_s: float) -> None:
+        """Ask all bolts for what they have not claimed of their ranges, as the run is to end."""
+        for consumer in self.bolts.values():
+            assert isinstance(consumer, RangeConsumer)
+            self._splits.take_back(consumer, now_s)
+
+    def on_split(self, answer: SplitAnswered, *, now_s: float) -> AckOutcome:
+        """A bolt said where its range ends now: what is above it is a range of its own.
+
+        An answer that nobody waits for changes nothing.
+        """
+        consumer = self._speaker(answer.bolt, answer.epoch, now_s)
+        if consumer is None:
+            return self._count_unknown()
+        flow_tuple = self._pending.get(answer.tuple_id)
+        is_awaited = self._splits.answered(answer.bolt, answer.tuple_id, answer.request)
+        if not is_awaited or flow_tuple is None or answer.tuple_id not in consumer.flight:
+            self.book.changed(consumer)
+            return AckOutcome.DUPLICATE
+        cut = _cut(flow_tuple)
+        rest = cut.between(answer.stop, cut.bounds[1])
+        if rest.pieces:
+            # Also if it said 0: what it did not tell of, it is through with or never got.
+            self._split_off(flow_tuple, rest, now_s)
+        else:
+            self._splits.refused(flow_tuple, consumer, now_s)
+        self.book.changed(consumer)
+        return AckOutcome.ACKED
+
+    def _split_off(self, flow_tuple: FlowTuple, rest: RangeCut, now_s: float) -> None:
+        if self._is_doubtful and not flow_tuple.faults and flow_tuple.search is None:
+            self._settling.put_back(flow_tuple, rest)
+        else:
+            piece = self._settling.part_with(flow_tuple, rest)
+            self.counters.splits += 1
+            self.book.events.append(
+                RangeSplit(
+                    at_s=now_s,
+                    tuple_id=flow_tuple.tuple_id,
+                    bolt=flow_tuple.held_by or "",
+                    partition=rest.partition,
+                    at=rest.pieces[0][0],
+                    rest_id=piece.tuple_id,
+                )
+            )
+        if not _cut(flow_tuple).pieces:
+            self._finish(flow_tuple, now_s)
+
+    def may_tell_of(self, tuple_id: int, start: int, stop: int) -> bool:
+        """Whether a bolt that was given this range may say something of ``[start, stop)``."""
+        flow_tuple = self._pending.get(tuple_id)
+        if flow_tuple is None:
+            return start <= stop
+        low, high = _cut(flow_tuple).bounds
+        return low <= start <= stop <= high
+
+    def measure(self) -> Measured:
+        """How much of the source is done.  O(partitions and their ranges)."""
+        done, total = self.intake.progress
+        positions = self.intake.positions_done
+        share = self.counters.records_acked / positions if positions else 0.0
+        return Measured(done, total, share)
+
+    # -- what is given up ----------------------------------------------------------------
+
+    def poll_dead_letter(self) -> DeadTuple | None:
+        """As :meth:`KeepingCore.poll_dead_letter`; what could not be read has ended the run."""
+        while (dead := super().poll_dead_letter()) is not None:
+            if not _cut(self._pending[dead.gave_up.tuple_id]).is_unread:
+                return dead
+        return None
+
+    # -- time passes ---------------------------------------------------------------------
+
+    def next_deadline_s(self) -> float | None:
+        """See :meth:`TupleCore.next_deadline_s`."""
+        due_s = super().next_deadline_s()
+        is_idle = self.book.input_ended and bool(self.idle_bolts) and bool(self._pending)
+        splits_s = self._splits.next_s(is_idle=is_idle)
+        if splits_s is None or due_s is None:
+            return splits_s if due_s is None else due_s
+        return min(due_s, splits_s)
+
+    def on_deadline(self, *, now_s: float) -> None:
+        """As :meth:`TupleCore.on_deadline`; asks again for answers that did not come."""
+        super().on_deadline(now_s=now_s)
+        self._splits.on_deadline(now_s)
+
+
+def _cut(flow_tuple: FlowTuple) -> RangeCut:
+    return cast("RangeCut", flow_tuple.cut)
+
+
+def _index_of(failed: RangeFailed, cut: RangeCut) -> int | None:
+    """The number, within ``cut``, of the position where the failed record begins."""
+    position = failed.record_at
+    if not isinstance(position, int) or failed.is_read_error or len(cut.records) == 1:
+        return None
+    before = cut.of(cut.pieces).between(cut.pieces[0][0], position)
+    inside = cut.of(cut.pieces).between(position, position + 1)
+    return len(before.records) if inside.pieces else None

@@ -1,0 +1,211 @@
+"""What there is to do of a source by reference: which ranges nobody has yet, and what is done."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from flowctl.core.buffer import Cut, SendBuffer
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.ledger import RangeLedger
+from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, measure, minus
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
+from flowctl.errors import SourceError
+
+# The first range of a bolt of which nothing is known: one block, as readers read it at once.  With
+# a millisecond a record that may be ten seconds of work, but progress tells long before it ends,
+# and what was begun can be split.
+_FIRST_BYTES = 1 << 20
+# Where a source does not say how large it is: a small batch, as of records by value.
+_FIRST_POSITIONS = 1_000
+
+
+class RangeBacklog(SendBuffer):
+    """Ranges that no bolt was given yet; ``records`` counts their positions.  Not thread-safe."""
+
+    __slots__ = ("_extents", "_waiting")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[tuple[str, int, int]] = deque()
+        self._extents: dict[str, Extent] = {}
+
+    def add(self, partition: str, extent: Extent, pieces: Pieces) -> None:
+        """``pieces`` of ``partition`` are to be done."""
+        self._extents[partition] = extent
+        self._waiting.extend((partition, start, stop) for start, stop in pieces)
+        self.records += measure(pieces)
+
+    def put_back(self, partition: str, pieces: Pieces) -> None:
+        """``pieces`` of ``partition`` were given out, not begun, and are the next again."""
+        self._waiting.extendleft((partition, *piece) for piece in reversed(pieces))
+        self.records += measure(pieces)
+
+    def of(self, partition: str) -> Pieces:
+        """What of ``partition`` waits.  O(all)."""
+        return tuple(sorted((a, b) for name, a, b in self._waiting if name == partition))
+
+    def take_out(self, partition: str, pieces: Pieces) -> None:
+        """``pieces`` of ``partition`` were done by somebody who had them before.  O(all)."""
+        kept: deque[tuple[str, int, int]] = deque()
+        for name, start, stop in self._waiting:
+            left = minus(((start, stop),), pieces) if name == partition else ((start, stop),)
+            kept.extend((name, a, b) for a, b in left)
+        self._waiting = kept
+        self.records = sum(stop - start for _, start, stop in kept)
+
+    def drop(self, partition: str) -> int:
+        """See :class:`SendBuffer`."""
+        before = self.records
+        self.take_out(partition, self.of(partition))
+        return before - self.records
+
+    @property
+    def first_positions(self) -> int:
+        """How many positions a bolt gets before anything is known of it.  Not when empty."""
+        extent = self._extents[self._waiting[0][0]]
+        if not extent.size_bytes:
+            return _FIRST_POSITIONS
+        return max(1, _FIRST_BYTES * (extent.stop - extent.start) // extent.size_bytes)
+
+    def cut(self, records_max: int, bytes_max: int) -> Cut:
+        """Take up to ``records_max`` positions; a source that can't be split goes as a whole."""
+        del bytes_max  # the driver holds none of them
+        partition, start, stop = self._waiting.popleft()
+        extent = self._extents[partition]
+        end = stop if not extent.is_splittable else min(stop, start + records_max)
+        self.records -= end - start
+        if end < stop and extent.is_final:
+            self._waiting.appendleft((partition, end, stop))
+        elif end < stop:  # partitions that grow take turns, or the last one would be left behind
+            self._waiting.append((partition, end, stop))
+        return cut_of(
+            partition, ((start, end),), extent.identity, is_splittable=extent.is_splittable
+        )
+
+
+class RangeIntake:
+    """Ledgers and backlog of all partitions.  Not thread-safe; owned by ``RangeCore``.
+
+    The driver meets it as it meets :class:`flowctl.core.intake.Intake`; as nothing is read here,
+    there is always room, and nothing waits for a save.
+    """
+
+    def __init__(self, restored: Checkpoint) -> None:
+        self.buffer: RangeBacklog = RangeBacklog()
+        self.ledgers: dict[str, RangeLedger] = {}
+        self.is_held = False
+        self.has_room = True
+        self.skipped = 0
+        self.uncommitted = 0
+        self.positions_done = 0  # in this run
+        self._restored = dict(restored.partitions)
+        self._moved: set[str] = set()
+
+    def offer(self, extents: Mapping[str, Extent]) -> None:
+        """The source was looked at: these partitions reach that far.
+
+        Raises :class:`SourceError` if one is another than before, or has become shorter.
+        """
+        for partition, extent in extents.items():
+            ledger = self.ledgers.get(partition)
+            if ledger is None:
+                ledger = RangeLedger(partition, extent, self._restored.pop(partition, None))
+                self.ledgers[partition] = ledger
+                pieces = ledger.missing(extent.start, extent.stop)
+            elif extent != ledger.extent:
+                _check_same(partition, ledger.extent, extent)
+                pieces = ledger.grow(extent)
+            else:
+                continue
+            self.buffer.add(partition, extent, pieces)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no partition grows any more."""
+        return all(ledger.extent.is_final for ledger in self.ledgers.values())
+
+    def note_done(self, partition: str, pieces: Pieces, records: int) -> None:
+        """``pieces``, none of which was done before, are; they hold ``records``."""
+        ledger = self.ledgers[partition]
+        left, positions = records, measure(pieces)
+        self.positions_done += positions
+        for start, stop in pieces:
+            # Only the sum is known where there are several: each gets its share by length.
+            share = left * (stop - start) // positions if positions else 0
+            ledger.ack(start, stop, share)
+            left -= share
+            positions -= stop - start
+        self._moved.add(partition)
+
+    def ack(self, cut: Cut) -> None:
+        """What is left of a tuple is done; of what was not done by progress one record is known."""
+        assert isinstance(cut, RangeCut)
+        if cut.pieces:
+            self.note_done(cut.partition, cut.pieces, 1)
+
+    def acked_through(self, partition: str) -> Position | None:
+        """Up to where all is done."""
+        return self.ledgers[partition].cumulative
+
+    def end(self) -> None:
+        """No partition grows any more."""
+
+    def finish(self, partition: str, end: Position) -> None:
+        """For sources by value."""
+
+    def uncommitted_of(self, partition: str) -> int:
+        """For sources by value."""
+        del partition
+        return 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Done, and in all: in bytes if all partitions say how many they are, else positions."""
+        ledgers = list(self.ledgers.values())
+        if all(ledger.extent.size_bytes is not None for ledger in ledgers):
+            sizes = [_bytes_of(ledger) for ledger in ledgers]
+        else:
+            sizes = [(led.positions_done, led.extent.stop - led.extent.start) for led in ledgers]
+        return sum(done for done, _ in sizes), sum(total for _, total in sizes)
+
+    # -- the checkpoint ------------------------------------------------------------------
+
+    def touch(self, partitions: Iterable[str]) -> None:
+        """Have :meth:`take_moved` return ``partitions`` again."""
+        self._moved.update(partitions)
+
+    def take_moved(self) -> dict[str, PartitionCheckpoint]:
+        """Return how far those partitions are done that may have moved since the last call."""
+        moved, self._moved = self._moved, set()
+        return {name: self.ledgers[name].checkpoint() for name in moved}
+
+    def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
+        """Return up to ``limit`` partitions, those with acks above the cumulative ack first."""
+        names = sorted(self.ledgers, key=lambda name: not self.ledgers[name].has_holes)
+        return {name: self.ledgers[name].checkpoint() for name in islice(names, limit)}
+
+    def checkpoint(self) -> Checkpoint:
+        """What a restart needs, also of partitions that are not there in this run."""
+        partitions = dict(self._restored)
+        for name, ledger in self.ledgers.items():
+            partitions[name] = ledger.checkpoint()
+        return Checkpoint(partitions)
+
+
+def _bytes_of(ledger: RangeLedger) -> tuple[int, int]:
+    extent = ledger.extent
+    positions, size_bytes = extent.stop - extent.start, extent.size_bytes or 0
+    return size_bytes * ledger.positions_done // positions if positions else 0, size_bytes
+
+
+def _check_same(partition: str, before: Extent, extent: Extent) -> None:
+    grew = extent.stop >= before.stop if not before.is_final else extent.stop == before.stop
+    if grew and (extent.start, extent.identity) == (before.start, before.identity):
+        return
+    raise SourceError(
+        f"partition {partition!r} is another than when the run began: it was {before}, and is"
+        f" {extent}.",
+        remedy="A source must not change while it is read; put new data beside it.",
+    )

@@ -1,0 +1,168 @@
+"""The moves of positions between tuples, the backlog and what is done.  Each is in one place."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flowctl.core.book import Book
+from flowctl.core.completion import Completion
+from flowctl.core.events import RecordsRejected
+from flowctl.core.failures import Failures
+from flowctl.core.ranges.consumer import RangeConsumer
+from flowctl.core.ranges.intake import RangeIntake
+from flowctl.core.ranges.messages import Progress, RejectedRecord
+from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, joined, measure, minus, within
+from flowctl.core.records import Record
+from flowctl.core.tuples import FlowTuple
+
+
+class Settling:
+    """Part of ``RangeCore``, not thread-safe."""
+
+    def __init__(
+        self, book: Book, intake: RangeIntake, failures: Failures, completion: Completion
+    ) -> None:
+        self._book = book
+        self._intake = intake
+        self._failures = failures
+        self._completion = completion
+
+    # -- a tuple gives something away ----------------------------------------------------
+
+    def recut(self, flow_tuple: FlowTuple, cut: RangeCut) -> None:
+        """``flow_tuple`` holds ``cut`` from now on, wherever it is."""
+        before = len(flow_tuple.cut.records)
+        self._book.counters.records_pending_now += len(cut.records) - before
+        holder = self._book.bolts.get(flow_tuple.held_by or "")
+        if holder is not None and flow_tuple.tuple_id in holder.flight:
+            assert isinstance(holder, RangeConsumer)
+            holder.recut(flow_tuple, cut)
+        else:
+            flow_tuple.cut = cut
+
+    def part_with(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
+        """``part`` of ``flow_tuple`` goes to another bolt at once; return its tuple."""
+        piece = self._new(flow_tuple, part)
+        if not flow_tuple.cut.records:  # all of it: a search goes on there
+            piece.search, flow_tuple.search = flow_tuple.search, None
+        now_s = flow_tuple.sent_at_s
+        self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
+        return piece
+
+    def put_back(self, flow_tuple: FlowTuple, part: RangeCut) -> None:
+        """``part`` of ``flow_tuple`` waits again, as if nobody had been given it."""
+        cut = cast("RangeCut", flow_tuple.cut)
+        self.recut(flow_tuple, cut.of(minus(cut.pieces, part.pieces)))
+        self._intake.buffer.put_back(cut.partition, part.pieces)
+
+    def take_apart(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
+        """``part`` of ``flow_tuple`` failed: return a tuple of it that goes nowhere yet.
+
+        A search for the record that fails goes on in it.
+        """
+        piece = self._new(flow_tuple, part)
+        piece.search, flow_tuple.search = flow_tuple.search, None
+        piece.attempt, piece.sent_at_s = flow_tuple.attempt, flow_tuple.sent_at_s
+        return piece
+
+    def _new(self, whole: FlowTuple, part: RangeCut) -> FlowTuple:
+        book = self._book
+        cut = cast("RangeCut", whole.cut)
+        self.recut(whole, cut.of(minus(cut.pieces, part.pieces)))
+        piece = FlowTuple(book.ids.next(), part)
+        piece.held_by, piece.deadline_s = whole.held_by, whole.deadline_s
+        # Whatever made the whole fail may be in it.
+        piece.faults, piece.refusals = whole.faults, whole.refusals
+        if whole.avoided:
+            piece.avoided = set(whole.avoided)
+        book.pending[piece.tuple_id] = piece
+        book.counters.pieces += 1
+        book.counters.records_pending_now += len(part.records)
+        return piece
+
+    # -- something is done ---------------------------------------------------------------
+
+    def take_everywhere(self, partition: str, start: int, stop: int, now_s: float) -> Pieces:
+        """``[start, stop)`` is done: take it from whoever has it; return what nobody had done.
+
+        What waits for the dead letter stays there.
+        """
+        taken: Pieces = ()
+        for flow_tuple in list(self._book.pending.values()):
+            cut = cast("RangeCut", flow_tuple.cut)
+            if cut.partition != partition or flow_tuple.is_given_up:
+                continue
+            pieces = within(cut.pieces, start, stop)
+            if pieces:
+                taken = joined(taken, pieces)
+                self._take_from(flow_tuple, cut.of(minus(cut.pieces, pieces)), now_s)
+        waiting = within(self._intake.buffer.of(partition), start, stop)
+        if waiting:
+            taken = joined(taken, waiting)
+            self._intake.buffer.take_out(partition, waiting)
+        return taken
+
+    def _take_from(self, flow_tuple: FlowTuple, left: RangeCut, now_s: float) -> None:
+        book = self._book
+        holder = book.bolts.get(flow_tuple.held_by or "")
+        is_held = holder is not None and flow_tuple.tuple_id in holder.flight
+        if left.pieces:
+            self.recut(flow_tuple, left)
+        else:
+            if not self._failures.retries.discard(flow_tuple.tuple_id):
+                book.take_back(flow_tuple, now_s)
+            self.recut(flow_tuple, left)
+            self._completion.complete(flow_tuple, now_s)
+        if holder is not None and is_held:
+            book.changed(holder)
+
+    def note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
+        """``done``, all or a part of what ``told`` is about, is in nobody's hands: it is done.
+
+        What ``process`` rejected waits for the dead letter, if there is one, as tuples of one
+        record each.
+        """
+        counters = self._book.counters
+        whole, new = told.done_through - told.start, measure(done)
+        # Of a part that was done before, and the records that it held, only the sum is known.
+        records = told.records if new == whole else round(told.records * new / whole)
+        rejected = [one for one in told.rejected if within(done, one.position, one.position + 1)]
+        counters.records_left_out += told.left_out
+        if rejected:
+            self._tell(told, partition, rejected, now_s)
+            if self._failures.has_dead_letter:
+                done = self._put_aside(partition, done, rejected, now_s)
+                records -= min(records, len(rejected))
+        counters.records_acked += records
+        self._intake.note_done(partition, done, records)
+
+    def _put_aside(
+        self, partition: str, done: Pieces, rejected: list[RejectedRecord], now_s: float
+    ) -> Pieces:
+        book = self._book
+        for one in rejected:
+            place = ((one.position, one.position + 1),)
+            cut = cut_of(partition, place, "", is_splittable=False)
+            cut.holding(Record(one.position, one.value))
+            piece = FlowTuple(book.ids.next(), cut)
+            book.pending[piece.tuple_id] = piece
+            book.counters.pieces += 1
+            book.counters.records_pending_now += 1
+            self._failures.reject(piece, one.reason, now_s)
+            done = minus(done, place)
+        return done
+
+    def _tell(
+        self, told: Progress, partition: str, rejected: list[RejectedRecord], now_s: float
+    ) -> None:
+        self._book.counters.records_rejected += len(rejected)
+        self._book.events.append(
+            RecordsRejected(
+                at_s=now_s,
+                tuple_id=told.tuple_id,
+                bolt=told.bolt,
+                partition=partition,
+                positions=tuple(one.position for one in rejected),
+                reasons=tuple(one.reason for one in rejected),
+            )
+        )

@@ -1,0 +1,25 @@
+"""How long a range is: seconds of work for the bolt that gets it, little while nothing is known."""
+
+from __future__ import annotations
+
+from flowctl.core.ranges.consumer import RangeConsumer
+
+# Long enough that a range costs the driver and the source next to nothing (one message, one open),
+# short enough that an unknown cost in it is seen soon: what was begun can be split, so nobody has
+# to wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
+RANGE_S = 2.0
+# A range is at most so many times all that the bolt has done: a wrong guess from the first records
+# must not cost a minute.
+_GROWTH = 4
+
+
+def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) -> int:
+    """Return how many positions the next range for ``consumer`` should have at most.
+
+    ``first``: how many where nothing is known.
+    """
+    position_s = consumer.service.record_s
+    if position_s <= 0:
+        return first
+    known = max(first, consumer.positions_done)
+    return max(1, int(min(work_s / position_s, _GROWTH * known)))

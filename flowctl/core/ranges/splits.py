@@ -1,0 +1,225 @@
+"""An idle bolt and nothing left to send: a bolt that is at work gives back the end of its range.
+
+After dynamic work rebalancing of Dataflow ("liquid sharding"): the one with the latest expected end
+is asked for the share after which both end together.  It decides itself where its range ends, never
+below what it has claimed, and only after its answer is the rest another's to have.  An answer that
+does not come is asked for again, under the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from flowctl.core.book import Book
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.ranges.consumer import Pace, RangeConsumer
+from flowctl.core.ranges.messages import SplitOrder
+from flowctl.core.ranges.pieces import RangeCut
+from flowctl.core.tuples import FlowTuple
+
+# What is asked for must be at least so many reports' worth: a bolt's next batches are claimed by
+# the time that the question arrives, and less would not be worth a message.
+_REPORTS_MIN = 2
+# The answer to a question takes a round trip; then it is asked again, later each time.
+_ASK_AGAIN_S = 0.5
+_ASK_AGAIN_MAX_S = 10.0
+# Looking at all bolts costs about 1 us each: at most a twentieth of the time goes into it.
+_LOOK_S_PER_BOLT = 20e-6
+_LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
+# Without news a bolt that is late only becomes later: as often as reports come is enough.
+_LOOK_AGAIN_S = 0.1
+
+
+class Ask(msgspec.Struct):
+    """A question that has no answer yet."""
+
+    order: SplitOrder
+    again_s: float
+    wait_s: float
+
+
+class Donor(msgspec.Struct, frozen=True):
+    """A range at work: how many positions are left, and how long until they are done.
+
+    ``late_s``: until it goes on with those; a bolt that has told nothing for longer than it should
+    is expected to take as long again.
+    """
+
+    positions: float
+    position_s: float
+    late_s: float
+    consumer: RangeConsumer
+    flow_tuple: FlowTuple
+
+    @property
+    def left_s(self) -> float:
+        """When it would end by itself."""
+        return self.late_s + self.positions * self.position_s
+
+
+def share_kept(donor: Donor, position_s: float, lag_s: float) -> float:
+    """What the donor should keep, as a share, so that it ends together with the one that gets it.
+
+    That one needs ``position_s`` for a position and begins after ``lag_s``; 1: the donor would be
+    done sooner by itself.
+    """
+    # late + kept * own = lag + (positions - kept) * other
+    other_s = donor.positions * position_s + lag_s - donor.late_s
+    kept = other_s / (donor.position_s + position_s)
+    # Not a record more than it has claimed, if it would not even get to the next position.
+    return min(1.0, kept / donor.positions) if kept >= 1 else 0.0
+
+
+class Splits:
+    """Which bolt was asked for what.  Part of ``RangeCore``, not thread-safe."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._asks: dict[int, Ask] = {}  # by tuple id
+        self._requests = 0
+        # Refused when so many positions were left: not asked again before that changes, or then.
+        self._refused: dict[int, tuple[int, float]] = {}
+        self._look_at_s = -NEVER  # not before
+        self._look_again_s = NEVER  # although nothing happens
+
+    @property
+    def questions(self) -> int:
+        """How many have no answer yet."""
+        return len(self._asks)
+
+    # -- when nothing is left to send ----------------------------------------------------
+
+    def look(self, idle: Sequence[str], now_s: float, *, questions: int) -> None:
+        """Ask on behalf of the ``idle`` bolts, as far as ``questions`` are not enough for them."""
+        missing = len(idle) - questions - len(self._asks)
+        if missing <= 0 or now_s < self._look_at_s:
+            return
+        bolts = self._book.bolts
+        pause_s = _LOOK_S_PER_BOLT * len(bolts)
+        self._look_at_s = now_s + max(_LOOK_EVERY_S, pause_s)
+        self._look_again_s = now_s + max(_LOOK_AGAIN_S, pause_s)
+        donors = sorted(self._donors(now_s), key=lambda d: -d.left_s)
+        for donor, bolt in zip(donors, islice(idle, missing), strict=False):
+            taker = bolts[bolt]
+            assert isinstance(taker, RangeConsumer)
+            self._ask_for(taker, donor, now_s)
+
+    def next_s(self, *, is_idle: bool) -> float | None:
+        """When to look again, or to ask again; None: not by time."""
+        due_s = min((ask.again_s for ask in self._asks.values()), default=NEVER)
+        if is_idle:
+            due_s = min(due_s, self._look_again_s)
+        return None if due_s == NEVER else due_s
+
+    def _donors(self, now_s: float) -> Iterator[Donor]:
+        others = self._mean()
+        for consumer in self._book.bolts.values():
+            assert isinstance(consumer, RangeConsumer)
+            for flow_tuple in islice(consumer.flight.values(), consumer.slots):
+                cut = flow_tuple.cut
+                assert isinstance(cut, RangeCut)
+                if not self._may_ask(consumer, flow_tuple.tuple_id, cut, now_s):
+                    continue
+                positions = len(cut.records)
+                pace = consumer.pace(others)
+                if pace.position_s <= 0:
+                    continue  # nobody has told anything yet
+                silent_s = consumer.silent_s(flow_tuple, now_s)
+                late_s = silent_s - pace.positions * pace.position_s
+                # What it has done since its last report, if it is not late.
+                done = min(pace.positions, silent_s / pace.position_s) if late_s <= 0 else 0.0
+                if positions > done:
+                    yield Donor(
+                        positions - done,
+                        pace.position_s,
+                        silent_s if late_s > 0 else 0.0,
+                        consumer,
+                        flow_tuple,
+                    )
+
+    def _may_ask(self, consumer: RangeConsumer, tuple_id: int, cut: RangeCut, now_s: float) -> bool:
+        if not cut.is_splittable or consumer.is_suspect:
+            return False
+        ask = self._asks.get(tuple_id)
+        if ask is not None and ask.order.bolt != consumer.bolt:
+            del self._asks[tuple_id]  # who was asked has it no more
+            ask = None
+        positions, until_s = self._refused.get(tuple_id, (-1, 0.0))
+        return ask is None and (positions != len(cut.records) or now_s >= until_s)
+
+    def _mean(self) -> Pace:
+        """The mean bolt of those that have told something."""
+        known = [c.service for c in self._book.bolts.values() if c.service.samples]
+        count = len(known) or 1
+        return Pace(
+            sum(service.record_s for service in known) / count,
+            sum(service.mean_records for service in known) / count,
+        )
+
+    def _ask_for(self, taker: RangeConsumer, donor: Donor, now_s: float) -> None:
+        path_s = donor.consumer.service.path_s
+        position_s = taker.service.record_s or donor.position_s
+        keep = share_kept(donor, position_s, path_s + taker.service.path_s)
+        # Where it has told nothing yet, a single position is too little all the same.
+        reported = max(1.0, donor.consumer.service.mean_records)
+        if (1 - keep) * donor.positions >= _REPORTS_MIN * reported:
+            self._ask(donor.consumer, donor.flow_tuple, keep, now_s)
+
+    # -- asking --------------------------------------------------------------------------
+
+    def take_back(self, consumer: RangeConsumer, now_s: float) -> None:
+        """Ask ``consumer`` for all that it has not claimed of what it works on."""
+        for flow_tuple in islice(consumer.flight.values(), consumer.slots):
+            if flow_tuple.tuple_id not in self._asks:
+                self._ask(consumer, flow_tuple, 0.0, now_s)
+
+    def call_off(self, bolt: str, tuple_id: int) -> None:
+        """``bolt`` need not go on with a range that another has by now; no answer is awaited."""
+        self._book.orders.append(self._order(bolt, tuple_id, 0.0))
+
+    def _ask(
+        self, consumer: RangeConsumer, flow_tuple: FlowTuple, keep: float, now_s: float
+    ) -> None:
+        wait_s = max(_ASK_AGAIN_S, 4 * consumer.service.path_peak_s)
+        order = self._order(consumer.bolt, flow_tuple.tuple_id, keep)
+        self._asks[flow_tuple.tuple_id] = Ask(order, now_s + wait_s, wait_s)
+        self._book.orders.append(order)
+
+    def _order(self, bolt: str, tuple_id: int, keep: float) -> SplitOrder:
+        self._requests += 1
+        return SplitOrder(bolt, [tuple_id], self._requests, keep)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Ask again for answers that did not come; forget those of ranges that went elsewhere."""
+        due = [ask for ask in self._asks.values() if ask.again_s <= now_s]
+        for ask in due:
+            consumer = self._book.bolts.get(ask.order.bolt)
+            if consumer is None or ask.order.tuple_id not in consumer.flight:
+                del self._asks[ask.order.tuple_id]
+                continue
+            ask.wait_s = min(_ASK_AGAIN_MAX_S, 2 * ask.wait_s)
+            ask.again_s = now_s + ask.wait_s
+            self._book.orders.append(ask.order)
+
+    # -- answers -------------------------------------------------------------------------
+
+    def answered(self, bolt: str, tuple_id: int, request: int) -> bool:
+        """An answer came; return whether it is one that was waited for."""
+        ask = self._asks.get(tuple_id)
+        if ask is None or (ask.order.bolt, ask.order.request) != (bolt, request):
+            return False
+        del self._asks[tuple_id]
+        return True
+
+    def refused(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """It gave nothing: not asked again until it has done something, or is twice as late."""
+        self._refused = {i: n for i, n in self._refused.items() if i in self._book.pending}
+        wait_s = max(_ASK_AGAIN_S, now_s - consumer.armed_at_s)
+        self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
+
+    def forget(self, tuple_id: int) -> None:
+        """The range is in nobody's hands, or done."""
+        self._asks.pop(tuple_id, None)

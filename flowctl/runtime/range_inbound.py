@@ -1,0 +1,174 @@
+"""Translates what bolts say of ranges into calls of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowctl.core.carried import plain_value
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.positions import show
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.messages import Progress, RangeFailed, RejectedRecord, SplitAnswered
+from flowctl.core.records import AckOutcome, Record
+from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
+from flowctl.runtime.control import RunControl
+from flowctl.runtime.notifier import ListenerNotifier
+from flowctl.wire.frames import ProgressFrame, RangeFail, SplitAnswer
+
+_SECONDS_MAX = 1e8  # as of runtime/claims.py
+_SECONDS_MIN = -1e-3
+_TEXT_MAX = 1 << 16
+
+
+class RangeInbound:
+    """For the sender's thread, with the lock held."""
+
+    def __init__(
+        self,
+        control: RunControl,
+        core: RangeCore,
+        notifier: ListenerNotifier | None,
+        check_gave_up: Callable[[RangeFail], None],
+    ) -> None:
+        self._control = control
+        self._core = core
+        self._notifier = notifier
+        self._check_gave_up = check_gave_up
+
+    def take(self, bolt: str, epoch: int, frame: object, now_s: float) -> bool:
+        """Take ``frame`` if it is of ranges; return whether it is."""
+        if isinstance(frame, ProgressFrame):
+            self._core.on_progress(_progress(bolt, epoch, frame), now_s=now_s)
+            if self._notifier is not None and not self._core.attempts_of(bolt, frame.tuple_id):
+                self._notifier.acked(frame.tuple_id)
+        elif isinstance(frame, SplitAnswer):
+            answer = SplitAnswered(bolt, epoch, frame.tuple_id, frame.request, frame.stop)
+            self._core.on_split(answer, now_s=now_s)
+        elif isinstance(frame, RangeFail):
+            self._take_fail(bolt, epoch, frame, now_s)
+        else:
+            return False
+        return True
+
+    def _take_fail(self, bolt: str, epoch: int, frame: RangeFail, now_s: float) -> None:
+        core = self._core
+        if frame.fenced or frame.fatal:
+            # Out of flight, but not by a fail: that could dead-letter good records.
+            core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
+            self._control.fail_soon(_fenced(frame) if frame.fenced else _fatal(bolt, frame))
+            return
+        outcome = core.on_range_failed(_failed(bolt, epoch, frame), now_s=now_s)
+        if outcome is AckOutcome.GAVE_UP:
+            self._check_gave_up(frame)
+
+
+def breach(core: RangeCore, consumer: AdaptiveFlowConsumer, frame: object) -> str:
+    """Return what can't be true in a frame of ranges; "" if nothing."""
+    if not isinstance(frame, ProgressFrame | RangeFail | SplitAnswer):
+        return ""
+    bolt, tuple_id = consumer.bolt, frame.tuple_id
+    if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
+        return f"it spoke of range {tuple_id}, which it was never sent"
+    if isinstance(frame, SplitAnswer):
+        return ""
+    sent = core.attempts_of(bolt, tuple_id)
+    if frame.attempt < 1 or (sent and frame.attempt > sent):
+        return f"it spoke of sending {frame.attempt} of range {tuple_id}, sent {sent} times"
+    if isinstance(frame, RangeFail):
+        return _fail_breach(core, frame)
+    times = (frame.read_s, frame.wait_s, frame.service_s, frame.sink_s or 0.0, frame.idle_total_s)
+    if not all(_SECONDS_MIN <= seconds <= _SECONDS_MAX for seconds in times):
+        return f"times of {', '.join(map(str, times))} s are not possible"
+    if not core.may_tell_of(tuple_id, frame.start, frame.done_through):
+        return f"it did {frame.start} to {frame.done_through} of range {tuple_id}"
+    if frame.records < 0 or not 0 <= frame.left_out <= frame.records:
+        return f"{frame.left_out} records were left out of {frame.records}"
+    return _rejected_breach(frame)
+
+
+def _rejected_breach(frame: ProgressFrame) -> str:
+    last = frame.start - 1
+    for one in frame.rejected:
+        position = one.position
+        if not isinstance(position, int) or not last < position < frame.done_through:
+            return f"it rejected the record at {position!r} after {last}"
+        last = position
+    if len(frame.rejected) > frame.records:
+        return f"it rejected {len(frame.rejected)} of {frame.records} records"
+    return ""
+
+
+def _fail_breach(core: RangeCore, frame: RangeFail) -> str:
+    if not core.may_tell_of(frame.tuple_id, frame.start, frame.stop):
+        return f"it failed {frame.start} to {frame.stop} of range {frame.tuple_id}"
+    if frame.after_s is not None and not 0 <= frame.after_s <= _SECONDS_MAX:
+        return f"it wants to wait for {frame.after_s} s"
+    if len(frame.error) > _TEXT_MAX or len(frame.traceback) > _TEXT_MAX:
+        return f"an error of {max(len(frame.error), len(frame.traceback))} characters"
+    return ""
+
+
+def _progress(bolt: str, epoch: int, frame: ProgressFrame) -> Progress:
+    rejected = [
+        RejectedRecord(one.position, plain_value(one.value), one.reason)
+        for one in frame.rejected
+        if isinstance(one.position, int)
+    ]
+    return Progress(
+        bolt=bolt,
+        epoch=epoch,
+        tuple_id=frame.tuple_id,
+        attempt=frame.attempt,
+        start=frame.start,
+        done_through=frame.done_through,
+        records=frame.records,
+        read_s=max(0.0, frame.read_s),
+        wait_s=max(0.0, frame.wait_s),
+        service_s=max(0.0, frame.service_s),
+        sink_s=frame.sink_s,
+        idle_total_s=frame.idle_total_s,
+        rejected=rejected,
+        left_out=frame.left_out,
+        receipts=frame.receipts,
+    )
+
+
+def _failed(bolt: str, epoch: int, frame: RangeFail) -> RangeFailed:
+    reason = frame.error
+    if frame.record_at is not None and not frame.refused:
+        reason = f"{reason}, at record {show(frame.record_at)}"
+    record = frame.record
+    if record is not None:
+        record = Record(record.position, plain_value(record.value))
+    return RangeFailed(
+        bolt=bolt,
+        epoch=epoch,
+        tuple_id=frame.tuple_id,
+        start=frame.start,
+        stop=frame.stop,
+        records=frame.records,
+        reason=reason,
+        record=record,
+        record_at=frame.record_at,
+        is_refused=frame.refused,
+        after_s=frame.after_s,
+        is_read_error=frame.is_read_error,
+        is_data_error=frame.is_data_error,
+    )
+
+
+def _fenced(frame: RangeFail) -> FlowctlError:
+    return FencedError(
+        f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
+        remedy="A newer driver of this job is running; let it continue.",
+        newest_epoch=frame.newest_epoch,
+    )
+
+
+def _fatal(bolt: str, frame: RangeFail) -> FlowctlError:
+    """What a bolt could not do is left for the next run."""
+    problem, _, remedy = frame.error.partition("\n")
+    if frame.is_read_error:
+        return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
+    field, _, problem = problem.partition(": ")
+    return ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy)

@@ -1,0 +1,203 @@
+"""Receipts: what ``process`` said of the records that it did, kept with what is acked.  Pure.
+
+A manifest is a log of :class:`Entry`, in the order in which the acks were accepted.  It is the
+truth about which results count; the checkpoint is derived from it.  A result that no accepted entry
+names, such as a file that a bolt wrote and then died, does not exist for anybody who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from flowctl.core.rangeset import RangeSet
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """``[start, stop)`` of ``partition`` is done; it holds ``records``.
+
+    ``receipts`` together hold all results of it: there are none for what was left out.  An empty
+    span with receipts is possible too, if all else of a part is settled otherwise.
+    """
+
+    partition: str
+    start: int
+    stop: int
+    records: int
+    receipts: tuple[bytes, ...] = ()
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """Entries that were written in one step by the driver of ``epoch``.
+
+    A driver begins with a ``base``: all that it adopts of what was there.  From then on nothing
+    counts that an older driver adds.  ``number`` counts the segments of one driver, whose random
+    ``token`` tells two drivers apart that believe to have the same epoch.
+    """
+
+    epoch: int
+    token: str
+    number: int
+    entries: tuple[Entry, ...]
+    is_base: bool = False
+
+
+def accepted(segments: Iterable[Segment]) -> list[Entry]:
+    """Return the entries that count, each position at most once.
+
+    The newest base counts, and what the same driver added to it.  The order of ``segments`` does
+    not matter.
+    """
+    known = list(segments)
+    bases = [(one.epoch, one.token) for one in known if one.is_base]
+    if not bases:
+        return []
+    newest = max(bases)
+    of_newest = [one for one in known if (one.epoch, one.token) == newest]
+    of_newest.sort(key=lambda one: one.number)
+    return disjoint(entry for segment in of_newest for entry in segment.entries)
+
+
+def disjoint(entries: Iterable[Entry]) -> list[Entry]:
+    """Return those entries, in order, of which nothing is covered by an entry before."""
+    covered: dict[str, RangeSet] = {}
+    kept = []
+    for entry in entries:
+        done = covered.setdefault(entry.partition, RangeSet())
+        if not _meets(done, entry.start, entry.stop):
+            _add(done, entry)
+            kept.append(entry)
+    return kept
+
+
+def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
+    """Return ``whole`` without the positions ``apart``, which are not done yet.
+
+    The first piece holds the receipts; records are shared out by length.
+    """
+    spans, at = [], whole.start
+    for position in sorted(apart):
+        if at < position:
+            spans.append((at, position))
+        at = position + 1
+    if at < whole.stop or not spans:
+        spans.append((at, max(at, whole.stop)))
+    made, receipts = [], whole.receipts
+    for start, stop in spans:
+        records = round(whole.records * (stop - start) / (whole.stop - whole.start))
+        made.append(Entry(whole.partition, start, stop, records, receipts))
+        receipts = ()
+    return made
+
+
+def coverage(entries: Iterable[Entry]) -> dict[str, RangeSet]:
+    """Return what ``entries`` cover, by partition."""
+    covered: dict[str, RangeSet] = {}
+    for entry in entries:
+        _add(covered.setdefault(entry.partition, RangeSet()), entry)
+    return covered
+
+
+def missing(
+    extents: Mapping[str, tuple[int, int]], covered: Mapping[str, RangeSet]
+) -> list[tuple[str, int, int]]:
+    """Return which parts of ``extents`` (start and stop, by partition) are not covered."""
+    gaps = []
+    for partition, (start, stop) in extents.items():
+        at = start
+        for low, high in covered.get(partition, ()):
+            if low >= stop:
+                break
+            if at < low:
+                gaps.append((partition, at, low))
+            at = max(at, high)
+        if at < stop:
+            gaps.append((partition, at, stop))
+    return gaps
+
+
+def adopted(entries: Sequence[Entry]) -> Checkpoint:
+    """Return the checkpoint that says of exactly these disjoint entries that they are done.
+
+    What is covered from position 0 on is the cumulative ack; the rest are selective acks, which a
+    ledger that begins elsewhere takes as well.
+    """
+    partitions = {}
+    for partition, (first, *rest) in _merged(entries).items():
+        if first.first == 0:
+            state = PartitionCheckpoint(first.last, first.records, tuple(rest))
+        else:
+            state = PartitionCheckpoint(None, 0, (first, *rest))
+        partitions[partition] = state
+    return Checkpoint(partitions)
+
+
+def beyond(saved: Checkpoint, covered: Mapping[str, RangeSet]) -> list[tuple[str, int, int]]:
+    """Return what ``saved`` says is done and ``covered`` does not hold, by partition.
+
+    The manifest is written before the checkpoint: if there is something, entries were lost.
+    """
+    done = {}
+    for partition, state in saved.partitions.items():
+        spans = [(span.first, span.last) for span in state.acked]
+        if state.position is not None:
+            spans.insert(0, (0, state.position))
+        done[partition] = [
+            (first, last + 1)
+            for first, last in spans
+            if isinstance(first, int) and isinstance(last, int) and first <= last
+        ]
+    return [
+        gap
+        for partition, spans in done.items()
+        for span in spans
+        for gap in missing({partition: span}, covered)
+    ]
+
+
+def compacted(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the same coverage and receipts in as few entries as possible.
+
+    Neighbours are merged, so that a base is about as long as its receipts are.
+    """
+    result: list[Entry] = []
+    for entry in sorted(entries, key=lambda one: (one.partition, one.start, one.stop)):
+        last = result[-1] if result else None
+        if last is not None and (last.partition, last.stop) == (entry.partition, entry.start):
+            result[-1] = Entry(
+                last.partition,
+                last.start,
+                entry.stop,
+                last.records + entry.records,
+                last.receipts + entry.receipts,
+            )
+        else:
+            result.append(entry)
+    return result
+
+
+def _merged(entries: Iterable[Entry]) -> dict[str, list[AckedRange]]:
+    """Neighbours merged, by partition, in order; both ends inclusive."""
+    spans: dict[str, list[AckedRange]] = {}
+    for entry in sorted(entries, key=lambda one: (one.partition, one.start, one.stop)):
+        if entry.start == entry.stop:
+            continue
+        before = spans.setdefault(entry.partition, [])
+        first, records = entry.start, entry.records
+        if before and before[-1].last == entry.start - 1:
+            merged = before.pop()
+            assert isinstance(merged.first, int)
+            first, records = merged.first, records + merged.records
+        before.append(AckedRange(first, entry.stop - 1, records))
+    return spans
+
+
+def _add(done: RangeSet, entry: Entry) -> None:
+    if entry.start < entry.stop:
+        done.add(entry.start, entry.stop)
+
+
+def _meets(done: RangeSet, start: int, stop: int) -> bool:
+    return any(low < stop and start < high for low, high in done)

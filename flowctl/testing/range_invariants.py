@@ -1,0 +1,46 @@
+"""What must hold for a ``RangeCore`` between any two calls, beside what holds for any core."""
+
+from __future__ import annotations
+
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.pieces import Pieces, RangeCut, joined, measure
+from flowctl.errors import InternalError
+from flowctl.testing.invariants import check_tuples
+
+
+def check_ranges(core: RangeCore) -> None:
+    """Raise :class:`InternalError` if the core contradicts itself.
+
+    Above all: of each partition what waits, what tuples hold and what is done is all of it, and
+    nothing is in two of these.
+    """
+    check_tuples(core)
+    buffer = core.intake.buffer
+    waiting = 0
+    for partition, ledger in core.intake.ledgers.items():
+        extent = ledger.extent
+        left = buffer.of(partition)
+        waiting += measure(left)
+        held = [
+            _pieces(flow_tuple.cut)
+            for flow_tuple in core.book.pending.values()
+            if flow_tuple.cut.partition == partition
+        ]
+        everything: Pieces = ledger.missing(extent.start, extent.stop)
+        claimed = sum(measure(pieces) for pieces in (left, *held))
+        whole = left
+        for pieces in held:
+            whole = joined(whole, pieces)
+        if whole != everything or claimed != measure(everything):
+            raise InternalError(
+                f"{partition!r}: waiting {left} and under way {held} are not what is not done,"
+                f" {everything}.",
+                remedy="Please report it with the steps that led here.",
+            )
+    if buffer.records != waiting:
+        raise InternalError("the backlog's count of positions is off.")
+
+
+def _pieces(cut: object) -> Pieces:
+    assert isinstance(cut, RangeCut)
+    return cut.pieces

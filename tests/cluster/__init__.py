@@ -1,0 +1,1 @@
+"""A cluster of several hosts on one machine, and faults: ``make cluster``."""

@@ -1,0 +1,83 @@
+"""What scenarios share: their figures, and a run to which something is done."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.cluster.drive import Cluster, Drive, now_s
+from tests.cluster.services import until
+
+
+class Figures(NamedTuple):
+    """What a scenario showed; ``problem``: what did not hold, "" if all did."""
+
+    records: int
+    rerun: int
+    elsewhere_s: float | None = None
+    stalled_s: float | None = None
+    lost: int = 0
+    doubled: int = 0
+    problem: str = ""
+    note: str = ""
+
+
+SCENARIOS: dict[str, Callable[[Cluster, random.Random], Figures]] = {}
+
+
+def scenario(
+    function: Callable[[Cluster, random.Random], Figures],
+) -> Callable[[Cluster, random.Random], Figures]:
+    """Register a scenario under its name."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def figures(drive: Drive, *, exit_code: int = 0, note: str = "") -> Figures:
+    """Wait for the driver's end; count the sink record by record."""
+    code = drive.wait()
+    if code != exit_code:
+        return Figures(drive.lines, drive.reruns(), problem=f"exit {code}: {drive.log()[-1500:]}")
+    lost, doubled, wrong = drive.sink()
+    problems = []
+    if lost or doubled or wrong:
+        problems.append(f"{lost} lost, {doubled} doubled, {wrong} wrong")
+    told = "; ".join(problems)
+    return Figures(drive.lines, drive.reruns(), lost=lost, doubled=doubled, problem=told, note=note)
+
+
+class Fault:
+    """A run, and when something was done to it."""
+
+    def __init__(self, drive: Drive) -> None:
+        self.drive = drive
+        self.at_s = now_s()
+
+    def figures(self, host: str | None = None) -> Figures:
+        """As :func:`figures`, with how long what ``host`` held took to go on elsewhere."""
+        found = figures(self.drive)
+        found = found._replace(stalled_s=self.drive.stalled_s(self.at_s))
+        if host is None:
+            return found
+        return found._replace(elsewhere_s=self.drive.elsewhere_s(host, self.at_s))
+
+
+@contextlib.contextmanager
+def started(
+    cluster: Cluster, name: str, draw: random.Random, *, environment: Any = None, **options: Any
+) -> Iterator[Fault]:
+    """Start a run; give it back at a random moment of its first half."""
+    drive = Drive(cluster, name, **options)
+    drive.environment |= environment or {}
+    drive.start()
+    drive.until_done(draw.uniform(0.15, 0.4))
+    until(lambda: drive.first_begun_by("w1"), "a bolt on w1 works")
+    yield Fault(drive)
+
+
+def site_of(cluster: Cluster, name: str) -> Path:
+    [site] = cluster.hosts[name].node.glob("lib/python*/site-packages")
+    return site

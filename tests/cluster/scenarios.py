@@ -1,0 +1,246 @@
+"""What is done to links and processes, and what has to hold: a function for each row."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import signal
+import time
+
+from tests.cluster.drive import Cluster, Drive, now_s
+from tests.cluster.parts import Fault, Figures, figures, scenario, started
+from tests.cluster.services import ROOT, until
+
+
+@scenario
+def no_fault(cluster: Cluster, draw: random.Random) -> Figures:
+    """The job on two workers with TLS and ``spark.authenticate``: no record runs twice."""
+    drive = Drive(cluster, "no_fault").start()
+    found = figures(drive)
+    hosts = {began.host for began in drive.began()}
+    if not found.problem and (found.rerun or hosts != {"w1", "w2"}):
+        return found._replace(problem=f"{found.rerun} ran again, on {hosts}")
+    return found
+
+
+@scenario
+def page_of_deploy(cluster: Cluster, draw: random.Random) -> Figures:
+    """The commands of deploy/README.md, to the letter: the doctor, then the job."""
+    drive = Drive(cluster, "page_of_deploy", lines=400)
+    drive.job_file.rename(drive.job_file.with_name("job.py"))
+    text = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```\n(flowctl .*?)^```$", text, re.DOTALL | re.MULTILINE))
+    for line in blocks.replace("\\\n", " ").splitlines():
+        if code := drive.start_command(shlex.split(line)[1:]).wait():
+            return Figures(0, 0, problem=f"{line}: exit code {code}: {drive.log()[-1500:]}")
+    return figures(drive)
+
+
+@scenario
+def topology(cluster: Cluster, draw: random.Random) -> Figures:
+    """Two stages over two workers."""
+    return figures(Drive(cluster, "topology", job="topology_job.py", lines=600).start())
+
+
+# -- links -----------------------------------------------------------------------------------
+
+
+@scenario
+def worker_cut_for_5_s(cluster: Cluster, draw: random.Random) -> Figures:
+    """A worker's cable is out for 5 s: what it held goes to the other worker."""
+    with started(cluster, "worker_cut_for_5_s", draw) as fault:
+        cluster.hosts["w1"].cut()
+        time.sleep(5)
+        cluster.hosts["w1"].mend()
+    return fault.figures("w1")
+
+
+@scenario
+def worker_cut_for_60_s(cluster: Cluster, draw: random.Random) -> Figures:
+    """The same for 60 s; it works again afterwards."""
+    with started(cluster, "worker_cut_for_60_s", draw, lines=5000) as fault:
+        cluster.hosts["w1"].cut()
+        time.sleep(60)
+        cluster.hosts["w1"].mend()
+    return fault.figures("w1")
+
+
+@scenario
+def worker_cut_for_good(cluster: Cluster, draw: random.Random) -> Figures:
+    """The same until the run has ended."""
+    with started(cluster, "worker_cut_for_good", draw) as fault:
+        cluster.hosts["w1"].cut()
+        fault.drive.wait()
+        cluster.hosts["w1"].mend()
+    return fault.figures("w1")
+
+
+@scenario
+def narrow_driver_link(cluster: Cluster, draw: random.Random) -> Figures:
+    """10 MB of records by value through 8 Mbit/s: 10 s of the link, with nothing sent twice."""
+    return _narrow(cluster, "narrow_driver_link", "by value")
+
+
+@scenario
+def narrow_driver_link_by_reference(cluster: Cluster, draw: random.Random) -> Figures:
+    """The same by reference (``TextRanges``): the records don't use the link."""
+    return _narrow(cluster, "narrow_link_by_reference", "by reference", RANGES="1")
+
+
+def _narrow(cluster: Cluster, name: str, how: str, **environment: str) -> Figures:
+    driver = cluster.hosts["d"]
+    drive = Drive(cluster, name, lines=500, padding=20_000, record_s=0.0)
+    drive.environment |= environment
+    driver.narrow(8_000_000)
+    try:
+        found = figures(drive.start())
+    finally:
+        driver.narrow(0)
+    if found.problem:
+        return found
+    began = drive.began()
+    if found.rerun:
+        return found._replace(problem=f"{found.rerun} ran twice")
+    return found._replace(note=f"10 MB {how}: {began[-1].at_s - began[0].at_s:.1f} s of work")
+
+
+@scenario
+def ranges_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """Bolts read the source themselves; SIGKILL of an executor."""
+    name = "ranges_with_an_executor_killed"
+    with started(cluster, name, draw, environment={"RANGES": "1"}) as fault:
+        for pid in cluster.spark.executors("w1"):
+            os.kill(pid, signal.SIGKILL)
+        fault.at_s = now_s()
+    return fault.figures("w1")
+
+
+@scenario
+def flow_sink_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """A DataFrame through ``flow_sink``; SIGKILL of an executor: its rows come again, once."""
+    drive = Drive(cluster, "flow_sink", job="sink_job.py", record_s=0.04)
+    drive.start_program([drive.job_file.name])
+    drive.until_done(draw.uniform(0.15, 0.4))
+    for pid in cluster.spark.executors("w1"):
+        os.kill(pid, signal.SIGKILL)
+    fault = Fault(drive)
+    return fault.figures("w1")
+
+
+@scenario
+def worker_is_not_heard(cluster: Cluster, draw: random.Random) -> Figures:
+    """What a worker sends to the driver is lost for 20 s; it hears all."""
+    worker, driver = cluster.hosts["w1"], cluster.hosts["d"]
+    with started(cluster, "worker_is_not_heard", draw) as fault:
+        worker.cut_towards(driver)
+        time.sleep(20)
+        worker.mend_towards(driver)
+    return fault.figures("w1")
+
+
+@scenario
+def worker_does_not_hear(cluster: Cluster, draw: random.Random) -> Figures:
+    """What the driver sends to a worker is lost for 20 s; the worker is heard."""
+    worker, driver = cluster.hosts["w1"], cluster.hosts["d"]
+    with started(cluster, "worker_does_not_hear", draw) as fault:
+        driver.cut_towards(worker)
+        time.sleep(20)
+        driver.mend_towards(worker)
+    return fault.figures("w1")
+
+
+# -- processes -------------------------------------------------------------------------------
+
+
+@scenario
+def executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGKILL of an executor: its bolts' tuples go to others, Spark starts another executor."""
+    with started(cluster, "executor_killed", draw) as fault:
+        for pid in cluster.spark.executors("w1"):
+            os.kill(pid, signal.SIGKILL)
+        fault.at_s = now_s()
+    return fault.figures("w1")
+
+
+@scenario
+def worker_daemon_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGKILL of a Worker, which ends its executors; it comes back after 5 s."""
+    with started(cluster, "worker_daemon_killed", draw) as fault:
+        cluster.spark.signal("w1", signal.SIGKILL)
+        fault.at_s = now_s()
+        time.sleep(5)
+        cluster.spark.start("w1")
+    found = fault.figures("w1")
+    until(lambda: cluster.spark.registered("w1"), "the Worker is back")
+    return found
+
+
+@scenario
+def master_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGKILL of the Master: bolts run on without it."""
+    with started(cluster, "master_killed", draw) as fault:
+        cluster.spark.signal("m", signal.SIGKILL)
+    found = fault.figures()
+    for name in ("m", "w1", "w2"):
+        if name != "m":
+            cluster.spark.signal(name, signal.SIGKILL)
+        cluster.spark.start(name)
+    until(lambda: all(map(cluster.spark.registered, ("w1", "w2"))), "Workers register again")
+    return found
+
+
+@scenario
+def valkey_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGKILL of the checkpoint store; it comes back with its data after 3 s."""
+    with started(cluster, "valkey_killed", draw) as fault:
+        cluster.valkey.kill()
+        time.sleep(3)
+        cluster.valkey.start()
+    return fault.figures()
+
+
+@scenario
+def driver_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGKILL of the driver and its JVM; started again, it goes on from its checkpoint."""
+    with started(cluster, "driver_killed", draw) as fault:
+        fault.drive.kill()
+        fault.drive.start()
+    found = fault.figures()
+    report = fault.drive.report()
+    if not found.problem and not report["resumed_records"]:
+        return found._replace(problem="it began from the start")
+    return found._replace(note=f"{report['resumed_records']} were done before")
+
+
+@scenario
+def driver_in_waiting(cluster: Cluster, draw: random.Random) -> Figures:
+    """Two drivers with --standby on two hosts; the one that works is killed: within 5 s."""
+    first = Drive(cluster, "driver_in_waiting", options=["--standby"]).start()
+    first.until_done(0.1)
+    second = first.twin(cluster.hosts["m"]).start()
+    until(lambda: "is run by" in second.log(), "the second driver waits")
+    first.kill()
+    since_s = now_s()
+    until(lambda: "takes over" in second.log(), "the second driver takes over")
+    took_s = now_s() - since_s
+    found = figures(second)._replace(stalled_s=second.stalled_s(since_s))
+    found = found._replace(note=f"took over after {took_s:.1f} s")
+    if not found.problem and took_s > 5:
+        return found._replace(problem=found.note)
+    return found
+
+
+@scenario
+def worker_decommissioned(cluster: Cluster, draw: random.Random) -> Figures:
+    """SIGPWR to a Worker (``spark.decommission.enabled``): its bolts end what they hold."""
+    with started(cluster, "worker_decommissioned", draw) as fault:
+        cluster.spark.signal("w1", signal.SIGPWR)
+    found = fault.figures()
+    cluster.spark.signal("w1", signal.SIGKILL)
+    cluster.spark.start("w1")
+    until(lambda: cluster.spark.registered("w1"), "the Worker is back")
+    if not found.problem and found.rerun:
+        return found._replace(problem=f"{found.rerun} ran twice")
+    return found

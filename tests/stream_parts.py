@@ -1,0 +1,61 @@
+"""Producers and functions that tests name in options of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowctl import Batch, Checkpoint, Record, SourceChunk
+
+
+class Numbers:
+    """One partition "n" with the numbers from 0 to below ``count``; ``follow``: more may come."""
+
+    def __init__(self, count: int = 1_000, follow: bool = False) -> None:
+        self.count = count
+        self.follow = follow
+        self.at = 0
+
+    def partitions(self) -> Sequence[str]:
+        return ["n"]
+
+    def open(self, checkpoint: Checkpoint) -> None:
+        known = checkpoint.partitions.get("n")
+        self.at = 0 if known is None or known.position is None else int(str(known.position)) + 1
+
+    def poll(self, max_records: int) -> SourceChunk | None:
+        last = min(self.count, self.at + max_records)
+        records = [Record(number, number) for number in range(self.at, last)]
+        self.at = last
+        if records or self.follow:
+            return SourceChunk("n", records)
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def double(batch: Batch) -> list[tuple[int, int]]:
+    """Return number and twice the number."""
+    return [(record.value, 2 * record.value) for record in batch]
+
+
+def odd_only(batch: Batch) -> list[dict[str, int]]:
+    """Return odd numbers; reject multiples of 100."""
+    for record in batch:
+        if record.value % 100 == 0:
+            batch.reject(record, "round")
+    return [{"n": record.value, "twice": 0} for record in batch if record.value % 2]
+
+
+def nothing(batch: Batch) -> None:
+    """Return no rows."""
+
+
+def wrong(batch: Batch) -> int:
+    """Return what is not a list of rows."""
+    return 7
+
+
+def no_producer() -> int:
+    """Return what is no producer."""
+    return 7

@@ -1,0 +1,47 @@
+"""What `make cluster` counts is so, and each of its scenarios is in docs/guarantees.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import scenarios, setups
+from tests.cluster.drive import Drive
+from tests.cluster.parts import SCENARIOS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Drive:
+    """A drive that was: w1 began 1 to 4 and 7, was cut at 10 s; w2 began 3 again at 11.5 s."""
+    made = Drive.__new__(Drive)
+    made._notes = tmp_path
+    (tmp_path / "w1").write_text("9.0 1 b1 w1 [1,2]\n9.9 1 b1 w1 [3,4]\n17.0 1 b1 w1 [7]\n")
+    (tmp_path / "w2").write_text("9.5 1 b2 w2 [5]\n11.5 1 b2 w2 [3,6]\n12.0 1 b2 w2 [4]\n")
+    return made
+
+
+def test_each_repeat_of_a_record_counts(drive: Drive) -> None:
+    assert drive.reruns() == 2
+
+
+def test_elsewhere_is_the_first_repeat_on_another_host(drive: Drive) -> None:
+    assert drive.elsewhere_s("w1", 10.0) == pytest.approx(1.5)
+    assert drive.elsewhere_s("w2", 10.0) is None, "nothing that it held was begun again"
+
+
+def test_a_stall_is_the_longest_time_in_which_nothing_began(drive: Drive) -> None:
+    assert drive.stalled_s(10.0) == pytest.approx(5.0)
+    assert drive.stalled_s(18.0) == 0.0
+
+
+def test_each_scenario_is_a_guarantee_and_has_a_line_that_says_what_it_does() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+    named = re.findall(r"`tests/cluster/(\w+)\.py::(\w+)`", text)
+    assert {name for _, name in named} == SCENARIOS.keys()
+    for module, name in named:
+        assert hasattr({"scenarios": scenarios, "setups": setups}[module], name)
+        assert (SCENARIOS[name].__doc__ or "").endswith(".")

@@ -1,0 +1,285 @@
+"""A job that makes rows of rows: what it was begun with, what its workers write, how it ends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from flowctl.bolts.batch import Batch
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Receipts
+from flowctl.core.records import Checkpoint, Record, Span
+from flowctl.errors import ConfigError, InternalError, UnrunnableError
+from flowctl.runtime.memory_store import MemoryCheckpointStore
+from flowctl.runtime.receipt_store import ReceiptStore
+from flowctl_files._apply_job import Applied, Input, Job, fingerprint
+from flowctl_files._merging import shares_of
+from flowctl_files._noted import Noted
+from flowctl_files._results import ResultFile, Results, prefix_of
+
+SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
+GIVEN = Input("rows", ["in.parquet"])
+
+
+def score(batch: Batch) -> list[tuple[int, str]]:
+    return [(record.value["x"], "even") for record in batch if record.value["x"] % 2 == 0]
+
+
+def other(batch: Batch) -> list[tuple[int, str]]:
+    return []
+
+
+def job(out: Path, fn: Callable[..., Any] = score, **options: Any) -> Job:
+    return Job(fn, options.pop("schema", SCHEMA), name="scores", out=str(out), **options)
+
+
+def batch(start: int, stop: int, *, epoch: int = 1) -> Batch:
+    records = [Record(row, {"x": row}) for row in range(start, stop)]
+    span = Span("scores", "in.parquet", start, stop - 1, epoch)
+    return Batch(records, span, bolt="b1", attempt=1)
+
+
+class Driver:
+    """What a run does, without bolts."""
+
+    def __init__(self, job: Job) -> None:
+        self.process = job.process(job.begin(GIVEN))
+        self.store = ReceiptStore(MemoryCheckpointStore(), job.results.manifest)
+        self.epoch = self.store.acquire(job.name)
+
+    def do(self, start: int, stop: int, *, is_accepted: bool = True) -> None:
+        receipt = self.process(batch(start, stop, epoch=self.epoch))
+        if is_accepted:
+            self.store.append([Receipts("in.parquet", start, stop, stop - start, [receipt])])
+            self.store.save("scores", Checkpoint(), epoch=self.epoch)
+
+
+def rows_of(applied: Applied) -> list[dict[str, Any]]:
+    files = [file.removeprefix("file://") for file in applied.files]
+    return [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+
+
+def extents(stop: int) -> dict[str, Extent]:
+    return {"in.parquet": Extent(0, stop)}
+
+
+EVEN = [{"id": n, "label": "even"} for n in range(0, 10, 2)]
+
+
+def test_accepted_results_are_the_result_and_the_others_are_swept(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    driver = Driver(here)
+    driver.do(4, 10)
+    driver.do(0, 3, is_accepted=False)  # a copy that lost
+    driver.do(0, 3)
+    driver.do(3, 4)  # no rows: no file
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    applied = here.finish(extents(10), None)
+    assert rows_of(applied) == EVEN
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    again = job(tmp_path).done(GIVEN)
+    assert again == applied
+    assert again.was_done
+
+
+def test_a_job_with_a_gap_does_not_end(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    Driver(here).do(0, 3)
+    with pytest.raises(InternalError, match=r"no result for \('in.parquet', 3, 10\)"):
+        here.finish(extents(10), None)
+    assert here.done(GIVEN) is None
+
+
+def test_files_are_merged_in_order(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    driver = Driver(here)
+    for start in (8, 4, 0, 2, 6):
+        driver.do(start, start + 2)
+    applied = here.finish(extents(10), None, files=2)
+    assert rows_of(applied) == EVEN
+    assert len(applied.files) == len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_shares_are_in_order_and_about_as_large() -> None:
+    files = [ResultFile(str(n), 1, size) for n, size in enumerate([10, 10, 60, 10, 10, 100])]
+    assert [[int(file.file) for file in share] for share in shares_of(files, 2)] == [
+        [0, 1, 2, 3, 4], [5],
+    ]  # fmt: skip
+    assert [len(share) for share in shares_of(files, 100)] == [1] * 6
+    assert shares_of([], 3) == []
+
+
+def test_a_result_without_rows_has_no_files(tmp_path: Path) -> None:
+    here = job(tmp_path, other)
+    Driver(here).do(0, 10)
+    applied = here.finish(extents(10), None, files=3)
+    assert (applied.files, applied.rows) == ([], 0)
+
+
+def test_what_the_bolts_of_a_live_driver_write_is_not_swept(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    old = Driver(here)
+    old.do(0, 2)
+    old.do(2, 4, is_accepted=False)
+    new = Driver(here)
+    new.do(4, 6, is_accepted=False)  # its receipt may be on the way
+    old.do(6, 8, is_accepted=False)  # a zombie
+    swept = here.results.sweep()
+    assert sorted(int(file.name.split(".")[4].split("-")[0]) for file in swept.files) == [2, 6]
+    assert here.results.sweep().files == []
+
+
+def test_results_of_another_job_are_left_alone(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    Driver(here).do(0, 2)
+    theirs = Job(score, SCHEMA, name="scores.2", out=str(tmp_path))
+    theirs.begin(GIVEN)
+    assert theirs.results.leftovers().files == []
+    assert prefix_of("scores") != prefix_of("scores.2")
+
+
+# -- another job under the same name -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "given", "field"),
+    [
+        ({"schema": pyarrow.schema([("id", pyarrow.int32())])}, GIVEN, "schema: .*int32"),
+        ({"fn": other}, GIVEN, "fn: .*keep_results=True"),
+        ({}, Input("others", ["in.parquet"]), "df: .*keep_results=True"),
+        ({}, GIVEN._replace(columns=["x"]), r"columns: .*None, not \['x'\]"),
+    ],
+)
+def test_another_job_under_the_same_name_is_refused(
+    tmp_path: Path, changed: dict[str, Any], given: Input, field: str
+) -> None:
+    job(tmp_path).begin(GIVEN)
+    with pytest.raises(ConfigError, match=f"(?s){field}") as error:
+        job(tmp_path, **changed).done(given)
+    assert "another name or out" in error.value.remedy
+    assert job(tmp_path).done(GIVEN) is None
+
+
+def test_results_may_not_lie_within_the_input(tmp_path: Path) -> None:
+    given = Input("rows", [str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"out: .* lies within the input"):
+        job(tmp_path / "out").done(given)
+    assert job(tmp_path.parent / f"{tmp_path.name}-out").done(given) is None
+
+
+def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
+    Driver(job(tmp_path)).do(0, 6)
+    here = job(tmp_path, other, keep_results=True)
+    assert here.done(Input("others", ["in.parquet"])) is None
+    Driver(here).do(6, 10)
+    assert rows_of(here.finish(extents(10), None)) == EVEN[:3]
+
+
+def test_functions_are_told_apart_by_their_code() -> None:
+    def inner(batch: Batch) -> int:
+        return len(batch)
+
+    class Model:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __call__(self, batch: Batch) -> int:
+            return self.size
+
+    scope: dict[str, Any] = {}
+    exec("def a(b):\n  return [1]\ndef c(b):\n  return [2]\ndef d(b):\n  return [1]", scope)
+    prints = [fingerprint(fn) for fn in (score, other, inner, Model(1), scope["a"], scope["c"])]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(functools.partial(score)) == fingerprint(score)
+    assert fingerprint(Model(2)) == fingerprint(Model(1))
+    assert fingerprint(scope["a"]) == fingerprint(scope["d"])
+
+
+# -- the input ---------------------------------------------------------------------------------
+
+
+def test_a_copy_counts_once_it_is_complete(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def write(url: str) -> None:
+        written.append(url)
+        directory = Path(url.removeprefix("file://"))
+        directory.mkdir(parents=True)
+        (directory / "a.parquet").write_bytes(b"1")
+        (directory / "_SUCCESS").write_bytes(b"")
+        if len(written) == 1:
+            raise OSError("killed")
+
+    here = job(tmp_path)
+    with pytest.raises(OSError, match="killed"):
+        here.begin(Input("rows", write=write))
+    assert here.results.leftovers().copies == []  # nobody knows whether it is being made
+    description = here.begin(Input("rows", write=write))
+    assert [Path(path).name for path in description.paths] == ["a.parquet"]
+    assert job(tmp_path).begin(Input("rows", write=write)) == description
+    assert len(written) == 2
+    assert here.results.leftovers().copies == [written[0].rpartition("/")[2]]
+    here.finish({}, None)
+    assert not list(tmp_path.rglob("a.parquet"))  # its copy is not needed any more
+
+
+class Files:
+    def __init__(self, found: dict[str, Extent]) -> None:
+        self.found = found
+
+    def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
+        return self.found
+
+    def reader(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+def test_files_must_stay_what_they_were(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    here.begin(GIVEN)
+    first, second = Extent(0, 10, "1"), Extent(0, 10, "2")
+
+    def look(found: dict[str, Extent], *, may_grow: bool = False) -> dict[str, Extent]:
+        noted = Noted(Files(found), Results(here.results.place, "scores"), may_grow=may_grow)
+        assert noted.extents(Checkpoint()) == noted.seen
+        return dict(noted.seen)
+
+    look({"a": first})
+    look({"a": first})
+    with pytest.raises(ConfigError, match="a is not the file of the first run"):
+        look({"a": second})
+    with pytest.raises(ConfigError, match="a is gone"):
+        look({"b": first})
+    with pytest.raises(ConfigError, match="b was not there"):
+        look({"a": first, "b": second})
+    look({"a": first, "b": second}, may_grow=True)
+    look({"a": first, "b": second})
+
+
+# -- on a worker -------------------------------------------------------------------------------
+
+
+def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    process = here.process(here.begin(GIVEN))
+    (description,) = tmp_path.rglob("job.json")
+    description.unlink()
+    with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees"):
+        process(batch(0, 2))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_each_file_has_a_name_of_its_own(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    process = here.process(here.begin(GIVEN))
+    receipts = [msgspec.json.decode(process(batch(0, 2)), type=ResultFile) for _ in range(2)]
+    assert len({receipt.file for receipt in receipts}) == 2
+    assert {path.name for path in tmp_path.glob("*.parquet")} == {one.file for one in receipts}
+    assert all(one.rows == 1 and one.bytes > 100 for one in receipts)

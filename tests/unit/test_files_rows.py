@@ -1,0 +1,167 @@
+"""What a function of rows gets, and how its rows become columns of the schema asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pandas
+import pyarrow
+import pytest
+
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
+from flowctl.errors import ConfigError, UnrunnableError
+from flowctl_files._rows import Shape, call, shape_of, table_of
+
+SCHEMA = pyarrow.schema(
+    [pyarrow.field("id", pyarrow.int64(), nullable=False), ("label", pyarrow.string())]
+)
+ROWS = [{"id": 1, "label": "a"}, {"id": 2, "label": None}]
+
+
+class Pair(NamedTuple):
+    label: str | None
+    id: int
+
+
+def batch() -> Batch:
+    records = [Record(row, {"x": row}) for row in range(3)]
+    return Batch(records, Span("job", "p", 0, 2, 1), bolt="b1", attempt=1)
+
+
+# -- what it gets ------------------------------------------------------------------------------
+
+
+def takes_batch_of_arrow(rows: pyarrow.RecordBatch) -> Any: ...
+def takes_table(rows: pyarrow.Table) -> Any: ...
+def takes_frame(frame: pandas.DataFrame) -> Any: ...
+def takes_records(batch: Batch) -> Any: ...
+def takes_both(frame: pandas.DataFrame, batch: Batch) -> Any: ...
+def takes_unknown(rows: SomethingElse) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+def takes_frame_named(frame: foreign.DataFrame) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+class Model:
+    def __call__(self, frame: pandas.DataFrame) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (lambda rows: None, ("records", False)),
+        (takes_records, ("records", False)),
+        (takes_unknown, ("records", False)),
+        (takes_batch_of_arrow, ("batch", False)),
+        (takes_table, ("table", False)),
+        (takes_frame, ("pandas", False)),
+        (takes_frame_named, ("pandas", False)),
+        (takes_both, ("pandas", True)),
+        (Model(), ("pandas", False)),
+        (functools.partial(takes_both, batch=None), ("pandas", False)),
+        (len, ("records", False)),
+    ],
+)
+def test_the_annotation_says_what_it_gets(fn: Callable[..., Any], shape: tuple[str, bool]) -> None:
+    assert shape_of(fn) == Shape(*shape)  # type: ignore[arg-type]
+
+
+def test_the_option_wins() -> None:
+    assert shape_of(takes_frame, "arrow") == Shape("batch", False)
+
+
+@pytest.mark.parametrize(
+    ("fn", "form", "problem"),
+    [
+        (takes_frame, "polars", r"form: 'polars' is unknown.*records, arrow, pandas"),
+        (lambda a, b, c: None, None, "fn: it needs 3 arguments"),
+        (lambda: None, None, "fn: it needs 0 arguments"),
+        ("score", None, "fn: 'score' can't be called"),
+    ],
+)
+def test_a_function_that_can_not_be_called_so_is_refused(fn: Any, form: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        shape_of(fn, form)
+
+
+def test_it_is_called_with_rows_in_its_form() -> None:
+    given = batch()
+    assert call(lambda rows: rows, Shape("records", False), given) is given
+    assert call(lambda rows: rows, Shape("batch", False), given).column("x").to_pylist() == [
+        0, 1, 2,
+    ]  # fmt: skip
+    assert call(lambda rows: rows, Shape("table", False), given).num_rows == 3
+    frame, also = call(lambda *rows: rows, Shape("pandas", True), given)
+    assert list(frame["x"]) == [0, 1, 2]
+    assert also is given
+
+
+# -- what it gives -----------------------------------------------------------------------------
+
+
+def yielded() -> Iterator[tuple[int, str | None]]:
+    yield 1, "a"
+    yield 2, None
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ROWS,
+        [(1, "a"), [2, None]],
+        [Pair("a", 1), Pair(None, 2)],
+        yielded(),
+        pyarrow.RecordBatch.from_pylist(ROWS),
+        pyarrow.table({"label": ["a", None], "id": pyarrow.array([1, 2], pyarrow.int8())}),
+        pandas.DataFrame(ROWS, index=[7, 8]),
+    ],
+)
+def test_rows_in_any_form_become_columns_of_the_schema(made: Any) -> None:
+    table = table_of(made, SCHEMA)
+    assert table.schema == SCHEMA
+    assert table.to_pylist() == ROWS
+
+
+@pytest.mark.parametrize("made", [None, [], (), pyarrow.RecordBatch.from_pylist([], SCHEMA)])
+def test_no_rows_are_fine(made: Any) -> None:
+    table = table_of(made, SCHEMA)
+    assert (table.num_rows, table.schema) == (0, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        ("ab", "it returned str 'ab', not rows"),
+        ({"id": 1, "label": "a"}, "it returned dict .*, not rows"),
+        (3, "it returned int 3, not rows"),
+        ([3], "row 0 is int 3, not a row"),
+        ([(1, "a"), (2,)], r"row 1 has 1 values for 2 columns: \(2,\).*'id', 'label'"),
+        ([{"id": 1}], "row 0 that fn returned has no column 'label'; it has 'id'"),
+        ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that the schema does not know"),
+        (pyarrow.table({"id": [1]}), "what fn returned has no column 'label'"),
+        (pyarrow.table([[1], [2], [""]], ["id", "id", "label"]), "two columns 'id'"),
+        (pandas.DataFrame({"id": [1], "label": [""], "x": [0]}), "a column 'x'"),
+    ],
+)
+def test_other_columns_end_the_run_and_are_named(made: Any, problem: str) -> None:
+    with pytest.raises(UnrunnableError, match=f"(?s)fn: .*{problem}"):
+        table_of(made, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        ([(1, "a"), ("two", "b")], "column 'id' is int64, and fn returned 'two' in row 1"),
+        ([(1.5, "a")], "column 'id' is int64, and fn returned 1.5 in row 0"),
+        ([(1, 2)], "column 'label' is string, and fn returned 2 in row 0"),
+        ([(1 << 70, "a")], "column 'id' is int64"),
+        ([(None, "a")], "column 'id' may not be null"),
+        (pyarrow.table({"id": ["x"], "label": ["a"]}), "column 'id' is int64.* string"),
+        (pyarrow.table({"id": [None], "label": ["a"]}), "column 'id' may not be null"),
+        (pandas.DataFrame({"id": [1, "x"], "label": ["a", "b"]}), "column id"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error_of_its_row(made: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        table_of(made, SCHEMA)

@@ -1,0 +1,245 @@
+"""flow_sink and flow_batch without a session: what workers do, and what is refused by name."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import Row
+
+from flowctl.bolts.batch import Batch
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ConfigError, MissingExtraError, RetryLater, TooManyLostError
+from flowctl_files import FileDeadLetter
+from flowctl_sql import SqlSink
+from pyspark_flowctl import flow_batch, flow_sink
+from pyspark_flowctl.sink_task import Origin
+from pyspark_flowctl.sink_writers import sink_of
+from tests.search_service import Cluster, serve
+
+ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
+
+
+def test_rows_come_as_they_are_and_the_position_is_their_number() -> None:
+    sink = flow_sink(_Remembers("rows"), target="t")
+    pickle.loads(pickle.dumps(sink))(ROWS)  # as on a worker
+    assert _Remembers.seen.pop("rows") == list(enumerate(ROWS))
+
+
+class _Remembers:
+    """A function of a batch that is found by name, so what it saw is seen here."""
+
+    seen: ClassVar[dict[str, list[Any]]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, batch: Batch) -> None:
+        self.seen.setdefault(self.name, []).extend((r.position, r.value) for r in batch)
+
+
+class _Spans(_Remembers):
+    def __call__(self, batch: Batch) -> None:
+        self.seen.setdefault(self.name, []).append(batch.span)
+
+
+def test_a_sink_gets_dicts_and_is_closed(tmp_path: Path) -> None:
+    database = tmp_path / "out.db"
+    sink = SqlSink(
+        f"sqlite:///{database}", table="t", schema="CREATE TABLE t (n INTEGER, name TEXT)"
+    )
+    flow_sink(sink=sink, target="db", run="2026-11-22")(ROWS)
+    flow_sink(sink=sink, target="db", run="2026-11-22")(ROWS)  # the same rows by name
+    with sqlite3.connect(database) as connection:
+        found = connection.execute("SELECT n, name FROM t ORDER BY n").fetchall()
+    assert found == [tuple(row) for row in ROWS]
+
+
+def test_without_a_run_each_action_is_another() -> None:
+    for _ in range(2):
+        flow_sink(_Spans("spans"), target="t")(ROWS[:3])
+    spans = _Spans.seen.pop("spans")
+    assert spans[0].partition != spans[1].partition
+    assert spans[0].job == "t"
+
+
+def test_batches_of_a_stream_are_named_by_query_and_number() -> None:
+    where = Origin("query", batch_id=7).where("job")
+    assert (where.partition, where.place(3), where.before) == ("query/0", (7, 3), (7, -1))
+
+
+def test_a_bulk_sink_that_refuses_a_twentieth_of_the_items_gets_each_once() -> None:
+    pytest.importorskip("httpx", reason="the client of BulkSink, an extra")
+    from flowctl_http import BulkSink
+
+    asked: Counter[str] = Counter()
+
+    def judge(action: str, id: str, document: Any) -> tuple[int, str, str]:
+        asked[id] += 1
+        # As a coin would, but the same in every run: the first time that one in twenty is asked.
+        is_refused = asked[id] == 1 and hash((int(id) * 2654435761) % 2**32) % 20 == 0
+        return (429, "es_rejected_execution_exception", "full") if is_refused else (201, "", "")
+
+    cluster = Cluster(judge)
+    rows = [Row(id=number, v="x") for number in range(1_000)]
+    with serve(cluster.answer) as service:
+        sink = BulkSink(service.url, index="i", id="id")
+        flow_sink(sink=sink, target="bulk-unit", rows_max=200)(rows)
+    assert cluster.accepted == Counter(str(number) for number in range(1_000))
+    refused = sum(times - 1 for times in asked.values())
+    assert 20 < refused < 100
+    assert cluster.items == 1_000 + refused, "no item that was accepted was sent again"
+
+
+def test_lost_rows_are_kept_as_dicts_and_shown_by_name(tmp_path: Path) -> None:
+    def write(batch: Batch) -> None:
+        for record in batch:
+            if record.value.n == 7:
+                batch.reject(record, "no seven")
+
+    flow_sink(write, target="t", name="orders", dead_letter=tmp_path)(ROWS)
+    [letter] = FileDeadLetter(tmp_path).file_of("orders").read().of("orders")
+    assert letter.value == {"n": 7, "name": "row 7"}
+    assert letter.reason == "rejected: no seven" and letter.position == 7
+
+
+def test_a_share_may_be_lost() -> None:
+    def write(batch: Batch) -> None:
+        batch.reject(0)
+
+    flow_sink(write, target="t", fail_over="50%", rows_max=2)(ROWS)
+    with pytest.raises(TooManyLostError):
+        flow_sink(write, target="t", fail_over="49%", rows_max=2)(ROWS)
+
+
+def test_cost_and_refusal_are_functions_of_the_user() -> None:
+    def refuse(error: BaseException) -> float | None:
+        return 0.001 if "slow down" in str(error) else None
+
+    def write(batch: Batch) -> None:
+        if not _Remembers.seen.setdefault("calls", []):
+            _Remembers.seen["calls"].append(1)
+            raise ValueError("slow down")
+
+    sink = flow_sink(
+        write, target="costly", refusal=refuse, cost=lambda batch: len(batch) / 10, weight=2
+    )
+    sink(ROWS)
+    assert _Remembers.seen.pop("calls") == [1]
+
+
+def test_what_was_not_taken_goes_again_alone() -> None:
+    def write(batch: Batch) -> None:
+        _Remembers.seen.setdefault("sizes", []).append(len(batch))
+        if len(batch) > 1:
+            raise RetryLater("full", again=[0], after_s=0)
+
+    flow_sink(write, target="again", rows_max=10)(ROWS[:10])
+    assert _Remembers.seen.pop("sizes") == [10, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        ({}, "fn", "neither fn nor sink"),
+        ({"fn": print, "sink": object()}, "fn", "both"),
+        ({"sink": object()}, "sink", "no method write"),
+        ({"fn": 7}, "fn", "can't be called"),
+        ({"fn": lambda rows, epoch: None}, "fn", "can't be called with the batch"),
+        ({"fn": print, "target": ""}, "target", "is missing"),
+        ({"fn": print, "rows_max": 0}, "rows_max", "whole number"),
+        ({"fn": print, "call_max_s": -1}, "call_max_s", "greater than 0"),
+        ({"fn": print, "attempts_max": 1.5}, "attempts_max", "whole number"),
+        ({"fn": print, "fail_over": "much"}, "fail_over", "neither a count nor a share"),
+        ({"fn": print, "dead_letter": 7}, "dead_letter", "no method dead_letter"),
+        ({"fn": print, "leave": 2}, "leave", "below 1"),
+        ({"fn": print, "weigth": 2}, "weigth", "is not a parameter"),
+        ({"fn": print, "cost": 7}, "cost", "can't be called"),
+    ],
+)
+def test_what_can_not_work_is_refused_by_name(
+    given: dict[str, Any], field: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        flow_sink(**{"target": "t", **given})
+    assert caught.value.field == field and words in str(caught.value) and caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "process"),
+        ({"process": "print"}, "process"),
+        ({"process": "no.such:thing", "target": "t"}, "process"),
+        ({"process": "builtins:nothing", "target": "t"}, "process"),
+        ({"process": "builtins:print"}, "target"),
+        ({"process": "builtins:print", "target": "t", "rows_mox": "1"}, "rows_mox"),
+        ({"process": "builtins:print", "target": "t", "rows_max": "x"}, "rows_max"),
+    ],
+)
+def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sink_of(options)
+    assert caught.value.field == field and caught.value.remedy
+
+
+def test_options_are_those_of_flow_sink_in_any_case() -> None:
+    options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
+    task = sink_of({**options, "path": "added by Spark"}).task
+    assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
+
+
+def test_a_generator_is_refused() -> None:
+    def write(batch: Batch) -> Any:
+        yield from batch
+
+    with pytest.raises(ConfigError, match="generator function"):
+        flow_sink(write, target="t")
+
+
+def test_what_can_not_travel_is_named() -> None:
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(ConfigError, match="because of variable 'connection'"):
+        flow_sink(lambda batch: connection.execute("x"), target="t")
+    connection.close()
+
+
+def test_the_wrong_place_is_told() -> None:
+    with pytest.raises(ConfigError, match="was given to foreachBatch"):
+        flow_sink(print, target="t")(ROWS, 3)
+    with pytest.raises(ConfigError, match="was given to foreach"):
+        flow_sink(print, target="t")(ROWS[0])
+    with pytest.raises(ConfigError, match="was not called by foreachBatch"):
+        flow_batch(print, target="t")(iter(ROWS))
+    with pytest.raises(ConfigError, match="is for flow_sink"):
+        flow_batch(print, target="t", run="x")
+
+
+def test_redis_is_that_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://of-the-driver:6379/0")
+    assert flow_sink(print, target="t").task.redis == "redis://of-the-driver:6379/0"
+    assert flow_sink(print, target="t", redis="redis://mine").task.redis == "redis://mine"
+
+
+def test_tallies_add_up() -> None:
+    total = Tally(rows=3, written=3)
+    total.add(Tally(rows=2, written=1, rejected=1))
+    assert (total.rows, total.written, total.lost) == (5, 4, 1)
+
+
+def test_errors_of_a_missing_client_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from flowctl_http import HttpSink
+
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtraError, match="httpx is not installed") as caught:
+        HttpSink("http://localhost")
+    assert caught.value.extra == "http"

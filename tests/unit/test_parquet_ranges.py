@@ -1,0 +1,167 @@
+"""ParquetRanges: which rows and columns are read, and what is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow
+from pyarrow import compute, parquet
+
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
+from flowctl.errors import ConfigError, SourceError
+from flowctl_files import ParquetRanges
+from flowctl_files._parquet_blocks import RowsBlock
+
+ROWS = 1_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    table = pyarrow.table({"n": range(ROWS), "word": [f"w{n}" for n in range(ROWS)]})
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path, row_group_size=100)
+    return path
+
+
+def blocks_of(source: ParquetRanges) -> list[RowsBlock]:
+    reader = source.reader()
+    return [
+        block
+        for name, extent in source.extents(Checkpoint()).items()
+        for block in reader.open(name, extent.start, extent.stop, extent.identity)
+    ]
+
+
+def values_of(source: ParquetRanges) -> list[object]:
+    blocks = blocks_of(source)
+    return [r.value for block in blocks for r in block.batch_records(0, len(block))]
+
+
+def test_columns_come_without_a_copy_and_rows_only_if_somebody_wants_them(path):
+    [block, *_] = blocks_of(ParquetRanges(path))
+    batch = Batch(block.batch_records(10, 20), _span(), bolt="b1", attempt=1)
+    batch.columns = lambda: block.to_arrow(10, 20)
+    arrow = batch.to_arrow()
+    assert arrow.column("n").to_pylist() == [*range(10, 20)]
+    whole = block.to_arrow(0, len(block))
+    addresses = [each.column("n").buffers()[1].address for each in (arrow, whole)]
+    assert addresses[0] == addresses[1]
+    assert batch.to_pandas()["word"].tolist() == [f"w{n}" for n in range(10, 20)]
+    assert batch[3] == Record(13, {"n": 13, "word": "w13"})
+    batch.reject(batch[3], "no")
+    assert batch.rejected == {3: "no"}
+
+
+def test_a_batch_by_value_has_columns_too():
+    rows = [Record(n, {"n": n}) for n in range(3)]
+    assert Batch(rows, _span(), bolt="b1", attempt=1).to_arrow().to_pydict() == {"n": [0, 1, 2]}
+    lines = [Record(n, f"line {n}") for n in range(2)]
+    assert Batch(lines, _span(), bolt="b1", attempt=1).to_pandas()["value"].tolist() == [
+        "line 0",
+        "line 1",
+    ]
+
+
+def test_only_wanted_columns_and_row_groups_are_read(path):
+    plain = ParquetRanges(path, columns=["word"], filter=[("n", ">=", 950)])
+    assert values_of(plain) == [{"word": f"w{n}"} for n in range(950, ROWS)]
+    # Statistics leave one row group of ten: blocks of the others are never made.
+    assert sum(len(block) > 0 for block in blocks_of(plain)) == 1
+    expression = ParquetRanges(path, filter=(compute.field("n") == 7) | (compute.field("n") == 8))
+    assert [value["n"] for value in values_of(expression)] == [7, 8]
+    positions = [block.position(i) for block in blocks_of(expression) for i in range(len(block))]
+    assert positions == [7, 8]
+
+
+def test_directories_are_columns_and_files_that_they_rule_out_are_not_read(tmp_path):
+    for year, month in (("2025", "01"), ("2026", "02"), ("__HIVE_DEFAULT_PARTITION__", "a%20b")):
+        folder = tmp_path / f"year={year}" / f"month={month}"
+        folder.mkdir(parents=True)
+        parquet.write_table(pyarrow.table({"n": [1]}), folder / "part-0.parquet")
+    (tmp_path / "_temporary").mkdir()
+    (tmp_path / "_temporary" / "part-9.parquet").write_bytes(b"half written")
+    assert values_of(ParquetRanges(tmp_path)) == [
+        {"n": 1, "year": 2025, "month": "01"},
+        {"n": 1, "year": 2026, "month": "02"},
+        {"n": 1, "year": None, "month": "a b"},
+    ]
+    one = ParquetRanges(tmp_path, filter=[("year", "==", 2026)], columns=["year"])
+    assert len(one.extents(Checkpoint())) == 1
+    assert values_of(one) == [{"year": 2026}]
+    by_pattern = ParquetRanges(f"{tmp_path}/year=2026/*/*.parquet")
+    assert values_of(by_pattern) == [{"n": 1, "month": "02"}]
+
+
+def test_a_file_that_changed_is_refused(path):
+    source = ParquetRanges(path)
+    [(name, extent)] = source.extents(Checkpoint()).items()
+    parquet.write_table(pyarrow.table({"n": [1]}), path)
+    with pytest.raises(SourceError, match="changed during the run"):
+        list(source.reader().open(name, 0, extent.stop, extent.identity))
+    with pytest.raises(SourceError, match="another file"):
+        ParquetRanges(path).extents(Checkpoint({name: PartitionCheckpoint(5)}))
+
+
+def test_what_is_no_parquet_and_what_is_no_column_are_named(path, tmp_path):
+    (tmp_path / "b.parquet").write_bytes(b"not parquet at all")
+    with pytest.raises(SourceError, match=r"b\.parquet: can't be read as Parquet"):
+        ParquetRanges(tmp_path / "b.parquet").extents(Checkpoint())
+    with pytest.raises(SourceError, match="there is no column 'm'") as caught:
+        ParquetRanges(path, columns=["m"]).extents(Checkpoint())
+    assert "'n', 'word'" in caught.value.remedy
+    with pytest.raises(SourceError, match="there is no column 'm'"):
+        ParquetRanges(path, filter=[("m", "=", 1)]).extents(Checkpoint())
+    with pytest.raises(ConfigError, match="filter: "):
+        ParquetRanges(path, filter=[("n", "~", 1)])
+    with pytest.raises(ConfigError, match="not a list of names"):
+        ParquetRanges(path, columns="n")
+
+
+def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_path, monkeypatch):
+    table = tmp_path / "table"
+    (table / "_delta_log").mkdir(parents=True)
+    for name in ("old", "new"):
+        parquet.write_table(pyarrow.table({"name": [name]}), table / f"{name}.parquet")
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match="deltalake, which lists its files, is not installed"):
+        ParquetRanges(table).extents(Checkpoint())
+    features: list[str] = []
+    fake = SimpleNamespace(
+        DeltaTable=lambda path: SimpleNamespace(
+            protocol=lambda: SimpleNamespace(reader_features=features),
+            file_uris=lambda: [str(table / "new.parquet")],
+        )
+    )
+    monkeypatch.setitem(sys.modules, "deltalake", fake)
+    assert values_of(ParquetRanges(table)) == [{"name": "new"}]
+    features.append("deletionVectors")
+    with pytest.raises(ConfigError, match="deletionVectors"):
+        ParquetRanges(table).extents(Checkpoint())
+
+
+def test_an_iceberg_table_is_refused(tmp_path):
+    (tmp_path / "metadata").mkdir()
+    with pytest.raises(ConfigError, match="Iceberg") as caught:
+        ParquetRanges(tmp_path).extents(Checkpoint())
+    assert "plan_files" in caught.value.remedy
+
+
+def test_the_reader_travels_without_the_list_of_files(tmp_path):
+    for n in range(20):
+        parquet.write_table(pyarrow.table({"n": [n]}), tmp_path / f"{n}.parquet")
+    source = ParquetRanges(tmp_path)
+    source.extents(Checkpoint())
+    reader = copy.deepcopy(source.reader())
+    assert "7.parquet" not in repr(vars(reader))
+
+
+def _span() -> Span:
+    return Span("j", "p", 0, 1, 1)

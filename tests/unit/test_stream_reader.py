@@ -1,0 +1,302 @@
+"""``readStream.format("flowctl")`` without a session: what Spark asks for, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.delivery.reading import Offset
+from flowctl.errors import (
+    CheckpointUnavailableError,
+    ConfigError,
+    TooManyLostError,
+    UnrunnableError,
+)
+from flowctl.testing.stores import MemoryCheckpointStore
+from pyspark_flowctl.stream_options import KNOWN, StreamOptions
+from pyspark_flowctl.stream_progress import Progress
+from pyspark_flowctl.stream_reader import FlowctlStreamReader, reader_of
+
+LIMIT = ReadMaxRows(1_000_000)
+TWO = json.dumps({
+    "type": "struct",
+    "fields": [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("n", "twice")
+    ],
+})  # fmt: skip
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Query:
+    """What Spark does with a reader, its checkpoint included; ``batch_s``: what a batch takes."""
+
+    def __init__(self, batch_s: Any, offsets: list[Any] | None = None, **options: Any) -> None:
+        self.clock = Clock()
+        given = {
+            "producer": "tests.stream_parts:Numbers",
+            **{k: str(v) for k, v in options.items()},
+        }
+        given = {name.replace("__", "."): text for name, text in given.items()}
+        self.reader = FlowctlStreamReader(
+            StreamOptions.of(given), TWO, clock=self.clock, wall_clock=self.clock
+        )
+        self.batch_s = batch_s
+        self.rows: list[list[int]] = []
+        self.times: list[float] = []
+        self.offsets = offsets or [_json(self.reader.initialOffset())]
+
+    def batch(self) -> bool:
+        """Run one; False: there is nothing new."""
+        start = self.offsets[-1]
+        end = _json(self.reader.latestOffset(start, LIMIT))
+        if len(self.offsets) > 1:
+            self.reader.commit(start)
+        if end == start:
+            return False
+        self.run(start, end)
+        self.offsets.append(end)
+        return True
+
+    def run(self, start: Any, end: Any) -> None:
+        chunks = [pickle.loads(pickle.dumps(c)) for c in self.reader.partitions(start, end)]
+        rows = [r.value for c in chunks for piece in c.records() for r in piece.records]
+        self.rows.append(rows)
+        self.times.append(self.batch_s(len(rows)))
+        self.clock.now_s += self.times[-1]
+
+
+def _json(offset: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(offset))
+    return made
+
+
+def test_batches_begin_small_and_find_the_time_wanted() -> None:
+    query = Query(lambda rows: 0.3 + rows / 1_000, producer__count=60_000, target_batch_s=5)
+    while query.batch():
+        pass
+    sizes = [len(rows) for rows in query.rows]
+    assert [row for rows in query.rows for row in rows] == list(range(60_000))
+    assert sizes[:2] == [200, 200], "the first pays for the start of workers: no sample"
+    assert all(4 <= step <= 6 for step in query.times[8:-1])
+
+
+def test_the_first_batch_is_no_sample() -> None:
+    query = Query(lambda rows: 9.0 if len(query.rows) == 1 else 0.1, producer__count=2_000)
+    query.batch()
+    query.batch()
+    query.batch()
+    assert [len(rows) for rows in query.rows] == [200, 200, 400]
+
+
+def test_a_restart_goes_on_with_the_size_and_repeats_the_batch_that_was_planned() -> None:
+    query = Query(lambda rows: rows / 1_000, producer__count=50_000, target_batch_s=2)
+    for _ in range(8):
+        query.batch()
+    start, end = query.offsets[-2:]
+    again = Query(
+        lambda rows: rows / 1_000, query.offsets, producer__count=50_000, target_batch_s=2
+    )
+    again.run(start, end)
+    assert again.rows[0] == query.rows[-1]
+    again.batch()
+    assert len(again.rows[1]) == pytest.approx(2_000, rel=0.3), "not from the beginning"
+    assert again.rows[1][0] == query.rows[-1][-1] + 1
+
+
+def test_an_empty_source_leaves_the_offset_alone() -> None:
+    query = Query(lambda rows: 1.0, producer__count=100, producer__follow="true")
+    assert query.batch() and not query.batch() and not query.batch()
+    query.reader._source()._producer.count = 150  # type: ignore[union-attr]
+    assert query.batch()
+    assert query.rows == [list(range(100)), list(range(100, 150))]
+
+
+def test_available_now_ends_when_nothing_is_there() -> None:
+    query = Query(lambda rows: 1.0, producer__count=300, producer__follow="true")
+    query.reader.prepareForTriggerAvailableNow()
+    while query.batch():
+        pass
+    query.reader._source()._producer.count = 400  # type: ignore[union-attr]
+    assert not query.batch(), "what comes later is for the next query"
+
+
+def test_a_tick_of_the_trigger_is_no_end_of_a_batch() -> None:
+    """Batches of 1 s and ticks of 10 s: the sizes must grow although 10 s pass each time."""
+    query = Query(lambda rows: 10.0, producer__count=9_000, target_batch_s=10, trigger_s=10)
+    for _ in range(5):
+        query.batch()
+    assert [len(rows) for rows in query.rows] == [200, 200, 400, 800, 1_600]
+
+
+def test_a_repeated_batch_has_the_same_chunks_though_slots_changed() -> None:
+    query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
+    query.batch()
+    start, end = query.offsets
+    again = Query(lambda rows: 1.0, query.offsets, producer__count=1_000, slots=7)
+    pairs = zip(
+        query.reader.partitions(start, end), again.reader.partitions(start, end), strict=True
+    )
+    assert all(one.pieces == other.pieces for one, other in pairs)  # type: ignore[attr-defined]
+
+
+def test_chunks_are_shared_among_slots_and_travel() -> None:
+    query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
+    query.batch()
+    end = query.offsets[1]
+    chunks = query.reader.partitions(query.offsets[0], end)
+    assert [sum(len(p.records) for p in c.records()) for c in chunks] == [10] * 12  # type: ignore
+
+
+def read(process: str, **options: str) -> list[dict[str, Any]]:
+    query = Query(
+        lambda rows: 1.0, producer__count=200, process=f"tests.stream_parts:{process}", **options
+    )
+    start = query.offsets[0]
+    end = _json(query.reader.latestOffset(start, LIMIT))
+    worker = pickle.loads(pickle.dumps(query.reader))
+    chunks = query.reader.partitions(start, end)
+    return [row for c in chunks for batch in worker.read(c) for row in batch.to_pylist()]
+
+
+def test_rows_are_what_process_returns() -> None:
+    assert read("double") == [{"n": n, "twice": 2 * n} for n in range(200)]
+    assert read("nothing") == []
+
+
+def test_rejected_records_are_kept_or_fail_the_task(tmp_path: Any) -> None:
+    found = read("odd_only", dead_letter=str(tmp_path), name="odd")
+    assert [row["n"] for row in found] == list(range(1, 200, 2))
+    with pytest.raises(TooManyLostError):
+        read("odd_only")
+
+
+def test_what_is_no_rows_is_told() -> None:
+    with pytest.raises(UnrunnableError, match="returned int, which is not a list of rows"):
+        read("wrong")
+
+
+# -- the two checkpoints -------------------------------------------------------------------------
+
+
+def at(position: int) -> Offset:
+    return Offset(1, {"n": PartitionCheckpoint(position=position, records=position + 1)})
+
+
+def stored(store: MemoryCheckpointStore) -> Any:
+    return store.load("s").partitions.get("n", PartitionCheckpoint()).position
+
+
+def store_at(position: int) -> MemoryCheckpointStore:
+    store = MemoryCheckpointStore()
+    epoch = store.acquire("s")
+    store.save("s", Checkpoint(at(position).partitions), epoch=epoch)
+    return store
+
+
+def test_without_a_checkpoint_of_sparks_redis_says_where_to_begin() -> None:
+    assert Progress("s", store_at(41)).start()["n"].position == 41
+
+
+def test_an_empty_redis_is_filled_by_the_next_batch() -> None:
+    store = MemoryCheckpointStore()
+    Progress("s", store).done(at(10))
+    assert stored(store) == 10
+
+
+def test_a_redis_that_is_behind_follows() -> None:
+    store = store_at(5)
+    Progress("s", store).done(at(10))
+    assert stored(store) == 10
+
+
+def test_a_redis_that_is_ahead_stays_until_spark_passes_it() -> None:
+    store = store_at(50)
+    progress = Progress("s", store)
+    progress.done(at(10))
+    assert stored(store) == 50
+    progress.done(at(60))
+    assert stored(store) == 60
+
+
+def test_a_redis_that_is_away_holds_nothing_up() -> None:
+    store = MemoryCheckpointStore()
+    progress = Progress("s", store)
+    acquire = store.acquire
+
+    def away(job: str) -> int:
+        raise CheckpointUnavailableError("no connection")
+
+    store.acquire = away  # type: ignore[method-assign]
+    progress.done(at(10))
+    store.acquire = acquire  # type: ignore[method-assign]
+    progress.done(at(20))
+    assert stored(store) == 20
+
+
+# -- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "producer"),
+        ({"producer": "numbers"}, "producer"),
+        ({"producer": "no.such:thing"}, "producer"),
+        ({"rows_max": "0"}, "rows_max"),
+        ({"rows_max": "many"}, "rows_max"),
+        ({"target_batch_s": "-1"}, "target_batch_s"),
+        ({"redis": "redis://x"}, "name"),
+        ({"targetbatch": "1"}, "targetbatch"),
+        ({"process": "tests.stream_parts:no_such"}, "process"),
+    ],
+)
+def test_what_can_not_work_is_refused_by_name(options: dict[str, str], field: str) -> None:
+    given = {"producer": "tests.stream_parts:Numbers", **options} if options else {}
+    if "producer" in options:
+        given = options
+    with pytest.raises(ConfigError) as caught:
+        reader_of(given, TWO)
+    assert caught.value.field == field and caught.value.remedy
+
+
+def test_the_page_has_each_option_and_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
+    table = page.partition("| option |")[2].partition("\n\n")[0]
+    told = {}
+    for line in table.splitlines()[2:]:
+        names, default = line.split("|")[1:3]
+        told |= dict.fromkeys(re.findall(r"`([\w.]+)`", names), default.strip())
+    assert set(told) == set(KNOWN)
+    made = StreamOptions(producer="x:y")
+    for name in ("target_batch_s", "start_rows", "rows_max", "slots", "trigger_s"):
+        assert float(told[name].replace(",", "")) == getattr(made, name), name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"producer": "tests.stream_parts:no_producer"}, "which is no producer"),
+        ({"producer.cuont": "1"}, "can't be called with"),
+    ],
+)
+def test_a_producer_that_can_not_be_made_is_told(options: dict[str, str], words: str) -> None:
+    reader = reader_of({"producer": "tests.stream_parts:Numbers", **options}, TWO)
+    with pytest.raises(ConfigError, match=words):
+        reader.latestOffset(reader.initialOffset(), LIMIT)
