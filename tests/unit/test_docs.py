@@ -26,6 +26,7 @@ PAGES = [
     *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
     *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
+    "docs/pacing.md",
     *("docs/testing.md", "docs/versions.md", "docs/ranges.md", "SECURITY.md"),
     *("docs/spark-writes.md", "docs/streaming.md"),
     *("deploy/platforms.md", "docs/security.md"),

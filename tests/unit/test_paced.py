@@ -183,6 +183,17 @@ def test_it_travels_by_pickle_and_finds_its_gate_by_name() -> None:
     assert gate_of("t").counters.refused == 1
 
 
+def test_a_decorated_function_is_shipped_to_spark_by_value() -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+
+    @paced("t", cost=lambda rows: float(len(rows)), classify=lambda error: None)
+    def write(rows: list[int]) -> int:
+        return sum(rows)
+
+    there = cloudpickle.loads(cloudpickle.dumps(write))
+    assert (there([1, 2]), gate_of("t").counters.cost) == (3, 2)
+
+
 def test_a_child_process_begins_with_gates_of_its_own() -> None:
     with paced("t"):
         child = os.fork()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flowctl.core.pacing.headroom import Headroom
 from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
@@ -167,3 +168,16 @@ def test_a_budget_lets_all_in_as_more_permits_bring_no_more_calls() -> None:
         sample = Sample(TICK_S, 25, 25, 0.5, 0, paced.limit, paced.limit < 32, True)
         paced.on_sample(tick * TICK_S, sample)
     assert paced.limit >= 32
+
+
+def test_headroom_is_a_part_of_what_fills_the_target_not_of_a_limit_above_it() -> None:
+    headroom = Headroom(0.2)
+    full = Sample(TICK_S, 25, 25, 25 * 0.125, 0, 12, True)  # 100 calls/s at a limit of 12.5
+    for tick in range(20):
+        if not headroom.is_resting:
+            headroom.on_learned(tick * TICK_S, 12, full, is_found=True)
+    assert headroom.part(12.5) == pytest.approx(0.8 * 12.5)
+    calm = Sample(TICK_S, 20, 20, 20 * 0.1, 0, 8, True)  # a call takes .1 s if nobody queues
+    for tick in range(20, 30):
+        assert headroom.rest(tick * TICK_S, calm, 0.5)
+    assert headroom.part(12.5) == pytest.approx(0.8 * 10.0)

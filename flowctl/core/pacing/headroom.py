@@ -3,6 +3,9 @@
 A law that only ever sees the part that it uses would take that for the whole, and go up again.  So
 learning and resting take turns: the limit is learned at full load for some seconds, then the part
 is used for half a minute, twice as long each time that learning finds the same again.
+
+The part is one of what fills the target, not of the limit, which may be a step above that: by
+Little's law the goodput at full load times what a call takes while nobody queues.
 """
 
 from __future__ import annotations
@@ -22,17 +25,21 @@ _SAME_SHARE: Final = 0.1
 # Calls take so much longer than when the rest began: the target has changed.
 _SLOWER: Final = 1.5
 _MEAN_GAIN: Final = 0.25
+_CALM_GAIN: Final = 1 / 16  # of some seconds
 
 
 class Headroom:
-    """Pure; not thread-safe.  ``used``: the part of the limit that is used while resting."""
+    """Pure; not thread-safe."""
 
     __slots__ = (
-        "_learned", "_limit", "_mean_s", "_rest_s", "_since_s", "_until_s", "rested_s", "used",
+        "_calm_s", "_goodput", "_learned", "_limit", "_mean_s", "_rest_s", "_since_s", "_until_s",
+        "_used", "rested_s",
     )  # fmt: skip
 
     def __init__(self, leave: float) -> None:
-        self.used = 1 - leave
+        self._used = 1 - leave
+        self._goodput = 0.0  # at full load [calls/s]
+        self._calm_s = 0.0  # what a call takes while resting
         self.rested_s = 0.0  # in all: the law's clock stands still meanwhile
         self._limit = 0  # the one that is being learned
         self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
@@ -46,8 +53,18 @@ class Headroom:
         """Whether the part is used now, and nothing learned."""
         return self._until_s is not None
 
-    def on_learned(self, now_s: float, limit: int, *, is_found: bool) -> None:
+    def part(self, limit: float) -> float:
+        """What of ``limit`` is used while resting."""
+        filled = self._goodput * self._calm_s
+        # A mean that is far off, of calls that are all different, must not leave more than a half.
+        return self._used * min(limit, max(filled, limit / 2) if filled else limit)
+
+    def on_learned(self, now_s: float, limit: int, sample: Sample, *, is_found: bool) -> None:
         """The law saw a sample; ``is_found``: something did limit it, not only its start."""
+        if sample.span_s > 0:
+            goodput = sample.calls / sample.span_s
+            gain = _MEAN_GAIN if self._goodput else 1.0
+            self._goodput += gain * (goodput - self._goodput)
         if self._since_s < 0 or not _is_same(limit, self._limit):
             self._limit, self._since_s = limit, now_s
         elif is_found and now_s - self._since_s >= _STABLE_S:
@@ -71,6 +88,8 @@ class Headroom:
             return False
         if not self._mean_s:
             self._mean_s = sample.mean_s
+        gain = _CALM_GAIN if self._calm_s else 1.0
+        self._calm_s += gain * (sample.mean_s - self._calm_s)
         self._mean_s += _MEAN_GAIN * (min(sample.mean_s, self._mean_s) - self._mean_s)
         return sample.refused > 0 or sample.mean_s > _SLOWER * self._mean_s
 

@@ -90,11 +90,11 @@ class TargetLaw:
             self._learn(now_s, sample)
             self.limit = self._bounds.clamped(self._learned)
         elif headroom.is_resting and headroom.rest(now_s, sample, self.lag_s):
-            self.limit = self._bounds.clamped(self._learned * headroom.used)
+            self.limit = self._bounds.clamped(headroom.part(self._learned) + 0.5)
         else:
             self._learn(now_s - headroom.rested_s, sample)
             self.limit = self._bounds.clamped(self._learned)
-            headroom.on_learned(now_s, self.limit, is_found=self._is_found)
+            headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found)
 
     @property
     def _learned(self) -> float:

