@@ -126,6 +126,13 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
             _place(tree, name, value)
         return _converted(tree)
 
+    def for_bolts(self, count: int) -> Settings:
+        """Return these settings for a run of ``count`` bolts: see ``TimeoutSettings.for_bolts``."""
+        timeout = self.timeout
+        if isinstance(count, int):  # else the bolts refuse it
+            timeout = timeout.for_bolts(count)
+        return msgspec.structs.replace(self, timeout=timeout)
+
     def checked(self) -> Settings:
         """Return these settings; raise :class:`ConfigError` for a value out of its range.
 

@@ -89,7 +89,7 @@ class Hub:
             job.chance = chance
         self._ends: list[RootEnd] = []
         self._watched: list[TaskWatched] = []
-        core = job._make_core(checkpoint or Checkpoint())
+        core = job._make_core(job.settings, checkpoint or Checkpoint())
         assert isinstance(core, TopologyCore)
         self.core = core
         self.plans = {plan.name: plan for plan in job.plans}

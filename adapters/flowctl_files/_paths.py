@@ -120,6 +120,8 @@ def _require_regular(path: str) -> None:
 
 def _require_encodable(name: str) -> None:
     # The name is the partition: it goes into checkpoints, which hold UTF-8.
+    if name.isascii():
+        return
     try:
         name.encode()
     except UnicodeEncodeError:

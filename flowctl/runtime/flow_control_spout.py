@@ -99,17 +99,17 @@ class FlowControlSpout(RunnableJob):
         if isinstance(self.producer, RangeProducer):
             for_ranges(self.settings)
 
-    def _make_core(self, checkpoint: Checkpoint) -> SpoutCore | RangeCore:
+    def _make_core(self, settings: Settings, checkpoint: Checkpoint) -> SpoutCore | RangeCore:
         if isinstance(self.producer, RangeProducer):
             return RangeCore(
-                self.settings,
+                settings,
                 checkpoint=checkpoint,
                 has_dead_letter=self.dead_letter is not None,
                 chance=random.random,
                 keeps_receipts=self.receipts is not None,
             )
         return SpoutCore(
-            self.settings,
+            settings,
             checkpoint=checkpoint,
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,

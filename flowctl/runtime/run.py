@@ -55,7 +55,7 @@ class Run:
     def __init__(self, plan: RunPlan, view: View, interrupts: Interrupts | None = None) -> None:
         """Acquire the job's epoch and its checkpoint; nothing else is opened or started yet."""
         self._plan = plan
-        self._settings = settings = plan.settings.checked()
+        self._settings = settings = plan.settings.checked().for_bolts(plan.bolts.count)
         self._view = view
         self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
@@ -64,7 +64,7 @@ class Run:
         self.save_error: BaseException | None = None  # why not everything acked is saved
         self._epoch = plan.store.acquire(plan.job)
         self._restored = restored = plan.store.load(plan.job)
-        self.control = RunControl(plan.make_core(restored), restored=restored)
+        self.control = RunControl(plan.make_core(settings, restored), restored=restored)
         self.control.store_survives = getattr(plan.store, "survives", True)
         self.checkpointer = Checkpointer(
             self.control,

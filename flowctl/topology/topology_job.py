@@ -191,7 +191,7 @@ class TopologyJob(RunnableJob):
             held_up=core.held_up() if core is not None and is_interrupted else (),
         )
 
-    def _make_core(self, checkpoint: Checkpoint) -> TopologyCore:
+    def _make_core(self, settings: Settings, checkpoint: Checkpoint) -> TopologyCore:
         topology = self.topology
         if self._root_notifier is not None:
             self._root_notifier.opened(self.name, checkpoint)
@@ -208,7 +208,7 @@ class TopologyJob(RunnableJob):
         }
         self.core = TopologyCore(
             HubPlan(self.plans, trees, translate),
-            self.settings,
+            settings,
             checkpoint=checkpoint,
             wanted=self._wanted(),
             has_dead_letter=self.dead_letter is not None,

@@ -111,9 +111,7 @@ def ranges_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Fig
     """Bolts read the source themselves; SIGKILL of an executor."""
     name = "ranges_with_an_executor_killed"
     with started(cluster, name, draw, environment={"RANGES": "1"}) as fault:
-        for pid in cluster.spark.executors("w1"):
-            os.kill(pid, signal.SIGKILL)
-        fault.at_s = now_s()
+        fault.at_s = _kill_executors(cluster)
     return fault.figures("w1")
 
 
@@ -123,9 +121,8 @@ def flow_sink_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> 
     drive = Drive(cluster, "flow_sink", job="sink_job.py", record_s=0.04)
     drive.start_program([drive.job_file.name])
     drive.until_done(draw.uniform(0.15, 0.4))
-    for pid in cluster.spark.executors("w1"):
-        os.kill(pid, signal.SIGKILL)
     fault = Fault(drive)
+    fault.at_s = _kill_executors(cluster)
     return fault.figures("w1")
 
 
@@ -158,18 +155,25 @@ def worker_does_not_hear(cluster: Cluster, draw: random.Random) -> Figures:
 def executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
     """SIGKILL of an executor: its bolts' tuples go to others, Spark starts another executor."""
     with started(cluster, "executor_killed", draw) as fault:
-        for pid in cluster.spark.executors("w1"):
-            os.kill(pid, signal.SIGKILL)
-        fault.at_s = now_s()
+        fault.at_s = _kill_executors(cluster)
     return fault.figures("w1")
+
+
+def _kill_executors(cluster: Cluster) -> float:
+    """SIGKILL to the executors on w1; return when."""
+    found = cluster.spark.executors("w1")  # takes a while: it looks at all processes
+    at_s = now_s()
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return at_s
 
 
 @scenario
 def worker_daemon_killed(cluster: Cluster, draw: random.Random) -> Figures:
     """SIGKILL of a Worker, which ends its executors; it comes back after 5 s."""
     with started(cluster, "worker_daemon_killed", draw) as fault:
-        cluster.spark.signal("w1", signal.SIGKILL)
         fault.at_s = now_s()
+        cluster.spark.signal("w1", signal.SIGKILL)
         time.sleep(5)
         cluster.spark.start("w1")
     found = fault.figures("w1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fault_parts import Job
 
-from flowctl.errors import EXIT_FAILED, EXIT_FINISHED
+from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
 from flowctl_redis.embedded import EmbeddedServer
 
 LINES = 6_000
@@ -20,7 +20,7 @@ LINES = 6_000
 def job(tmp_path: Path) -> Iterator[Job]:
     server = EmbeddedServer(tmp_path / "redis")
     # Slow enough that the first driver is still at work when the second has started.
-    yield Job(tmp_path, LINES, TUPLE_S=3, FLOWCTL_REDIS_URL=server.start())
+    yield Job(tmp_path, LINES, TUPLE_S=5, FLOWCTL_REDIS_URL=server.start())
     server.stop()
 
 
@@ -29,6 +29,10 @@ def test_the_driver_in_waiting_takes_over_from_one_that_was_killed(job: Job) -> 
     job.until_rows(200, first)
     second = job.start("--standby", TUPLE_S=0)
     second.until_said("is run by")
+    third = job.start("--standby")
+    third.until_said("is run by")
+    third.process.terminate()
+    assert third.wait() == EXIT_INTERRUPTED, third.said
     first.kill()
     assert second.wait() == EXIT_FINISHED, second.said
     assert "takes over" in second.said

@@ -34,6 +34,18 @@ def test_seconds_are_finite_and_bounded(name: str, value: object) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_many_bolts_say_less_often_that_they_are_alive() -> None:
+    few = Settings()
+    assert few.for_bolts(250) == few
+    timeout = few.for_bolts(1_000).timeout
+    assert (timeout.heartbeat_s, timeout.suspect_s) == (1.0, 1.0)
+    assert (timeout.silence_s, timeout.silence_max_s) == (3.0, 4.0)
+    assert few.for_bolts(1_000).checked().with_overrides({}) == few.for_bolts(1_000)
+    rare = few.with_overrides({"timeout.heartbeat_s": 2, "timeout.silence_s": 20})
+    assert rare.for_bolts(2_000) == rare
+    assert rare.for_bolts(3_000).timeout.silence_s == 20, "what is longer stays"
+
+
 @pytest.mark.parametrize("name", SECONDS)
 def test_no_wait_of_seconds_is_one_that_the_system_does_not_know(name: str) -> None:
     poll_max_s = (2**31 - 1) / 1000
