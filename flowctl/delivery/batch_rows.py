@@ -16,6 +16,9 @@ _SHRINK = 0.2
 # may be noise, and the mean moves by half of it.
 _CHEAPER_SHARE = 0.75
 _GAIN = 0.5
+# So many fewer rows that took nearly as long: the batch itself costs the time, not its rows, and
+# still fewer would only make more batches.
+_FEWER_SHARE, _AS_LONG_SHARE = 0.7, 0.7
 # What was once too much may be tried again, so much more with each batch that was not measured.
 _FORGET = 1.05
 
@@ -32,6 +35,7 @@ class BatchRows:
         self._rows_max = rows_max
         self._row_s = 0.0
         self._ceiling = float(rows_max)
+        self._last = (0, 0.0)  # rows and seconds of the batch that was measured last
 
     def took(self, rows: int, batch_s: float, *, is_bound: bool = False) -> None:
         """A batch of ``rows`` took ``batch_s`` seconds, or at most that (``is_bound``)."""
@@ -41,6 +45,11 @@ class BatchRows:
             self._ceiling = min(self._ceiling * _FORGET, self._rows_max)
             wanted = min(_GROWTH * rows, self._ceiling)
             self._set(max(wanted, float(self.rows)) if rows < self.rows else wanted)
+            return
+        (last_rows, last_s), self._last = self._last, (rows, batch_s)
+        if rows < _FEWER_SHARE * last_rows and batch_s > _AS_LONG_SHARE * last_s:
+            self._row_s = 0.0
+            self._set(last_rows)
             return
         row_s = batch_s / rows
         if row_s > self._row_s or row_s < _CHEAPER_SHARE * self._row_s:

@@ -37,10 +37,6 @@ _HALVED_ROWS_MIN = 25
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
 
-class _TooLarge(Exception):
-    """A piece was refused so often that it goes again in halves.  Never leaves this module."""
-
-
 class Delivery:
     """One partition's delivery.  Use it once, from one thread.
 
@@ -114,8 +110,6 @@ class Delivery:
             self._pacer.run(lambda: self._call(piece, process), price)
         except _FATAL:
             raise
-        except _TooLarge:
-            self._pieces.halve(piece, self._clock())
         except Exception as error:
             self._failed(piece, error)
         else:
@@ -164,12 +158,22 @@ class Delivery:
         if isinstance(error, RetryLater) and error.again is not None:
             if not self._keep_refused(piece, batch, error.again):
                 return
-        else:
-            piece.refusals += 1
-            is_large = len(batch) > _HALVED_ROWS_MIN and piece.search is None
-            if piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error):
-                raise _TooLarge
+        elif piece.search is None and (at := self._cut_at(piece, batch, error)):
+            self._pieces.split_off(piece, at, self._clock())
         raise error
+
+    def _cut_at(self, piece: FlowTuple, batch: Batch, error: Exception) -> int:
+        """Where to cut what was refused, so that a target with little room gets through; 0: not.
+
+        Where ``fn`` was, if it calls the target row by row: what came before goes apart from the
+        rest.  It is not taken for done, as ``fn`` may write it at its end.
+        """
+        piece.refusals += 1
+        if index := batch.reading_index:
+            return index
+        is_large = len(batch) > _HALVED_ROWS_MIN
+        is_too_large = piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error)
+        return len(batch) // 2 if is_too_large else 0
 
     def _keep_refused(self, piece: FlowTuple, batch: Batch, again: tuple[int, ...]) -> bool:
         """The target took ``batch`` but for ``again``; return whether anything is left to send."""

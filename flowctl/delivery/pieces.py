@@ -48,10 +48,14 @@ class Pieces:
 
     def add(self, records: Sequence[Record]) -> FlowTuple:
         """Make a piece of rows that were just read; it is not given out by :meth:`next`."""
-        piece = FlowTuple(self._book.ids.next(), Cut(self._partition, 0, records, 0))
+        piece = self._new(records)
         piece.deadline_s = piece.tuple_id  # pieces that are ready go in the order of reading
-        self._book.pending[piece.tuple_id] = piece
         self._last = records[-1].position
+        return piece
+
+    def _new(self, records: Sequence[Record]) -> FlowTuple:
+        piece = FlowTuple(self._book.ids.next(), Cut(self._partition, 0, records, 0))
+        self._book.pending[piece.tuple_id] = piece
         return piece
 
     def next(self, now_s: float) -> FlowTuple | None:
@@ -81,10 +85,13 @@ class Pieces:
             return False
         return self._retries.schedule(piece, now_s=now_s) is None
 
-    def halve(self, piece: FlowTuple, now_s: float) -> None:
-        """``piece`` may be too large for the target: its halves go at once."""
-        self._isolation.split(piece, len(piece.cut.records) // 2, now_s, not_before_s=now_s)
-        self._book.events.clear()
+    def split_off(self, piece: FlowTuple, at: int, now_s: float) -> None:
+        """``piece`` keeps its first ``at`` rows; the others are a piece that goes next."""
+        records = piece.cut.records
+        rest = self._new(records[at:])
+        rest.deadline_s, rest.faults = piece.deadline_s, piece.faults
+        self._retries.add(rest, not_before_s=now_s, now_s=now_s)
+        self.keep_only(piece, range(at))
 
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""

@@ -202,6 +202,25 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
     assert target.taken == Counter(range(500))
 
 
+def test_calls_row_by_row_get_through_a_target_that_takes_few_in_a_row() -> None:
+    """Each call of fn makes one request for each row, and the eighth in a row is refused."""
+    clock, in_a_row = Clock(), [0.0, 0]
+    requests: Counter[int] = Counter()
+
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if clock.now_s > in_a_row[0]:
+                in_a_row[:] = [clock.now_s, 0]
+            in_a_row[1] += 1
+            if in_a_row[1] > 7:
+                raise RetryLater("slow down", after_s=1)
+            requests[record.value] += 1
+
+    tally = deliver(process, range(300), clock, rows_max=100)
+    assert set(requests) == set(range(300)) and tally.written == 300
+    assert requests.total() <= 2.2 * 300, "what came before a refusal is sent once more"
+
+
 def test_connections_are_given_back_by_who_waits_longer_than_it_works() -> None:
     clock, released, refusals = Clock(), [], [1.0]
 

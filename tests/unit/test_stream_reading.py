@@ -161,6 +161,16 @@ def test_a_batch_that_waited_for_its_tick_is_only_a_bound() -> None:
     assert sizes.rows == 3_360, "near what was too much it goes slowly"
 
 
+def test_where_a_batch_costs_more_than_its_rows_it_does_not_shrink_to_nothing() -> None:
+    """Spark on a machine that is overloaded: no number of rows would meet the time wanted."""
+    sizes = BatchRows(target_s=2.0, rows=200, rows_max=10**6)
+    rows = []
+    for _ in range(20):
+        rows.append(sizes.rows)
+        sizes.took(sizes.rows, 20.0 + 0.001 * sizes.rows)
+    assert min(rows) >= 40 and max(rows) == 200
+
+
 def test_rows_have_bounds() -> None:
     sizes = BatchRows(target_s=2.0, rows=200, rows_max=500)
     run(sizes, 10, 1e-6)
