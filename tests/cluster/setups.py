@@ -62,8 +62,8 @@ def another_python_on_the_workers(cluster: Cluster, draw: random.Random) -> Figu
 
 @scenario
 def many_bolts(cluster: Cluster, draw: random.Random) -> Figures:
-    """200 bolts on two workers (``CLUSTER_BOLTS`` for another number)."""
-    bolts = int(os.environ.get("CLUSTER_BOLTS", "200"))
+    """40 bolts on two workers (``CLUSTER_BOLTS`` for another number)."""
+    bolts = int(os.environ.get("CLUSTER_BOLTS", "40"))
     cluster.spark.write(spark__executor__cores=str(bolts // 2), spark__cores__max=str(bolts))
     try:
         drive = Drive(cluster, "many_bolts", bolts=bolts, lines=60 * bolts, record_s=0.05)
