@@ -69,7 +69,7 @@ def apply(
     or Connect, and pyarrow on the workers.
     """
     spark, struct = _session_of(df), _struct(schema)
-    job = load_adapter("flowctl_files._apply_job", "parquet").Job(
+    job = load_adapter("flowctl_apply._job", "parquet").Job(
         fn, _arrow_schema(struct), name=name, out=os.fspath(out), form=form,
         keep_results=keep_results,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> An
 
         return SparkBolts(process, bolts, slots=slots, spark=spark)
 
-    run_job = load_adapter("flowctl_files.parquet_apply", "parquet").run_job
+    run_job = load_adapter("flowctl_apply.parquet_apply", "parquet").run_job
     return run_job(job, given, {**options, "bolts": make_bolts}, merge=_merging(spark, job))
 
 
@@ -141,7 +141,7 @@ def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]
         def merged(batches: Iterable[Any]) -> Iterator[Any]:
             import pyarrow
 
-            merge_files = load_adapter("flowctl_files._merging", "parquet").merge_files
+            merge_files = load_adapter("flowctl_apply._merging", "parquet").merge_files
             for batch in batches:
                 made = [merge_files(place, name, schema, one) for one in batch[1].to_pylist()]
                 yield pyarrow.RecordBatch.from_pydict({
@@ -156,7 +156,7 @@ def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]
         frame = frame.repartition(len(rows)).mapInArrow(
             merged, "share int, file string, rows long, bytes long"
         )
-        kind = load_adapter("flowctl_files._results", "parquet").ResultFile
+        kind = load_adapter("flowctl_apply._results", "parquet").ResultFile
         found = sorted(frame.collect(), key=lambda row: int(row["share"]))
         return [kind(row["file"], row["rows"], row["bytes"]) for row in found]
 

@@ -48,8 +48,8 @@ def columns_checked(df: Any, columns: Sequence[str] | None) -> list[str] | None:
 def input_of(df: Any, columns: list[str] | None) -> Any:
     """Return ``df`` as an ``Input``: its files if it is a plain read of Parquet, else how to write
     it."""
-    made = load_adapter("flowctl_files._apply_job", "parquet").Input
-    arrow_path = load_adapter("flowctl_files._places", "parquet").arrow_path
+    made = load_adapter("flowctl_apply._job", "parquet").Input
+    arrow_path = load_adapter("flowctl_apply._places", "parquet").arrow_path
     if isinstance(df, str | os.PathLike | list | tuple):
         several = [df] if isinstance(df, str | os.PathLike) else df
         paths = [arrow_path(os.fspath(path)) for path in several]

@@ -98,10 +98,10 @@ def _leftovers(left: Any) -> str:
 def _results(name: str, out: str) -> Any:
     from flowctl.adapters import load_adapter
 
-    place = load_adapter("flowctl_files._places", "parquet").place_at(out)
-    results = load_adapter("flowctl_files._results", "parquet").Results(place, name)
+    place = load_adapter("flowctl_apply._places", "parquet").place_at(out)
+    results = load_adapter("flowctl_apply._results", "parquet").Results(place, name)
     if results.description() is None:
-        names = load_adapter("flowctl_files._manifest", "parquet").jobs_at(place)
+        names = load_adapter("flowctl_apply._manifest", "parquet").jobs_at(place)
         raise ConfigError(
             "NAME",
             f"there are no results of {name!r} in {place.url}.",

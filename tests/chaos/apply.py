@@ -138,8 +138,8 @@ def check(place: Path, rows: int) -> list[str]:
     """Return what is wrong with the result."""
     import pyarrow.parquet
 
-    from flowctl_files._places import LocalPlace
-    from flowctl_files._results import Results
+    from flowctl_apply._places import LocalPlace
+    from flowctl_apply._results import Results
 
     results = Results(LocalPlace(str(place / "out")), "chaos")
     named = [file.file for file in results.files()]

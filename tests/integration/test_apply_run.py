@@ -21,9 +21,10 @@ from flowctl.bolts.batch import Batch
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.settings import GuaranteeSettings, RetrySettings
 from flowctl.errors import ConfigError, JobError, UnrunnableError
-from flowctl_files import FileDeadLetter, apply_parquet
-from flowctl_files._places import LocalPlace
-from flowctl_files._results import Results
+from flowctl_apply import apply_parquet
+from flowctl_apply._places import LocalPlace
+from flowctl_apply._results import Results
+from flowctl_files import FileDeadLetter
 
 JOB = Path(__file__).parent / "jobs/apply_rows.py"
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])

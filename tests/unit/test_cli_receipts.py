@@ -14,8 +14,8 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
-from flowctl_files._places import LocalPlace
-from flowctl_files._results import Description, Finished, ResultFile, Results, prefix_of
+from flowctl_apply._places import LocalPlace
+from flowctl_apply._results import Description, Finished, ResultFile, Results, prefix_of
 
 
 def flowctl(*words: str) -> Result:

@@ -110,8 +110,8 @@ def _wait_for_half(child: subprocess.Popen[bytes], results: Any, records: int) -
 
 
 def _results(place: Path) -> Any:
-    where = load_adapter("flowctl_files._places", "parquet").place_at(str(place / "out"))
-    return load_adapter("flowctl_files._results", "parquet").Results(where, JOB)
+    where = load_adapter("flowctl_apply._places", "parquet").place_at(str(place / "out"))
+    return load_adapter("flowctl_apply._results", "parquet").Results(where, JOB)
 
 
 def _covered(results: Any) -> int:

@@ -37,7 +37,7 @@ def main(directory: str) -> int:
 def _on_threads(place: Path, parse: Parse, how: dict[str, Any]) -> None:
     pyarrow: Any = importlib.import_module("pyarrow")
     kinds = {"id": pyarrow.int64(), "client": pyarrow.string(), "status": pyarrow.int32()}
-    apply = load_adapter("flowctl_files.parquet_apply", "parquet").apply_parquet
+    apply = load_adapter("flowctl_apply.parquet_apply", "parquet").apply_parquet
     apply(str(place / "in"), parse, schema=pyarrow.schema(list(kinds.items())), **how)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow
 
 from flowctl.bolts.batch import Batch
-from flowctl_files import apply_parquet
+from flowctl_apply import apply_parquet
 
 ROW_S = 0.0005
 

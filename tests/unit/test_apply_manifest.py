@@ -10,8 +10,8 @@ import pytest
 
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, ConfigError
 from flowctl.runtime.receipts import Entry, Segment
-from flowctl_files._manifest import PlaceManifest, encode, jobs_at
-from flowctl_files._places import ArrowPlace, LocalPlace, Place, place_at
+from flowctl_apply._manifest import PlaceManifest, encode, jobs_at
+from flowctl_apply._places import ArrowPlace, LocalPlace, Place, place_at
 
 MakePlace = Callable[[Path], Place]
 KINDS = [

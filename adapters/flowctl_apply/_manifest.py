@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError
-from flowctl_files._places import Place
+from flowctl_apply._places import Place
 
 if TYPE_CHECKING:
     from flowctl.runtime.receipts import Entry, Segment

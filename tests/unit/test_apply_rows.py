@@ -13,7 +13,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, UnrunnableError
-from flowctl_files._rows import Shape, call, shape_of, table_of
+from flowctl_apply._rows import Shape, call, shape_of, table_of
 
 SCHEMA = pyarrow.schema(
     [pyarrow.field("id", pyarrow.int64(), nullable=False), ("label", pyarrow.string())]

@@ -10,7 +10,7 @@ from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError
 from flowctl.range_ports import RangeProducer, RangeReader
-from flowctl_files._results import Results
+from flowctl_apply._results import Results
 
 
 class Noted:

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from flowctl_files._places import Place
-from flowctl_files._results import ResultFile, merged_name
-from flowctl_files._rows import arrow
+from flowctl_apply._places import Place
+from flowctl_apply._results import ResultFile, merged_name
+from flowctl_apply._rows import arrow
 
 
 def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFile]]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from flowctl.errors import CheckpointCorruptError, InfrastructureError
-from flowctl_files._manifest import PlaceManifest, directory_of
-from flowctl_files._places import Found, Place
+from flowctl_apply._manifest import PlaceManifest, directory_of
+from flowctl_apply._places import Found, Place
 
 if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch

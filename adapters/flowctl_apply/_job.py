@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowctl.errors import ConfigError, InternalError
-from flowctl_files._merging import merge_files, shares_of
-from flowctl_files._places import arrow_path, place_at
-from flowctl_files._results import (
+from flowctl_apply._merging import merge_files, shares_of
+from flowctl_apply._places import arrow_path, place_at
+from flowctl_apply._results import (
     Description,
     Finished,
     ResultFile,
@@ -20,8 +20,8 @@ from flowctl_files._results import (
     files_in,
     total_rows,
 )
-from flowctl_files._row_writer import AsyncRowWriter, RowWriter, Target
-from flowctl_files._rows import shape_of
+from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
+from flowctl_apply._rows import shape_of
 
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent

@@ -19,10 +19,10 @@ from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
-from flowctl_files._apply_job import Applied, Input, Job, fingerprint
-from flowctl_files._merging import shares_of
-from flowctl_files._noted import Noted
-from flowctl_files._results import ResultFile, Results, prefix_of
+from flowctl_apply._job import Applied, Input, Job, fingerprint
+from flowctl_apply._merging import shares_of
+from flowctl_apply._noted import Noted
+from flowctl_apply._results import ResultFile, Results, prefix_of
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
 GIVEN = Input("rows", ["in.parquet"])

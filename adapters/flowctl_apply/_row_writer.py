@@ -14,9 +14,9 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import UnrunnableError
-from flowctl_files._places import LocalPlace, Place
-from flowctl_files._results import Description, ResultFile, new_name
-from flowctl_files._rows import Shape, arrow, call, table_of
+from flowctl_apply._places import LocalPlace, Place
+from flowctl_apply._results import Description, ResultFile, new_name
+from flowctl_apply._rows import Shape, arrow, call, table_of
 
 # Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
 # kill repeats this much of work per slot.

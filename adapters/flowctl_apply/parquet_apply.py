@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from flowctl.errors import ConfigError
-from flowctl_files._apply_job import Applied, Input, Job, Merge
-from flowctl_files._noted import Noted
-from flowctl_files._places import arrow_path
+from flowctl_apply._job import Applied, Input, Job, Merge
+from flowctl_apply._noted import Noted
+from flowctl_apply._places import arrow_path
 from flowctl_files.parquet_ranges import ParquetRanges
 
 if TYPE_CHECKING:
