@@ -53,7 +53,6 @@ def simulate(
 ) -> int:
     """Run scenarios in virtual time (if none is named: all those that have gates)."""
     from flowctl.simulation.policies import DEFAULT
-    from flowctl.simulation.ranges.report import ranges_markdown
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
 
@@ -83,12 +82,18 @@ def simulate(
         command = _command(scenarios, policies, seeds, overrides, report_path)
         report = markdown(rows, command=command)
         if not (scenarios or overrides):
-            report += "\n" + ranges_markdown(chosen.get(DEFAULT, _seeds(seeds)))
+            report += _of_ranges(chosen.get(DEFAULT, _seeds(seeds)))
         if verify:
             is_good &= _is_same(report_path, report)
         else:
             report_path.write_text(report, encoding="utf-8")
     return EXIT_FINISHED if is_good else EXIT_FAILED
+
+
+def _of_ranges(seeds: Sequence[int]) -> str:
+    from flowctl.simulation.ranges.report import ranges_markdown
+
+    return "\n" + ranges_markdown(seeds)
 
 
 def _is_same(path: Path, report: str) -> bool:
