@@ -59,7 +59,6 @@ def simulate(
 ) -> int:
     """Run scenarios in virtual time (if none is named: all those that have gates)."""
     from flowctl.simulation.policies import DEFAULT
-    from flowctl.simulation.ranges.report import ranges_markdown
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
 
@@ -86,7 +85,7 @@ def simulate(
         command = _command(scenarios, policies, seeds, overrides, report_path)
         report = markdown(rows, command=command)
         if not (scenarios or overrides):
-            report += "\n" + ranges_markdown(chosen.get(DEFAULT, _seeds(seeds)))
+            report += _of_ranges(chosen.get(DEFAULT, _seeds(seeds)))
         if verify:
             is_good &= _is_same(report_path, report)
         else:
@@ -128,6 +127,12 @@ def _run_drawn(
         click.echo("\n".join(drawn_report.text(outcomes)))
         met = all(map(drawn_report.is_met, outcomes)) and met
     return met
+
+
+def _of_ranges(seeds: Sequence[int]) -> str:
+    from flowctl.simulation.ranges.report import ranges_markdown
+
+    return "\n" + ranges_markdown(seeds)
 
 
 def _is_same(path: Path, report: str) -> bool:

@@ -28,7 +28,7 @@ def check_ranges(core: RangeCore) -> None:
         ]
         everything: Pieces = ledger.missing(extent.start, extent.stop)
         claimed = sum(measure(pieces) for pieces in (left, *held))
-        whole = left
+        whole = joined((), left)  # merged, where they touch
         for pieces in held:
             whole = joined(whole, pieces)
         if whole != everything or claimed != measure(everything):
