@@ -17,7 +17,7 @@ _SHRINK = 0.2
 _CHEAPER_SHARE = 0.75
 _GAIN = 0.5
 # So many fewer rows that took nearly as long: the batch itself costs the time, not its rows, and
-# still fewer would only make more batches.
+# still fewer would only make more batches; more are tried, until they cost something.
 _FEWER_SHARE, _AS_LONG_SHARE = 0.7, 0.7
 # What was once too much may be tried again, so much more with each batch that was not measured.
 _FORGET = 1.05
@@ -49,7 +49,7 @@ class BatchRows:
         (last_rows, last_s), self._last = self._last, (rows, batch_s)
         if rows < _FEWER_SHARE * last_rows and batch_s > _AS_LONG_SHARE * last_s:
             self._row_s = 0.0
-            self._set(last_rows)
+            self._set(_GROWTH * last_rows)
             return
         row_s = batch_s / rows
         if row_s > self._row_s or row_s < _CHEAPER_SHARE * self._row_s:

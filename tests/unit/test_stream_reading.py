@@ -165,10 +165,11 @@ def test_where_a_batch_costs_more_than_its_rows_it_does_not_shrink_to_nothing() 
     """Spark on a machine that is overloaded: no number of rows would meet the time wanted."""
     sizes = BatchRows(target_s=2.0, rows=200, rows_max=10**6)
     rows = []
-    for _ in range(20):
+    for _ in range(40):
         rows.append(sizes.rows)
         sizes.took(sizes.rows, 20.0 + 0.001 * sizes.rows)
-    assert min(rows) >= 40 and max(rows) == 200
+    assert min(rows) >= 40
+    assert 1_000 < max(rows) < 40_000, "until the rows cost about as much as the batch"
 
 
 def test_rows_have_bounds() -> None:
