@@ -15,6 +15,7 @@ from tests.benchmarks import (
     outage,
     pacing,
     partitions,
+    ranges,
     restart,
     sql_sink,
     stages,
@@ -29,6 +30,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "crowd": crowd.main,
     "pacing": pacing.main,
     "partitions": partitions.main,
+    "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
     "wire": wire_bench.main,
@@ -46,7 +48,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|partitions ...|restart ...|wire ...|control ...|stages ...",
+        "|crowd ...|pacing ...|partitions ...|ranges ...|restart ...|wire ...|control ..."
+        "|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

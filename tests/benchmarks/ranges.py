@@ -1,0 +1,202 @@
+"""A gigabyte of text counted by status: read by the bolts, by the driver, or by plain Spark.
+
+All arms run on one warm Spark with two slots, match the same expression on the same lines and come
+in turn; the medians are compared.  flowctl's clock runs from when both bolts are there to the last
+ack; Spark's around its action, whose workers are warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import psutil
+
+from flowctl.runtime.flow_control_spout import FlowControlSpout
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl.wire import stream
+from flowctl_files import TextLines, TextRanges
+from pyspark_flowctl import SparkBolts
+from tests.benchmarks.parts import Stopwatch, local_session, machine
+
+BOLTS = 2
+FILES = 8
+LINE = '10.{}.{}.7 - - [22/Nov/2026:10:00:00 +0000] "GET /shop/item-{} HTTP/1.1" {} {} "-" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0 Safari/537.36"\n'  # noqa: E501
+STATUS = re.compile(r'" (\d{3}) ')
+AT_LEAST = 1.5  # of the fastest of plain Spark's Python arms
+DRIVER_CPU_MAX = 0.02
+SOCKET_MAX = 0.001
+
+
+class Figures(NamedTuple):
+    """What one run took: seconds, the driver's share of all CPU, bytes over its sockets."""
+
+    seconds: float
+    driver_share: float = 0.0
+    socket_bytes: int = 0
+
+
+def write_lines(place: Path, size_bytes: int) -> tuple[int, int]:
+    """Write the log in ``FILES`` files; return its lines and bytes."""
+    statuses = (200, 200, 200, 304, 404, 500)
+    block = "".join(
+        LINE.format(n % 251, n % 241, n * 7919 % 100_000, statuses[n % 6], n * 31 % 50_000)
+        for n in range(20_000)
+    ).encode()
+    blocks = max(1, size_bytes // FILES // len(block))
+    for number in range(FILES):
+        with (place / f"{number}.log").open("wb") as file:
+            for _ in range(blocks):
+                file.write(block)
+    return FILES * blocks * 20_000, FILES * blocks * len(block)
+
+
+def count_batch(batch: Any) -> None:
+    """What a bolt does with its lines."""
+    counts: Counter[str] = Counter()
+    search = STATUS.search
+    for record in batch:
+        found = search(record.value)
+        counts[found[1] if found else "none"] += 1
+
+
+def count_lines(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """What a Spark task does with its lines."""
+    counts: Counter[str] = Counter()
+    search = STATUS.search
+    for line in lines:
+        found = search(line)
+        counts[found[1] if found else "none"] += 1
+    return iter(counts.items())
+
+
+def count_arrow(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same with batches of Arrow."""
+    import pyarrow
+
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        counts.update(dict(count_lines(batch.column(0).to_pylist())))
+    yield pyarrow.RecordBatch.from_pydict({"status": list(counts), "n": list(counts.values())})
+
+
+@contextmanager
+def counted_socket_bytes() -> Iterator[Callable[[], int]]:
+    """Count what passes the driver's sockets to bolts; bolts are other processes."""
+    plain, seen = stream.PlainStream, [0]
+    receive, send = plain.recv_into, plain.send
+
+    def counted_receive(self: Any, buffer: memoryview) -> int | None:
+        size = receive(self, buffer)
+        seen[0] += size or 0
+        return size
+
+    def counted_send(self: Any, data: bytearray) -> int:
+        size = send(self, data)
+        seen[0] += size
+        return size
+
+    plain.recv_into, plain.send = counted_receive, counted_send  # type: ignore[method-assign]
+    try:
+        yield lambda: seen[0]
+    finally:
+        plain.recv_into, plain.send = receive, send  # type: ignore[method-assign]
+
+
+def cpu_s() -> tuple[float, float]:
+    """CPU seconds of this process, and of all below it that live."""
+    here = psutil.Process()
+    own = sum(here.cpu_times()[:2])
+    below = 0.0
+    for child in here.children(recursive=True):
+        try:
+            below += sum(child.cpu_times()[:2])
+        except psutil.Error:
+            continue
+    return own, below
+
+
+def of_flowctl(spark: Any, producer: Any, records: int) -> Figures:
+    """One job over all lines, with the settings as shipped."""
+    watch = Stopwatch()
+    own, below = cpu_s()
+    with counted_socket_bytes() as seen:
+        report = FlowControlSpout(
+            name="bench",
+            producer=producer,
+            bolts=SparkBolts(count_batch, count=BOLTS, spark=spark),
+            checkpoint=MemoryCheckpointStore(),
+        ).run(view=watch)
+        socket_bytes = seen()
+    own_after, below_after = cpu_s()
+    assert report.records_acked == records, f"{report.records_acked} of {records} lines"
+    began_s = sorted(watch.joined_s)[BOLTS - 1]
+    ended_s = next(at for at, _, acked in watch.samples if acked == records)
+    own, below = own_after - own, below_after - below
+    return Figures(ended_s - began_s, own / (own + below), socket_bytes)
+
+
+def of_spark(action: Callable[[], int], records: int) -> Figures:
+    began_s = time.monotonic()
+    assert action() == records
+    return Figures(time.monotonic() - began_s)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Print the figures; 1 if a gate is missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks ranges", description=__doc__)
+    parser.add_argument("--mb", type=int, default=1_000, help="how much text (default: 1,000)")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(arguments)
+    print(machine())
+    with tempfile.TemporaryDirectory(prefix="flowctl-ranges-") as directory:
+        place = Path(directory)
+        records, size_bytes = write_lines(place, options.mb * 1_000_000)
+        spark = local_session(BOLTS)
+        return _measure(spark, f"{place}/*.log", (records, size_bytes), options.rounds)
+
+
+def _measure(spark: Any, paths: str, size: tuple[int, int], rounds: int) -> int:
+    records, size_bytes = size
+
+    def text_file() -> int:
+        lines = spark.sparkContext.textFile(paths, 4 * FILES)
+        return int(sum(n for _, n in lines.mapPartitions(count_lines).collect()))
+
+    def map_in_arrow() -> int:
+        rows = spark.read.text(paths).mapInArrow(count_arrow, "status string, n long").collect()
+        return int(sum(row.n for row in rows))
+
+    arms: dict[str, Callable[[], Figures]] = {
+        "ranges": lambda: of_flowctl(spark, TextRanges(paths), records),
+        "by value": lambda: of_flowctl(spark, TextLines(paths), records),
+        "textFile().mapPartitions": lambda: of_spark(text_file, records),
+        "read.text().mapInArrow": lambda: of_spark(map_in_arrow, records),
+    }
+    took: dict[str, list[Figures]] = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name, arm in arms.items():
+            took[name].append(arm())
+            print(f"  {name}: {size_bytes / took[name][-1].seconds / 1e6:.0f} MB/s", flush=True)
+    middle = {name: median(f.seconds for f in figures) for name, figures in took.items()}
+    for name, seconds in middle.items():
+        print(f"{name:26s} {size_bytes / seconds / 1e6:6.0f} MB/s, {seconds:5.1f} s")
+    ratio = min(middle["textFile().mapPartitions"], middle["read.text().mapInArrow"])
+    ratio /= middle["ranges"]
+    share = median(f.driver_share for f in took["ranges"])
+    socket_share = median(f.socket_bytes for f in took["ranges"]) / size_bytes
+    print(
+        f"ranges beside the fastest of plain Spark: {ratio:.2f} (gate {AT_LEAST}); the driver's CPU"
+        f" {share:.1%} of all (gate {DRIVER_CPU_MAX:.0%}; by value"
+        f" {median(f.driver_share for f in took['by value']):.0%}); over its sockets"
+        f" {socket_share:.3%} of the data (gate {SOCKET_MAX:.1%})"
+    )
+    return int(ratio < AT_LEAST or share > DRIVER_CPU_MAX or socket_share > SOCKET_MAX)
