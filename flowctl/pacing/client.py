@@ -73,11 +73,17 @@ class LeaseSource:
         self._owes = False  # holds more permits than it may: others wait for them
         self._sleeps = True  # no lease, and nobody wants one
         self._woken = threading.Event()
+        self._stopping = threading.Event()
         self._wake = wake or self._woken.set
 
     def start(self) -> None:
         """Begin to exchange as soon as a call wants a permit."""
         threading.Thread(target=self._run, name="flowctl-pacing", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread soon; the lease ends by itself.  Calls that wait then wait for ever."""
+        self._stopping.set()
+        self._woken.set()
 
     # -- the gate's: its lock is held ---------------------------------------------------------
 
@@ -99,10 +105,10 @@ class LeaseSource:
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._stopping.is_set():
                 if self._woken.wait(None if self._sleeps else self._period_s):
                     self._woken.clear()
-                    if self.turn_early():
+                    if self._stopping.is_set() or self.turn_early():
                         continue
                     time.sleep(self._period_s)
                 self.turn()

@@ -58,6 +58,15 @@ def _other_field(settings: PaceSettings, known: PaceSettings) -> str:
     return next(name for name in fields if getattr(settings, name) != getattr(known, name))
 
 
+def close_gates() -> None:
+    """End the threads of all gates of this process; nobody may be calling their targets."""
+    with _lock:
+        for _, gate in _gates.values():
+            if isinstance(gate.source, LeaseSource):
+                gate.source.stop()
+        _gates.clear()
+
+
 def _forget() -> None:
     """After a fork: permits and threads are the parent's, locks may be held by nobody."""
     global _lock

@@ -24,6 +24,18 @@ _ROOT = Path(__file__).parents[2]
 _WORKER_PATH = [_ROOT, _ROOT / "adapters", Path(__file__).parent]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sink_jobs_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where ``sink_jobs`` writes on workers.
+
+    They get the environment of the JVM, which starts with the first session of the process.
+    """
+    folder = tmp_path_factory.mktemp("sink_jobs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SINK_JOBS_DIR", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """A local session: 12 slots for bolts and one to spare; a task may fail seven times.

@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +25,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module", autouse=True)
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Workers get the environment of the session's start: one directory for all tests here."""
-    folder = tmp_path_factory.mktemp("jobs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SINK_JOBS_DIR", str(folder))
-        yield folder
-
-
 @pytest.fixture
-def folder(places: Path) -> Path:
-    for path in places.glob("*.txt"):
+def folder(sink_jobs_dir: Path) -> Path:
+    for path in sink_jobs_dir.glob("*.txt"):
         path.unlink()
-    return places
+    return sink_jobs_dir
 
 
 def ids(folder: Path) -> Counter[int]:

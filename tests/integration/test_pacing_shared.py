@@ -86,7 +86,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def no_gates() -> Iterator[None]:
     yield
-    gates._forget()
+    gates.close_gates()
 
 
 def call_on(url: str, redis: str, target: str, calls: int) -> None:

@@ -17,9 +17,9 @@ from flowctl.pacing.gate import Gate
 
 @pytest.fixture(autouse=True)
 def no_gates() -> Iterator[None]:
-    gates._forget()
+    gates.close_gates()
     yield
-    gates._forget()
+    gates.close_gates()
 
 
 @pytest.fixture
