@@ -44,6 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("spark"):  # one session takes enough of a machine
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "links" in getattr(
+            item, "fixturenames", ()
+        ):  # they lay cables with the same addresses
+            item.add_marker(pytest.mark.xdist_group("links"))
         is_kept = is_long == bool(item.get_closest_marker("long"))
         if wanted and not wanted & _requirements(item):
             is_kept = False

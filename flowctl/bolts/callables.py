@@ -19,10 +19,6 @@ from flowctl.errors import ConfigError, UnrunnableError
 
 _WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end somewhere
 _LOOP_OVER: Final = "Do the work in a loop and return, without yield."
-_INSTEAD_OF_FALSE: Final = (
-    "Raise an exception to fail it, batch.reject(record, reason) for single records; if nothing is"
-    " wrong, return None."
-)
 _PLAIN: Final = "Write it as a plain def."
 
 
@@ -81,7 +77,7 @@ def is_async(process: Any) -> bool:
 
 
 def check_returned(made: Any) -> None:
-    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will run, or False.
+    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will run.
 
     A coroutine is closed first so that Python does not also warn that it was never awaited.
     """
@@ -92,8 +88,7 @@ def check_returned(made: Any) -> None:
         with suppress(Exception):  # it was not started, but it may be a subclass of their own
             made.close()
     what, remedy = kind
-    problem = what if made is False else f"{what}, so its work is not done"
-    raise UnrunnableError("process", f"returned {problem}.", remedy=remedy)
+    raise UnrunnableError("process", f"returned {what}, so its work is not done.", remedy=remedy)
 
 
 def _unfinished(made: Any) -> tuple[str, str] | None:
@@ -105,8 +100,6 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
             f"Give the `async def` itself as process, or await {name} in one; a decorator around"
             " it has to be async too.",
         )
-    if made is False:  # nearly always meant as "it failed"; an ack would lose the records
-        return "False, which does not fail a tuple", _INSTEAD_OF_FALSE
     if inspect.isasyncgen(made) or inspect.isgenerator(made):
         kind = "a generator" if inspect.isgenerator(made) else "an async generator"
         return f"{kind} ({getattr(made, '__qualname__', '?')})", _LOOP_OVER

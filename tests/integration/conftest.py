@@ -26,9 +26,10 @@ _WORKER_PATH = [_ROOT, _ROOT / "adapters", Path(__file__).parent]
 
 @pytest.fixture(scope="session", autouse=True)
 def sink_jobs_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where ``sink_jobs`` writes on workers.
+    """Where ``tests.sink_jobs`` writes on workers.
 
-    They get the environment of the JVM, which starts with the first session of the process.
+    They get the environment of the JVM, which starts with the first session of the process, in
+    whatever test that is.
     """
     folder = tmp_path_factory.mktemp("sink_jobs")
     with pytest.MonkeyPatch.context() as patch:

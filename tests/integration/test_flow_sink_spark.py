@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sink_jobs
 from fault_parts import run_as_program
 
 from flowctl.errors import TooManyLostError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
+from tests import sink_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def test_for_each_batch_names_rows_by_query_and_batch(
 def test_the_format_is_found_without_registration(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    process = "sink_jobs:append"
+    process = "tests.sink_jobs:append"
     df = spark.range(0, 500, 1, 2)
     df.write.format("flowctl").option("process", process).option("target", "named").mode(
         "append"
@@ -110,7 +110,7 @@ def test_a_stream_writes_by_the_format(spark: SparkSession, folder: Path, tmp_pa
     query = (
         stream(spark, files(tmp_path / "in", 2))
         .writeStream.format("flowctl")
-        .option("process", "sink_jobs:append")
+        .option("process", "tests.sink_jobs:append")
         .option("target", "named-stream")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
@@ -138,7 +138,7 @@ def test_a_producer_is_a_stream_that_goes_on_where_it_was(
             .schema("n long")
             .option("producer", "flowctl_files:TextLines")
             .option("producer.paths", str(lines))
-            .option("process", "sink_jobs:numbers")
+            .option("process", "tests.sink_jobs:numbers")
             .option("slots", 1)
             .load()
             .writeStream.foreachBatch(collect)

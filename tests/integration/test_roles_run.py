@@ -14,8 +14,8 @@ from flowctl.core.records import Checkpoint
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.wire.frames import Heartbeat
 
-# What process may give back: none of it is a word to the spout.  (False ends the run, by name.)
-RETURNED = [None, True, 0, "fail", ValueError("returned, not raised"), [1, 2]]
+# What process may give back: none of it is a word to the spout.
+RETURNED = [None, False, 0, "fail", ValueError("returned, not raised"), [1, 2]]
 
 
 def worked_on(s: Spout, process: Any, tuples: int) -> None:

@@ -149,7 +149,6 @@ def test_what_runs_by_itself_is_not_async(process: Any):
         (lambda batch: map(plain, batch), "a map object"),
         (lambda batch: filter(plain, batch), "a filter object"),
         (lambda batch: Future(), "a Future"),
-        (lambda batch: False, "False, which does not fail a tuple"),
         (lambda batch: asyncio.Future(loop=asyncio.new_event_loop()), r"an awaitable \(Future\)"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowctl import ConfigError, FlowControlSpout, LocalBolts, RetryLater, SourceError
+from flowctl import FlowControlSpout, LocalBolts, RetryLater, SourceError
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.records import Record
 from flowctl.runtime.faults import gave_up_error
@@ -60,15 +60,3 @@ def test_a_sources_remedy_names_the_job(tmp_path: Path) -> None:
         spout.run(view="off")
     assert "flowctl checkpoint rewind 'two words' --partition" in caught.value.remedy
     assert caught.value.remedy in str(caught.value)
-
-
-def test_a_process_that_returns_false_ends_the_run() -> None:
-    """It means "failed" nearly always, and would count as done."""
-    spout = FlowControlSpout(
-        name="false",
-        producer=["a record"],
-        bolts=LocalBolts(lambda batch: False, count=1),  # type: ignore[arg-type, return-value]
-    )
-    with pytest.raises(ConfigError, match=r"process: returned False.*Raise an exception") as caught:
-        spout.run(view="off")
-    assert caught.value.report is not None and caught.value.report.records_acked == 0
