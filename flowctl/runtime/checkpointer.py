@@ -66,21 +66,22 @@ class Checkpointer(GuardedThread):
     def save_first(self) -> bool:
         """Save what is about to be sent, waiting for an unavailable store; False: don't send.
 
-        Called by another thread than this one, which is not started in that mode.
+        Called by another thread than this one, which is not started in that mode.  Saves once even
+        if the run is stopping: what is offered and not saved holds back what was saved before.
         """
         wait_s = self._interval_s
-        while not self._control.stopping.is_set():
+        while True:
             try:
                 self.save()
                 return True
             except CheckpointUnavailableError as error:
                 self._note_away(error)
-                self._control.stopping.wait(wait_s)
+                if self._control.stopping.wait(wait_s):
+                    return False
                 wait_s = min(_RETRY_MAX_S, 2 * wait_s)
             except BaseException as error:
                 self._control.fail(error)
                 return False
-        return False
 
     def save(self) -> None:
         """Save now if something changed since the last save; raises what the store raises.

@@ -226,11 +226,16 @@ class Sender(GuardedThread):
             self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
 
     def _is_finished(self) -> bool:
-        """Everything read is acked; or, when stopping, nothing is in flight."""
+        """Everything read is acked; or, when stopping, nothing is in flight.
+
+        What is committed and not sent again has to go through all stages of a topology: between two
+        of them nothing is in flight.
+        """
         core = self._control.core
         if self._control.stopping.is_set():
-            if self._sends_committed() and core.intake.buffer:
-                return False
+            if self._control.error is None and core.guarantee.commits_before_emit:
+                # Held: the reader is just saving what it read, so that has to be sent as well.
+                return core.is_drained
             return all(not consumer.flight for consumer in core.bolts.values())
         return self._control.reader_done.is_set() and core.is_drained
 

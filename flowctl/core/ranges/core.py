@@ -136,6 +136,7 @@ class RangeCore(ByReference):
         cut = _cut(flow_tuple)
         if len(cut.pieces) > 1:  # a bolt gets one span at a time
             self._settling.part_with(flow_tuple, cut.outside(*cut.pieces[0]).rebound())
+            self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
             cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(
