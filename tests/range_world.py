@@ -71,11 +71,13 @@ class RangeBolt:
         return [working.emission.tuple_id for working in waiting]
 
     def split(self, order: SplitOrder) -> SplitAnswered:
-        """Answer, and keep to it."""
+        """Answer, and keep to it.  The range at the front is begun: idle bolts claim at once."""
         for working in self.ranges:
             if working.emission.tuple_id == order.tuple_id:
                 if order.request not in working.answers:
                     kept = working.at + int(order.keep * (working.stop - working.at))
+                    if working is self.ranges[0]:
+                        kept = max(kept, min(working.at + 1, working.stop))
                     working.stop = working.answers[order.request] = kept
                 stop = working.answers[order.request]
                 if working.at >= working.stop:
