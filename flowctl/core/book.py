@@ -19,6 +19,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.records import Record, RevokeOrder
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
+from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.tuples import FlowTuple, TupleIds
 
@@ -117,7 +118,7 @@ class Book:
         if self.input_ended and not (consumer.flight or consumer.strays):
             assert self.idle_listener is not None
             self.idle_listener.note_idle(consumer)
-        if consumer.strays or self.out:
+        if consumer.strays or self.out or consumer.liveness is not Liveness.ALIVE:
             if consumer.strays and not consumer.flight:
                 # Strays, and nothing else that would be watched.
                 self.alarms.set(consumer, consumer.strays_due_s())
