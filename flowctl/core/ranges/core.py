@@ -164,10 +164,9 @@ class RangeCore(ByReference):
         flow_tuple = self._pending.get(told.tuple_id)
         if flow_tuple is None:
             return self._take_stale(told, consumer)
-        cut = _cut(flow_tuple)
         if not self.may_tell_of(told.tuple_id, told.start, told.done_through):
             return self._count_unknown()
-        is_holder = told.tuple_id in consumer.flight
+        cut, is_holder = _cut(flow_tuple), told.tuple_id in consumer.flight
         if is_holder and consumer.is_fifo and next(iter(consumer.flight)) != told.tuple_id:
             self._recovery.on_acked(consumer, flow_tuple, now_s)
         done = cut.between(told.start, told.done_through).pieces
