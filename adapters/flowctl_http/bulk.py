@@ -1,4 +1,4 @@
-"""Documents into OpenSearch or Elasticsearch by ``_bulk``: what is refused goes again, alone."""
+"""Documents into OpenSearch or Elasticsearch by ``_bulk``: only refused items are sent again."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class BulkSink:
     it; "create" leaves alone what is there (it counts in ``batch.left_out``), "update" merges.
     ``document(row)`` makes the document; default: the row.
 
-    Of an answer: an item with 429 (``es_rejected_execution_exception``) or 5xx goes again, and is a
-    refusal, told to the limit of the target; one that the index can't take (a mapping) is rejected,
-    with the reason; no such index, or no right to write, ends the run.  ``headers``, ``timeout_s``
+    An item with 429 (``es_rejected_execution_exception``) or 5xx is a refusal: it lowers the
+    target's limit and is sent again.  An item that the index can't take (a mapping) is rejected,
+    with the reason.  A missing index, or no right to write, ends the run.  ``headers``, ``timeout_s``
     and ``client`` as :class:`flowctl_http.HttpSink` has them.
 
     With ``flow_sink`` and ``flow_batch`` no document is sent twice that was accepted.  In a bolt of

@@ -27,7 +27,7 @@ class KafkaRanges:
     the offsets that were the last ones at the start; otherwise partitions grow, and the run never
     ends.  Offsets that no longer exist (compaction, retention) are passed over.
 
-    Each bolt has its own consumer, which is assigned and commits nothing: there is no group.
+    Each bolt has its own consumer, which is assigned and commits nothing. It belongs to no group.
     ``config`` goes to the clients, on the driver and on the workers.  It must not contain secrets,
     as it travels; give a function that returns it instead, which is called where it is needed.
 

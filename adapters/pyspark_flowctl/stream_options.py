@@ -101,7 +101,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(made, FlowProducer):
             raise ConfigError(
                 "producer",
-                f"{self.producer} returned {type(made).__name__}, which is no producer.",
+                f"{self.producer} returned {type(made).__name__}, which is not a producer.",
                 remedy="It needs partitions, open, poll and close (flowctl.FlowProducer).",
             )
         return made

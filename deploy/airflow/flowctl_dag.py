@@ -17,7 +17,7 @@ from typing import Any
 from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.sdk import DAG, BaseOperator
 
-# Of `flowctl run`: what a retry can't mend.
+# Exit codes of `flowctl run` after which a retry does not help.
 WRONG_USAGE, RECORDS_LEFT_OUT = 2, 3
 STOP_TIMEOUT_S = 90  # the last save waits 60 s for an absent Redis
 

@@ -333,7 +333,7 @@ def test_the_page_has_each_option_and_its_default() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"producer": "tests.stream_parts:no_producer"}, "which is no producer"),
+        ({"producer": "tests.stream_parts:no_producer"}, "which is not a producer"),
         ({"producer.cuont": "1"}, "can't be called with"),
     ],
 )

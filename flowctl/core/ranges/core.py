@@ -240,7 +240,7 @@ class RangeCore(ByReference):
         self._completion.complete(flow_tuple, now_s)
 
     def on_range_failed(self, failed: RangeFailed, *, now_s: float) -> AckOutcome:
-        """``process`` raised, or the target refused: that part goes again, the rest stays.
+        """``process`` raised, or the target refused: that part is sent again, the rest stays.
 
         It is a tuple of its own from now on, and what happens to failed tuples happens to it.
         """
