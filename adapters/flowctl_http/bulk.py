@@ -43,8 +43,8 @@ class BulkSink:
 
     An item with 429 (``es_rejected_execution_exception``) or 5xx is a refusal: it lowers the
     target's limit and is sent again.  An item that the index can't take (a mapping) is rejected,
-    with the reason.  A missing index, or no right to write, ends the run.  ``headers``, ``timeout_s``
-    and ``client`` as :class:`flowctl_http.HttpSink` has them.
+    with the reason.  A missing index, or no right to write, ends the run.  ``headers``,
+    ``timeout_s`` and ``client`` as :class:`flowctl_http.HttpSink` has them.
 
     With ``flow_sink`` and ``flow_batch`` no document is sent twice that was accepted.  In a bolt of
     ``FlowControlSpout`` the whole tuple comes again after a refusal; ids keep that harmless.
