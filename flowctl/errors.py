@@ -148,8 +148,11 @@ class RetryLater(FlowctlError):
         again: Sequence[int] | None = None,
     ) -> None:
         if not isinstance(reason, str):
-            raise TypeError(
-                f"RetryLater takes the reason first: RetryLater('busy', after_s={reason!r})"
+            # A mistake in the program, not a fault of records: they must not become dead letters.
+            raise UnrunnableError(
+                "RetryLater",
+                "it takes the reason first.",
+                remedy=f"Write RetryLater('busy', after_s={reason!r}).",
             )
         if after_s is not None and not 0 <= after_s < float("inf"):
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")

@@ -9,6 +9,7 @@ import pytest
 from flowctl import FlowControlSpout, LocalBolts, RetryLater, SourceError
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.records import Record
+from flowctl.errors import UnrunnableError
 from flowctl.runtime.faults import gave_up_error
 from flowctl_files import TextLines
 
@@ -32,7 +33,8 @@ def test_a_record_is_taken_for_its_value() -> None:
 
 
 def test_seconds_are_given_as_the_reason() -> None:
-    with pytest.raises(TypeError, match=r"RetryLater\('busy', after_s=0.2\)"):
+    """It ends the run: as an error of the records it would fill the dead letter."""
+    with pytest.raises(UnrunnableError, match=r"RetryLater\('busy', after_s=0.2\)"):
         RetryLater(0.2)  # type: ignore[arg-type]
 
 
