@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowctl import FlowControlSpout, LocalBolts, Records
-from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.instrumentation.summary import lines
 from flowctl.ports import MeasuredProducer
@@ -127,6 +127,58 @@ def test_an_end_says_nothing_of_a_job_that_was_set_back_or_of_values_without_a_d
     assert values_of(Records([5, 6, 7]), back) == [Record(1, 6), Record(2, 7)]
     assert values_of(Records([object(), 3]), ended([object()])) == [Record(1, 3)]
     assert ended([]).partitions["records"].end is None
+
+
+def killed(
+    values: Any, *, read: int, done: int, holes: Sequence[int] = (), **how: Any
+) -> Checkpoint:
+    """The checkpoint of a run that was killed when it had read so many values in chunks of two."""
+    producer = Records(values, **how)
+    producer.open(Checkpoint())
+    mark = None
+    while read > 0:
+        chunk = producer.poll(2)
+        assert chunk is not None
+        read -= len(chunk.records)
+        mark = chunk.mark
+    acked = tuple(AckedRange(place, place, 1) for place in holes)
+    position = done - 1 if done else None
+    return Checkpoint({"records": PartitionCheckpoint(position, done, acked, mark=mark)})
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+def test_other_values_are_refused_after_a_kill_in_mid_run(form: Any) -> None:
+    """A list of what is still to do is shorter the next time: its first values would be skipped."""
+    saved = killed(form("abcdef"), read=4, done=2)
+    assert values_of(Records(form("abcdef")), saved) == [
+        Record(n, "abcdef"[n]) for n in range(2, 6)
+    ]
+    for others, said in [
+        ("cdefgh", "position 0 is not the one"),
+        ("abcxef", "position 3 is not the one"),
+        ("abc", "read 4"),
+    ]:
+        with pytest.raises(SourceError, match=said) as caught:
+            values_of(Records(form(others)), saved)
+        assert "flowctl checkpoint clear" in caught.value.remedy
+        assert values_of(Records(form(others), compare=False), saved)
+    unmarked = killed(form("abcdef"), read=4, done=2, compare=False)
+    assert values_of(Records(form("abxxxx")), unmarked)
+
+
+def test_values_above_a_hole_count_as_done_and_are_compared() -> None:
+    saved = killed(list("abcd"), read=4, done=0, holes=[1, 2])
+    with pytest.raises(SourceError, match="read 4"):
+        values_of(Records(["a", "d"]), saved)  # what is left; "d" is where "b" was
+    nothing_done = killed(list("abcd"), read=4, done=0)
+    assert len(values_of(Records(["x"]), nothing_done)) == 1
+
+
+def test_after_a_kill_the_end_is_saved_once_all_is_done() -> None:
+    producer = Records([1, 2, 3])
+    producer.open(killed([1, 2, 3], read=3, done=2))
+    ends = [chunk.end for chunk in iter(lambda: producer.poll(9), None)]
+    assert ends == [None, ended([1, 2, 3]).partitions["records"].end]
 
 
 def test_progress_counts_what_an_earlier_run_did() -> None:
