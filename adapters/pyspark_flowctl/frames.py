@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowctl.adapters import load_adapter
@@ -19,6 +19,7 @@ from flowctl.errors import ConfigError
 # The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
 # bolt that does a part of it.
 _ROW_GROUP_BYTES = 8 << 20
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 # Numbers of columns and plans, addresses, and what depends on how many executors there are: they
 # differ from session to session.
 _PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))?")
@@ -63,9 +64,21 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     def write(url: str) -> None:
         chosen = df if columns is None else df.select(*columns)
         writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
-        writer.parquet(url)
+        with _instants(df.sparkSession):
+            writer.parquet(url)
 
     return made(source, (), write, columns)
+
+
+@contextlib.contextmanager
+def _instants(spark: Any) -> Iterator[None]:
+    """Timestamps are written as instants in UTC; Spark's own choice, INT96, says no time zone."""
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMESTAMPS, before)
 
 
 def _plan_of(df: Any) -> str:

@@ -313,6 +313,35 @@ def test_a_dataframe_in_and_a_dataframe_out(spark: Any, tmp_path: Path) -> None:
     assert not list((tmp_path / "a b/_flowctl/none").rglob("*.parquet"))
 
 
+def as_it_is(batch: Batch) -> Iterator[dict[str, Any]]:
+    for record in batch:
+        assert record.value["at"].tzinfo is not None
+        yield record.value
+
+
+def test_values_of_all_kinds_come_out_as_they_went_in(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(200).selectExpr(
+        "id",
+        "date_add(date'2020-01-01', int(id)) AS day",
+        "timestamp'2020-01-01 00:00:00.000001' + make_interval(id * 10) AS at",
+        "cast(id / 7 AS decimal(12,3)) AS price",
+        "if(id % 5 = 0, null, concat('t', id)) AS text",
+        "struct(id AS a, array(struct(id AS b)) AS c) AS nested",
+        "if(id % 11 = 0, null, array(id, null)) AS several",
+    )
+    how: dict[str, Any] = {"name": "all kinds/%41", "bolts": 2, "view": "off"}
+    made = apply(rows, as_it_is, schema=rows.schema, out=str(tmp_path / "out"), **how)
+    assert sorted(made.collect()) == sorted(rows.collect())
+
+
+def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"line {n}\n" for n in range(5_000)))
+    source = TextRanges(tmp_path / "a.log")
+    bolts = SparkBolts(accept, count=2, spark=spark)
+    report = FlowControlSpout(name="by-reference", producer=source, bolts=bolts).run()
+    assert (report.outcome, report.records_acked) == ("finished", 5_000)
+
+
 def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:
     """Kept last: it stops the module's session."""
     from pyspark.sql import SparkSession
@@ -333,11 +362,3 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("".join(f"line {n}\n" for n in range(5_000)))
-    source = TextRanges(tmp_path / "a.log")
-    bolts = SparkBolts(accept, count=2, spark=spark)
-    report = FlowControlSpout(name="by-reference", producer=source, bolts=bolts).run()
-    assert (report.outcome, report.records_acked) == ("finished", 5_000)

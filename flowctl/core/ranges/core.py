@@ -13,7 +13,7 @@ from typing import cast
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import Measured
-from flowctl.core.events import FlowEvent, RangeSplit
+from flowctl.core.events import FlowEvent
 from flowctl.core.failures import DeadTuple, Keeper
 from flowctl.core.ranges.by_reference import ByReference
 from flowctl.core.ranges.consumer import RangeConsumer
@@ -331,17 +331,7 @@ class RangeCore(ByReference):
             self._settling.put_back(flow_tuple, rest)
         else:
             piece = self._settling.part_with(flow_tuple, rest)
-            self.counters.splits += 1
-            self.book.events.append(
-                RangeSplit(
-                    at_s=now_s,
-                    tuple_id=flow_tuple.tuple_id,
-                    bolt=flow_tuple.held_by or "",
-                    partition=rest.partition,
-                    at=rest.pieces[0][0],
-                    rest_id=piece.tuple_id,
-                )
-            )
+            self._splits.parted(flow_tuple, piece, now_s)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
 
