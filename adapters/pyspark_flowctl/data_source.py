@@ -40,16 +40,15 @@ class FlowctlSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a DataFrame (``df.write``)."""
-        del schema
         if overwrite:
             raise ConfigError(
                 "mode",
                 "overwrite would first have to empty the target, which flowctl can't.",
                 remedy="Write .mode('append').",
             )
-        return BatchWriter(sink_of(dict(self.options)))
+        return BatchWriter(sink_of(dict(self.options)), schema.json())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes each batch of a stream (``writeStream``)."""
-        del schema, overwrite
-        return StreamWriter(sink_of(dict(self.options)))
+        del overwrite
+        return StreamWriter(sink_of(dict(self.options)), schema.json())

@@ -10,10 +10,6 @@ from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ProcessError, TooManyLostError
 
-# Of those that were given up, so many in a row may be kept while no call succeeds: more, and it is
-# the target or fn that fails, not the rows.  As in the core (failures.py).
-IN_A_ROW_MAX = 8
-
 
 class LostRows:
     """What one partition leaves out.  Not thread-safe.
@@ -48,7 +44,7 @@ class LostRows:
         """``record`` failed alone in its last attempt, by ``error``."""
         self._tally.gave_up += 1
         self._in_a_row += 1
-        if self._in_a_row > IN_A_ROW_MAX:
+        if self._in_a_row > self._plan.gave_up_in_a_row_max:
             raise ProcessError(
                 f"{self._in_a_row} rows in a row failed, and no call succeeded between them:"
                 f" {reason}",
