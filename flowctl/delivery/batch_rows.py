@@ -19,6 +19,9 @@ _GAIN = 0.5
 # So many fewer rows that took nearly as long: the batch itself costs the time, not its rows, and
 # still fewer would only make more batches; more are tried, until they cost something.
 _FEWER_SHARE, _AS_LONG_SHARE = 0.7, 0.7
+# The same, step by step: each batch is a little smaller and takes as long.  A target that becomes
+# slower looks alike, so only as many are tried again as there were.
+_FEWER_BY_STEPS = 0.5
 # What was once too much may be tried again, so much more with each batch that was not measured.
 _FORGET = 1.05
 
@@ -36,6 +39,7 @@ class BatchRows:
         self._row_s = 0.0
         self._ceiling = float(rows_max)
         self._last = (0, 0.0)  # rows and seconds of the batch that was measured last
+        self._most = (0, 0.0)  # of the largest since fewer rows last took less time
 
     def took(self, rows: int, batch_s: float, *, is_bound: bool = False) -> None:
         """A batch of ``rows`` took ``batch_s`` seconds, or at most that (``is_bound``)."""
@@ -48,8 +52,10 @@ class BatchRows:
             return
         (last_rows, last_s), self._last = self._last, (rows, batch_s)
         if rows < _FEWER_SHARE * last_rows and batch_s > _AS_LONG_SHARE * last_s:
-            self._row_s = 0.0
-            self._set(_GROWTH * last_rows)
+            self._try_again(_GROWTH * last_rows)
+            return
+        if self._shrank_for_nothing(rows, batch_s):
+            self._try_again(self._most[0])
             return
         row_s = batch_s / rows
         if row_s > self._row_s or row_s < _CHEAPER_SHARE * self._row_s:
@@ -59,6 +65,19 @@ class BatchRows:
         wanted = self._target_s / self._row_s
         self._ceiling = wanted
         self._set(min(wanted, _GROWTH * rows) if wanted > rows else max(wanted, _SHRINK * rows))
+
+    def _shrank_for_nothing(self, rows: int, batch_s: float) -> bool:
+        """Whether this batch is the last of several, each smaller, that took as long."""
+        most_rows, most_s = self._most
+        if rows >= most_rows or batch_s < _AS_LONG_SHARE * most_s:
+            self._most = rows, batch_s
+            return False
+        return rows < _FEWER_BY_STEPS * most_rows
+
+    def _try_again(self, rows: float) -> None:
+        """Forget what a row costs, and try ``rows``."""
+        self._row_s, self._most = 0.0, (0, 0.0)
+        self._set(rows)
 
     def _set(self, rows: float) -> None:
         self.rows = max(1, min(int(rows), self._rows_max))
