@@ -13,7 +13,7 @@ from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError
 from flowctl.pacing.call import AsyncCall, Call, checked_cost
 from flowctl.pacing.gates import gate_of
-from flowctl.pacing.hard import HardPermits
+from flowctl.pacing.hard import HardPermits, hard_permits
 from flowctl.pacing.settings import Limits, PaceSettings, settings_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -56,27 +56,20 @@ def paced(
     ``classify``: a function of an exception, asked before flowctl's rules: True or seconds mean a
     refusal, False a failure, None "decide yourself".
 
-    ``hard``: PostgreSQL holds a permit for each call too, an advisory lock of the connection that
-    is the first argument of ``call.run(fn, connection, …)``: never more than ``in_flight_max`` of
-    ``limits`` calls, also of frozen and killed workers.  Not for coroutines.
+    ``hard``: PostgreSQL holds a permit for each call too (:mod:`flowctl.pacing.hard`): never more
+    than ``in_flight_max`` of ``limits`` calls, also of frozen workers.  Not for coroutines.
 
     The object is thread-safe, survives a fork and can be pickled: state is kept per process, and
     found by the target's name.  A block that waits for itself (``paced`` of the same target inside
     another) can wait for ever where the limit is 1.  Raises :class:`flowctl.errors.ConfigError`
     for a wrong parameter.
     """
-    if hard and limits is None:
-        raise ConfigError(
-            "hard",
-            "needs the number that is never exceeded.",
-            remedy="Give limits=Limits(in_flight_max=20).",
-        )
     if not callable(cost):
         checked_cost(cost)
     if classify is not None:
         check_rule(classify)
     settings = settings_of(target, redis, job, weight, (leave, limits, budget))
-    return Paced(settings, cost, classify, hard=hard)
+    return Paced(settings, cost, classify, hard_permits(target, limits) if hard else None)
 
 
 class Paced:
@@ -89,14 +82,12 @@ class Paced:
         settings: PaceSettings,
         cost: Cost,
         classify: RefusalRule | None,
-        hard: bool | HardPermits | None = None,
+        hard: HardPermits | None = None,
     ) -> None:
         self._settings = settings
         self._cost = cost
         self._classify = classify
-        if hard is True:
-            hard = HardPermits(settings.target, settings.limits.in_flight_max)
-        self._hard = hard or None
+        self._hard = hard
         # By thread or task, as one object may be used by many: the innermost block is the last.
         self._open: dict[int, list[Call | AsyncCall]] = {}
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeVar
 
 from flowctl.errors import ConfigError, RetryLater
+from flowctl.pacing.settings import Limits
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -70,6 +71,17 @@ class HardPermits:
         if status == _FAILED:  # it refuses any statement but this
             connection.rollback()
         _asked(connection, _GIVE, (self._key, place))
+
+
+def hard_permits(target: str, limits: Limits | None) -> HardPermits:
+    """Return the permits of ``target``; :class:`ConfigError` if nobody said how many."""
+    if limits is None:
+        raise ConfigError(
+            "hard",
+            "needs the number that is never exceeded.",
+            remedy="Give limits=Limits(in_flight_max=20).",
+        )
+    return HardPermits(target, limits.in_flight_max)
 
 
 def _asked(connection: Any, statement: str, values: tuple[int, ...]) -> Any:
