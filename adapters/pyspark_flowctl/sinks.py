@@ -10,7 +10,8 @@ and costs no attempt; ``RetryLater(again=[…])`` sends only those again.  After
 rows go again, in smaller pieces until the one that fails stands alone.
 
 **No row is left out in silence.**  With a dead letter what can't be written is kept there, and
-``flowctl dlq show NAME`` shows it.  Without one, a row whose attempts ran out fails the task, and
+``flowctl dlq show NAME`` shows it; what ``flowctl dlq redrive NAME`` has marked, the next action
+with that name writes first.  Without one, a row whose attempts ran out fails the task, and
 so does a rejected one unless ``fail_over`` allows so many: a share of all rows with ``write(df)``,
 of each partition with ``foreachPartition``.  Each worker logs a line with its counts
 (:class:`flowctl.delivery.tally.Tally`), as ``foreachPartition`` returns nothing.
@@ -159,7 +160,8 @@ class FlowSink:
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow
 
-            tally = deliver(task, origin, rows_of(batches, schema), at_end=False)
+            rows = rows_of(batches, schema)
+            tally = deliver(task, origin, rows, at_end=False, schema=schema)
             yield pyarrow.RecordBatch.from_pydict({"tally": [msgspec.json.encode(tally).decode()]})
 
         # Found by its name on workers; nothing of this module's state is needed there.

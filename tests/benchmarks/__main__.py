@@ -14,6 +14,7 @@ from tests.benchmarks import (
     makespan,
     outage,
     pacing,
+    pacing_spark,
     partitions,
     ranges,
     restart,
@@ -29,6 +30,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
     "pacing": pacing.main,
+    "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
     "ranges": ranges.main,
     "restart": restart.main,
@@ -48,8 +50,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|partitions ...|ranges ...|restart ...|wire ...|control ..."
-        "|stages ...",
+        "|crowd ...|pacing ...|pacing-spark ...|partitions ...|ranges ...|restart ...|wire ..."
+        "|control ...|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
