@@ -125,6 +125,10 @@ class SparkBolts:
         if run is not None:
             run.end(bolt, reason, host, pid)
 
+    def leaving(self) -> Sequence[str]:
+        """Return the bolts on executors that Spark is decommissioning; not known on Connect."""
+        return self._run.leaving() if self._run is not None else ()
+
     def stop(self, *, timeout_s: float) -> None:
         """Wait for bolts that received END, cancel the others, stop a session of our own.
 
@@ -187,6 +191,9 @@ class _Run:
         for supervisor in self._bolts:
             if supervisor.bolt == bolt:
                 supervisor.end(reason, lambda: self._kill(host, pid))
+
+    def leaving(self) -> list[str]:
+        return [supervisor.bolt for supervisor in self._bolts if supervisor.is_moving]
 
     def _kill(self, host: str, pid: int) -> None:
         jobs = self._jobs

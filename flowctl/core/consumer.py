@@ -11,7 +11,7 @@ from flowctl.core.records import Ack
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
-from flowctl.core.state import LIVENESS, Liveness, Sign, Signal
+from flowctl.core.state import LIVENESS, SILENT, Liveness, Sign, Signal
 from flowctl.core.strays import Strays
 from flowctl.core.telling import StateTeller
 from flowctl.core.tuples import FlowTuple
@@ -22,12 +22,6 @@ NOT_QUEUED: Final = NEVER
 # Names, as a member of an enum costs .2 us for each tuple.
 _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
-_SILENT: Final = (
-    Liveness.SUSPECT,
-    Liveness.DOWN,
-    Liveness.STALLED_SUSPECT,
-    Liveness.STALLED_DOWN,
-)
 # For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
 _RTTS_KEPT = 32
 _RTT_EVERY = 4
@@ -137,7 +131,7 @@ class AdaptiveFlowConsumer:
     @property
     def is_suspect(self) -> bool:
         """Whether it is silent: suspect or down."""
-        return self.liveness in _SILENT
+        return self.liveness in SILENT
 
     @property
     def is_out(self) -> bool:
@@ -251,6 +245,10 @@ class AdaptiveFlowConsumer:
             self.records_held += len(flow_tuple.cut.records)
             self._hold(flow_tuple.cut.size_bytes)
         self.armed_at_s = now_s
+
+    def stop_sending(self) -> None:
+        """It is to leave: it never has room again."""
+        self._bytes_max = -1  # not even an empty one holds less
 
     def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """An ack of a tuple in flight: take its time, move window and state."""

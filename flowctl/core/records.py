@@ -106,6 +106,10 @@ class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
     tuple_ids: list[int]
 
 
+class LeaveOrder(RevokeOrder, frozen=True, gc=False):
+    """End the connection of ``bolt``, which holds nothing any more; ``tuple_ids`` is empty."""
+
+
 class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A bolt has processed a tuple.  Durations only: no clocks need to agree.
 

@@ -16,6 +16,7 @@ from flowctl.ports import BindingBolts, SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
+from flowctl.runtime.departures import Departures
 from flowctl.runtime.endings import Endings
 from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
@@ -74,6 +75,7 @@ class Run:
             interval_s=settings.checkpoint.interval_s,
         )
         self._endings = Endings(self.control, plan.bolts, settings.timeout)
+        self._departures = Departures(self.control, plan.bolts)
         self._notices = Notices(
             self.control, count=plan.bolts.count, say=view.message, on_notice=plan.on_notice
         )
@@ -213,8 +215,9 @@ class Run:
             self._notices.take()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
-            for ending in self._endings.look():
-                self._view.message(ending.text)
+            ended = [ending.text for ending in self._endings.look()]
+            for text in (*ended, *self._departures.look()):
+                self._view.message(text)
             now_s = control.clock()
             if control.stopping.is_set():
                 stop_by_s = stop_by_s or now_s + STOP_GRACE_S

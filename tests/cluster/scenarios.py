@@ -238,13 +238,15 @@ def driver_in_waiting(cluster: Cluster, draw: random.Random) -> Figures:
 
 @scenario
 def worker_decommissioned(cluster: Cluster, draw: random.Random) -> Figures:
-    """SIGPWR to a Worker (``spark.decommission.enabled``): its bolts end what they hold."""
-    with started(cluster, "worker_decommissioned", draw) as fault:
+    """SIGPWR to a Worker (``spark.decommission.enabled``): its bolts leave, and run elsewhere."""
+    with started(cluster, "worker_decommissioned", draw, lines=3000) as fault:
         cluster.spark.signal("w1", signal.SIGPWR)
+        until(lambda: not cluster.spark.executors("w1"), "w1's executor ends by itself", 60)
+        left_s = now_s() - fault.at_s
+        cluster.spark.signal("w1", signal.SIGKILL)  # its host goes
     found = fault.figures()
-    cluster.spark.signal("w1", signal.SIGKILL)
     cluster.spark.start("w1")
     until(lambda: cluster.spark.registered("w1"), "the Worker is back")
     if not found.problem and found.rerun:
         return found._replace(problem=f"{found.rerun} ran twice")
-    return found
+    return found._replace(note=f"its executor had ended after {left_s:.1f} s")

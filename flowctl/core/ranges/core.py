@@ -296,9 +296,9 @@ class RangeCore(ByReference):
             may_be_target=not failed.is_data_error,
         )
 
-    def wind_up(self, now_s: float) -> None:
-        """Ask all bolts for what they have not claimed of their ranges, as the run is to end."""
-        for consumer in self.bolts.values():
+    def wind_up(self, now_s: float, bolt: str = "") -> None:
+        """Ask ``bolt`` ("": all) for what is not claimed of its ranges, as it, or the run, ends."""
+        for consumer in [self.bolts[bolt]] if bolt else self.bolts.values():
             assert isinstance(consumer, RangeConsumer)
             self._splits.take_back(consumer, now_s)
 
