@@ -293,9 +293,8 @@ _FRAMES: Final = {
     "polars": ("polars DataFrame", "Give df.to_dicts(): one dict per row."),
     "pyspark": (
         "Spark DataFrame",
-        'Write it with df.write.json("DIR") and read it with'
-        ' flowctl_files.TextLines("DIR/*.json"); or, if it fits into the driver\'s memory, give'
-        " [row.asDict() for row in df.collect()].",
+        "For a function over its rows: pyspark_flowctl.apply(df, fn, …). Or write it with"
+        ' df.write.parquet("DIR") and read it with flowctl_files.ParquetRanges("DIR").',
     ),
 }
 
