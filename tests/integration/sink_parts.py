@@ -100,8 +100,8 @@ class Connect:
 class ProcessBolts:
     """Bolts as processes of this machine; one that is ended is killed, and started anew.
 
-    ``environment`` is added to this process's.  With ``links`` each lives in a namespace of its own, whose link can be cut; the process of one
-    in ``out_of_reach`` can't be killed any more.
+    ``environment`` is added to that of this process.  With ``links`` each lives in a namespace of
+    its own, whose link can be cut; the process of one in ``out_of_reach`` can't be killed any more.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def run(s3: S3, pattern: str, journal: Journal, key: Key, **parts: Any) -> Any:
 
 def test_workers_read_with_a_key_that_the_driver_does_not_have(s3: S3, tmp_path: Path) -> None:
     expected = put(s3, "a.log", "b.log")
-    with pytest.raises(OSError, match="ACCESS_DENIED|403"):
+    with pytest.raises(OSError, match="ACCESS_DENIED"):
         store(s3.port).open_input_file(f"{BUCKET}/a.log")
     journal, saved = Journal(tmp_path), MemoryCheckpointStore()
     report = run(s3, f"{BUCKET}/[ab].log", journal, s3.reader, checkpoint=saved)
