@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,21 @@ def test_a_dataframe_in_and_a_dataframe_out(spark: Any, tmp_path: Path) -> None:
     assert empty.collect() == []
     assert empty.columns == ["id", "label"]
     assert not list((tmp_path / "a b/_flowctl/none").rglob("*.parquet"))
+
+
+def test_other_rows_of_local_data_are_another_data_frame(spark: Any, tmp_path: Path) -> None:
+    """Its plan names only the columns: the results of other rows would have been returned."""
+    rows = [(n, f"#{n}", {"k": n}) for n in range(20)]
+    make = partial(spark.createDataFrame, schema="id long, text string, tags map<string,long>")
+    run = partial(
+        apply, fn=twice_or_not, schema="id long, label string", name="local", out=str(tmp_path),
+        columns=["id", "text"], bolts=2, view="off",
+    )  # fmt: skip
+    assert run(make(rows)).count() == 19
+    assert run(make(rows[::-1])).count() == 19
+    for others in (rows[1:], [(n + 1, text, tags) for n, text, tags in rows]):
+        with pytest.raises(ConfigError, match=r"df: .*another DataFrame"):
+            run(make(others))
 
 
 def as_it_is(batch: Batch) -> Iterator[dict[str, Any]]:
