@@ -20,6 +20,7 @@ from tests.benchmarks import (
     restart,
     sql_sink,
     stages,
+    streaming,
     throughput,
     topology_bench,
     wire_bench,
@@ -35,6 +36,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
+    "streaming": streaming.main,
     "wire": wire_bench.main,
 }
 
@@ -51,7 +53,7 @@ def main() -> int:
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|pacing ...|pacing-spark ...|partitions ...|ranges ...|restart ...|wire ..."
-        "|control ...|stages ...",
+        "|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
