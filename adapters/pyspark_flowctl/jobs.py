@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -53,8 +53,11 @@ class SparkJobs(Protocol):
     def is_waiting(self, tag: str) -> bool | None:
         """Return True while the job waits for a slot, None if that can't be known."""
 
-    def leaving(self, tags: Sequence[str]) -> Collection[str]:
-        """Return those whose job runs on an executor that is being decommissioned."""
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        """Return where the jobs with these tags run, without those that do not, or not yet."""
+
+    def going(self) -> Collection[str]:
+        """Return the executors that are being decommissioned."""
 
     def cancel(self, tag: str) -> None:
         """Cancel the job with this tag, if any; its Python worker may go on for 4 s."""
@@ -152,15 +155,18 @@ class ClassicJobs:
         stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
         return all(stage is not None and stage.numActiveTasks == 0 for stage in stages)
 
-    def leaving(self, tags: Sequence[str]) -> Collection[str]:
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        store = self._context._jsc.sc().statusStore()
+        found = ((tag, self._executor_of(tag, store)) for tag in tags)
+        return {tag: executor for tag, executor in found if executor is not None}
+
+    def going(self) -> Collection[str]:
         if self.master == "local" or self.master.startswith("local["):
             return ()  # the driver is the executor
         context = self._context._jsc.sc()
-        store, backend = context.statusStore(), context.schedulerBackend()
-        found = store.executorList(True)
+        backend, found = context.schedulerBackend(), context.statusStore().executorList(True)
         executors = {found.apply(n).id() for n in range(found.size())} - {"driver"}
-        going = {each for each in executors if not backend.isExecutorActive(each)}
-        return [tag for tag in tags if self._executor_of(tag, store) in going] if going else ()
+        return {each for each in executors if not backend.isExecutorActive(each)}
 
     def _executor_of(self, tag: str, store: Any) -> str | None:
         tracker = self._context.statusTracker()
@@ -227,8 +233,11 @@ class ConnectJobs:
     def is_waiting(self, tag: str) -> bool | None:
         return None  # Connect has no status tracker
 
-    def leaving(self, tags: Sequence[str]) -> Collection[str]:
-        return ()  # Connect doesn't say
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        return {}  # Connect doesn't say
+
+    def going(self) -> Collection[str]:
+        return ()
 
     def cancel(self, tag: str) -> None:
         self._spark.interruptTag(tag)

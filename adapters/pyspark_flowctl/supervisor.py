@@ -142,6 +142,16 @@ class BoltSupervisor:
         self._notify(BoltNotice(self.bolt, "fatal", step.detail, step.remedy))
 
 
+def move_away(jobs: SparkJobs, bolts: Sequence[BoltSupervisor]) -> None:
+    """Tell the bolts on executors that are being decommissioned to move."""
+    going = jobs.going()
+    if going:
+        executors = jobs.executors([bolt.tag for bolt in bolts])
+        for bolt in bolts:
+            if executors.get(bolt.tag) in going:
+                bolt.move()
+
+
 # A task starts within a second of its submission when there is a slot (24 of them took 0.8 s):
 # three looks in which all slots are taken are no hiccup.
 _LOOK_EVERY_S = 1.0
@@ -179,9 +189,7 @@ class SlotWatch:
                 _log.debug("slots_unknown", error=type(error).__name__)
 
     def _look(self) -> None:
-        at_work = {bolt.tag: bolt for bolt in self._bolts if not bolt.is_done}
-        for tag in self._jobs.leaving(list(at_work)):
-            at_work[tag].move()
+        move_away(self._jobs, self._bolts)
         waiting = self._waiting()
         patience = _LOOKS if self._jobs.slots() is not None else _LOOKS_IN_CLUSTER
         for bolt in self._bolts:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.errors import FencedError, FlowctlError
-from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
@@ -22,7 +21,7 @@ from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
-from flowctl.runtime.notices import Notices
+from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
@@ -77,7 +76,7 @@ class Run:
         self._endings = Endings(self.control, plan.bolts, settings.timeout)
         self._departures = Departures(self.control, plan.bolts)
         self._notices = Notices(
-            self.control, count=plan.bolts.count, say=view.message, on_notice=plan.on_notice
+            self.control, bolts=plan.bolts, say=view.message, on_notice=plan.on_notice
         )
         self._notifier = ListenerNotifier(plan.listener) if plan.listener is not None else None
         self._server: SpoutServer | None = None
@@ -137,7 +136,7 @@ class Run:
     def _headline(self) -> str:
         bolts = self._plan.bolts
         kind = type(bolts).__name__
-        return f"{counted(bolts.count, 'bolt')} · {kind} · {self._settings.window.policy}"
+        return f"{expected_of(bolts)} · {kind} · {self._settings.window.policy}"
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
