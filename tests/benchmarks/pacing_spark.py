@@ -1,14 +1,18 @@
 """``python -m tests.benchmarks pacing-spark``: the same service, called by 32 partitions of Spark.
 
-The oracle is ten partitions without any limit: exactly as many calls as the service takes.  Then 32
-partitions with ``flow_sink``, while the capacity halves and comes back; then the same partitions
-without it.  Each arm is measured from when all of its workers have made a call.
+``service``: the oracle is ten partitions without any limit: exactly as many calls as the service
+takes.  Then 32 partitions with ``flow_sink``, while the capacity halves and comes back; then the
+same partitions without it.  Each arm is measured from when all of its workers have made a call.
+
+``postgres``: 64 partitions, all at once, write through ``SqlSink`` into a PostgreSQL that takes 20
+connections.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import socket
 import sys
 import tempfile
 import threading
@@ -19,6 +23,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 from flowctl import Batch
+from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink
 from tests.benchmarks.pacing import (
     AT_ONCE,
@@ -119,15 +124,15 @@ def _quietly(df: Any, function: Any) -> None:
             raise
 
 
-@functools.cache
-def _session() -> Any:
+def _session(slots: int = WORKERS) -> Any:
+    """The session of this process; ``slots`` count for the first call."""
     from pyspark.sql import SparkSession
 
     from pyspark_flowctl.java import ensure_java
 
     ensure_java()
     return (
-        SparkSession.builder.master(f"local[{WORKERS}]")
+        SparkSession.builder.master(f"local[{slots}]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
@@ -149,12 +154,8 @@ def recovery_s(log: Sequence[Answered], from_s: float, until_s: float) -> float:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the arms; exit 1 if a gate is missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks pacing-spark")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each phase")
-    for_s = parser.parse_args(arguments).seconds
-    print(machine())
+def service_arms(for_s: float) -> bool:
+    """The service's capacity is used by Spark, halved and given back."""
     with own_redis() as redis, pacing_service(BASE_S, SLOPE, AT_ONCE) as service:
         arm = Arm(service, AT_ONCE, plain)
         arm.sleep_until(FROM_S + for_s)
@@ -180,7 +181,44 @@ def main(arguments: Sequence[str]) -> int:
         arm = Arm(service, WORKERS, plain)
         arm.sleep_until(FROM_S + for_s)
         shown("nothing, 32 partitions", figures(arm.end(), FROM_S, FROM_S + for_s), best)
+    return found.goodput >= 0.9 * best and found.refused <= 0.02 and max(fell_s, rose_s) <= 5
+
+
+def postgres() -> bool:
+    """Each row is there once, and no task failed: a failed one would end the job."""
+    sys.path.append(str(Path(__file__).parents[1] / "integration"))
+    from sink_parts import Postgres
+
+    partitions, rows, connections = 64, 500, 20
+    with tempfile.TemporaryDirectory() as folder, own_redis() as redis, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        server = Postgres(Path(folder), port)
+        server.start(f"max_connections={connections}", "superuser_reserved_connections=1")
+        server.execute("CREATE TABLE orders (id BIGINT)")
+        try:
+            sink = flow_sink(
+                sink=SqlSink(server.uri, table="orders"), target="pg-of-20", redis=redis.url,
+                name="orders", run="once", rows_max=50,
+            )  # fmt: skip
+            tally = sink.write(_session(partitions).range(0, partitions * rows, 1, partitions))
+            [found] = server.execute("SELECT count(*), count(DISTINCT id) FROM orders")
+        finally:
+            server.kill()
+    print(f"{partitions} partitions, {connections} connections: {tally}")
+    print(f"  {found[0]} rows, {found[1]} different, of {partitions * rows}")
+    return tuple(found) == (partitions * rows, partitions * rows)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the named parts; exit 1 if a gate is missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks pacing-spark")
+    parser.add_argument("part", nargs="?", default="service", choices=["service", "postgres"])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each phase of service")
+    options = parser.parse_args(arguments)
+    print(machine())
+    held = postgres() if options.part == "postgres" else service_arms(options.seconds)
     _session().stop()
-    held = found.goodput >= 0.9 * best and found.refused <= 0.02 and max(fell_s, rose_s) <= 5
     print("all gates hold" if held else "GATES MISSED")
     return not held

@@ -28,7 +28,7 @@ _PLACE = "FLOWCTL_BENCH_PLACE"  # a directory; "slow" in it makes the target slo
 _TARGET_S = 8.0  # Spark's own work takes a second or two on a busy machine
 _ROW_S, _SLOWER = 0.01, 5
 _SLOTS = 4
-_PHASE = 7  # batches
+_PHASE = 6  # batches
 _FIXED_ROWS = int(_TARGET_S * _SLOTS / _ROW_S)  # what a person would set for the quick target
 _BACKLOG_S, _BACKLOG_START = 5.0, 500
 
@@ -95,16 +95,14 @@ def batches(query: Any) -> list[Took]:
 
 def slower(place: Path) -> bool:
     """A target that changes, under flowctl's sizes and under a fixed one."""
-    sized = phases(place, target_batch_s=_TARGET_S)
-    fixed = phases(place, target_batch_s=3600, start_rows=_FIXED_ROWS, rows_max=_FIXED_ROWS)
-    for name, arm in (("sized by time", sized), (f"{_FIXED_ROWS} rows", fixed)):
-        for phase, found in zip(("quick", "5x slower", "quick again"), arm, strict=True):
-            print(f"{name:15} {phase:12} {' '.join(f'{each.s:.1f}' for each in found)} s")
+    cap = {"target_batch_s": 3600, "start_rows": _FIXED_ROWS, "rows_max": _FIXED_ROWS}
+    sized = phases(place, "sized by time", target_batch_s=_TARGET_S)
+    phases(place, f"{_FIXED_ROWS} rows", **cap)
     late = [each.s for phase in sized[1:] for each in phase[3:]]
     return all(0.7 * _TARGET_S <= took_s <= 1.3 * _TARGET_S for took_s in late)
 
 
-def phases(place: Path, **options: object) -> list[list[Took]]:
+def phases(place: Path, name: str, **options: object) -> list[list[Took]]:
     """Run one query through three phases; the first of each is the batch of the change."""
     query = start(place, "costly", 10**9, **options)
     ends = []
@@ -119,7 +117,10 @@ def phases(place: Path, **options: object) -> list[list[Took]]:
         ends.append(len(batches(query)))
     query.stop()
     all_of = batches(query)
-    return [all_of[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    found = [all_of[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    for phase, took in zip(("quick", "5x slower", "quick again"), found, strict=True):
+        print(f"{name:15} {phase:12} {' '.join(f'{each.s:.1f}' for each in took)} s", flush=True)
+    return found
 
 
 def backlog(place: Path, records: int) -> bool:

@@ -17,7 +17,7 @@ from flowctl_redis.server import find_or_start
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 ROWS = 40  # of a batch
 
 
