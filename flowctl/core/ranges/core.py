@@ -29,7 +29,7 @@ from flowctl.core.ranges.messages import (
 from flowctl.core.ranges.pieces import Pieces, RangeCut
 from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.ranges.settling import Settling
-from flowctl.core.ranges.sizing import RANGE_S, positions_for
+from flowctl.core.ranges.sizing import LEAST_S, RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
 from flowctl.core.records import AckOutcome, Checkpoint, Emission
 from flowctl.core.settings import CoreSettings
@@ -77,6 +77,7 @@ class RangeCore(ByReference):
         # It failed, and nothing has succeeded yet: first comes what failed.
         self._is_doubtful = False
         self._splits = Splits(self.book)
+        self._end_phase.shares.least_s = LEAST_S
         self._settling = Settling(self.book, self.intake, self._failures, self._completion)
 
     # -- ranges come in ------------------------------------------------------------------
@@ -137,7 +138,9 @@ class RangeCore(ByReference):
         if len(cut.pieces) > 1:  # a bolt gets one span at a time
             self._settling.part_with(flow_tuple, cut.outside(*cut.pieces[0]).rebound())
             self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
-            cut = _cut(flow_tuple)
+        if self.book.input_ended and not self.buffer.records:
+            self._settling.keep_fitting(flow_tuple, self._end_phase.shares)
+        cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(
             emission.tuple_id,
