@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.dispatch import (
     EXACT_MAX,
     BetterOfTwo,
@@ -14,6 +14,7 @@ from flowctl.core.dispatch import (
     RoundRobin,
     dispatcher_for,
 )
+from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
