@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.dispatch import (
     EXACT_MAX,
     BetterOfTwo,
@@ -15,6 +15,7 @@ from flowctl.core.dispatch import (
     RoundRobin,
     dispatcher_for,
 )
+from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
