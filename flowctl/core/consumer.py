@@ -49,11 +49,12 @@ class AdaptiveFlowConsumer:
 
     __slots__ = (
         "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
-        "_window_max", "acked", "alarm_s", "armed_at_s", "bolt", "bytes_held", "completion_s",
-        "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s",
-        "last_services_s", "liveness", "moved_away", "place", "policy", "queued_s",
-        "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
-        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays", "suspect_since_s",
+        "_window_max", "acked", "alarm_s", "armed_at_s", "begun", "bolt", "bytes_held",
+        "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
+        "is_in_order", "last_rtts_s", "last_services_s", "liveness", "moved_away", "place",
+        "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
+        "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
+        "strays", "suspect_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +70,8 @@ class AdaptiveFlowConsumer:
         self.bolt: str = bolt
         self.slots: int = slots
         self.epoch: int = epoch
-        self.is_fifo: bool = in_order and slots == 1 and settings.timeout.rule == "signs"
+        self.is_in_order: bool = in_order and settings.timeout.rule == "signs"
+        self.is_fifo: bool = self.is_in_order and slots == 1
         self.policy = make_policy(settings.window, learned=learned)
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
@@ -79,8 +81,9 @@ class AdaptiveFlowConsumer:
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        # when its last heartbeat came, if that said: nothing to do
+        # when its last heartbeat came, if that said: nothing waits here
         self.idle_said_at_s: float = -NEVER
+        self.begun: Sequence[int] = ()  # what it is at work on, by its last heartbeat
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
         self.slow_since_s: float = now_s  # the same, of the one that made it slow
         self._is_full = False  # by its last heartbeat: all slots at work
@@ -337,10 +340,14 @@ class AdaptiveFlowConsumer:
         self.rtt.back_off(now_s)
         self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
-    def on_heartbeat(self, holds: int, now_s: float) -> None:
-        """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
+    def on_heartbeat(self, holds: int, now_s: float, begun: Sequence[int] = ()) -> None:
+        """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone.
+
+        ``begun``: those that it is at work on, where it tells them.
+        """
         self.sends_heartbeats = self.strays.are_told = True
-        self.idle_said_at_s = -NEVER if holds else now_s
+        self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
+        self.begun = begun
         self._is_full = holds >= self.slots
         if not self._is_full and self.liveness is not _ALIVE:
             self._see(Sign.HAS_SLOT)
@@ -377,16 +384,6 @@ class AdaptiveFlowConsumer:
 
     def _see(self, sign: Sign) -> None:
         self.liveness = LIVENESS[self.liveness, sign]
-
-    def has_lost(self, flow_tuple: FlowTuple) -> bool:
-        """Whether it said that it has nothing to do when this tuple must have been there.
-
-        A heartbeat that left before the tuple came arrives at most one round trip after it was
-        sent; while that is not known, some heartbeats later.
-        """
-        service = self.service
-        there_s = service.path_peak_s if service.samples else self._settings.timeout.silence_s
-        return self.idle_said_at_s >= flow_tuple.sent_at_s + there_s
 
     def on_overdue(self, now_s: float) -> None:
         """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""

@@ -61,6 +61,7 @@ from flowctl.core.records import (
     RevokeOrder,
 )
 from flowctl.core.settings import CoreSettings
+from flowctl.core.tuples import Ids
 
 
 class PartitionHandover(Protocol):
@@ -168,7 +169,7 @@ class DriverCore(Protocol):
         self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float
     ) -> None: ...
     def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
+        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
     ) -> None: ...
     def poll_dead_letter(self) -> DeadTuple | None: ...
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None: ...
@@ -280,6 +281,4 @@ class MeasuringCore(Protocol):
 class ProlongingCore(Protocol):
     """A core whose bolts may say that an input takes longer: a topology's."""
 
-    def on_prolonged(
-        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
-    ) -> None: ...
+    def on_prolonged(self, bolt: str, epoch: int, input_ids: Ids, *, now_s: float) -> None: ...

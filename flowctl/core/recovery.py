@@ -15,7 +15,8 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.state import Liveness
+from flowctl.core.tuples import FlowTuple, Ids
 from flowctl.core.verdict import Verdict, verdict
 
 
@@ -43,6 +44,22 @@ class Recovery:
                 break
             overtaken.append(flow_tuple)
         self._lose(consumer, overtaken, now_s)
+
+    def on_heartbeat(
+        self, consumer: AdaptiveFlowConsumer, holds: int, begun: Ids, now_s: float
+    ) -> bool:
+        """Take what it said of itself; return whether it may have room now, or be out."""
+        is_first = not consumer.sends_heartbeats
+        may_change = bool(consumer.strays or self._book.out)
+        may_change = may_change or consumer.liveness is Liveness.STALLED
+        consumer.on_heartbeat(holds, now_s, begun)
+        if begun and consumer.is_in_order:
+            lost = _passed_over(consumer, begun)
+            self._lose(consumer, lost, now_s)
+            may_change = may_change or bool(lost)
+        if is_first:
+            self.watch(consumer)  # from now on its signs drive its timer
+        return may_change
 
     def on_spoke(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """A suspect bolt spoke: what it held and nobody else has got yet is its own again."""
@@ -207,3 +224,19 @@ def _kept(consumer: AdaptiveFlowConsumer, keep_s: float) -> int:
         if left_s < 0:
             return place
     return len(consumer.flight)
+
+
+def _passed_over(consumer: AdaptiveFlowConsumer, begun: Ids) -> list[FlowTuple]:
+    """What was sent before the newest of ``begun``, is not among them and has no ack: lost.
+
+    The rule of :meth:`Recovery.on_acked` for several slots: they take tuples in the order of
+    sending, and the acks that left before a heartbeat came before it.
+    """
+    passed: list[FlowTuple] = []
+    overtaken = 0
+    for flow_tuple in consumer.flight.values():
+        if flow_tuple.tuple_id not in begun:
+            passed.append(flow_tuple)
+        elif flow_tuple.attempt == 1:  # of another it may have an earlier sending
+            overtaken = len(passed)
+    return passed[:overtaken]

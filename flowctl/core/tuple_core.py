@@ -26,7 +26,7 @@ from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import FlowTuple, Ids
 
 _ALIVE: Final = Liveness.ALIVE  # names, as a member of an enum costs .2 us for each tuple
 _ACKED: Final = AckOutcome.ACKED
@@ -266,18 +266,16 @@ class TupleCore:
         self._end_phase.on_answer(consumer, given=given)
 
     def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
+        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
     ) -> None:
-        """A sign of life from the bolt's own thread, and whether it has anything to do."""
+        """A sign of life from the bolt's own thread, and whether it has anything to do.
+
+        ``begun``: the tuples that it is at work on, told by a bolt of several slots.
+        """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
-            is_first = not consumer.sends_heartbeats
-            may_change = bool(consumer.strays or self.book.out)
-            may_change = may_change or consumer.liveness is Liveness.STALLED
-            consumer.on_heartbeat(busy_slots + queued, now_s)
-            if is_first:
-                self._recovery.watch(consumer)  # from now on its signs drive its timer
-            if may_change:
+            holds = busy_slots + queued
+            if self._recovery.on_heartbeat(consumer, holds, begun, now_s):
                 self.book.changed(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:

@@ -310,6 +310,13 @@ _VARIANTS = (
         ),
     ),
     Scenario(
+        name="lossy4",
+        what="as lossy, 4 slots a bolt",
+        slots=4,
+        tuples=12_000,
+        loss=Loss(bolts=(0, 1), share=0.05),
+    ),
+    Scenario(
         name="late_beats",
         what="heartbeats up to 600 ms late",
         heartbeat_late_s=0.6,

@@ -32,3 +32,11 @@ def test_a_bolt_far_away_goes_on_when_it_thaws(seed: int) -> None:
     assert outcome.efficiency >= 0.88
     assert outcome.lag_s <= 1.0
     assert outcome.duplicates <= 0.001
+
+
+def test_loss_is_seen_with_several_slots_too() -> None:
+    """Before, with twice as many tuples: E .85, and the checkpoint 2 s behind (the bound)."""
+    outcome = run("lossy4", 401)
+    assert outcome.efficiency >= 0.96
+    assert outcome.lag_s <= 1.0
+    assert outcome.duplicates <= 0.001
