@@ -13,6 +13,8 @@ SIM_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 CLUSTER_ARGS ?=
+# Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
+PYTHONS ?= python3.11 python3.12 python3.13
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
@@ -30,7 +32,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long semantics house check bench bench-control sim control-report control-check chaos cluster format format-check lint types layers pins dist clean
+.PHONY: help demo test test-long pythons semantics house check bench bench-control sim control-report control-check chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -43,6 +45,14 @@ test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path
 
 test-long: $(FOR_TEST) ## the tests that take minutes each: 50 kills of each guarantee, 10 of each database
 	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
+
+pythons: ## unit, property and contract tests on each of PYTHONS that is there, each in a venv of its own
+	@for python in $(PYTHONS); do \
+		if ! command -v $$python > /dev/null; then echo "$$python: not on this machine, skipped"; continue; fi; \
+		echo "$$python:"; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python test \
+			PYTEST_ARGS="tests/unit tests/property tests/contract $(PYTEST_ARGS)" || exit 1; \
+	done
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics

@@ -15,6 +15,13 @@ from typing import Any
 IDLE_MAX_S = 5.0
 # Shorter, so that those who wait can name the lock's holder before the server ends it.
 LOCK_MAX_S = 4.0
+# PostgreSQL: how often one that waits for a lock looks at who holds it, and how long that one may
+# do nothing between two statements (some milliseconds of Python) before it is ended.  The first is
+# shorter: a writer that was cut off while it waited has given up before it could get the lock.
+LOCK_LOOK_S = 0.5
+STALLED_S = 1.0
+# Where all are that slow, they would only end each other.
+END_STALLED_EVERY_S = 30.0
 # For opening a connection, if the URL does not say: more means that the server is unavailable.
 CONNECT_MAX_S = 5
 # A peer that answers no probe for this long is gone: 2 s of silence, then one probe a second.

@@ -14,10 +14,15 @@ from flowctl_sql._sqlite import SqliteFile
 
 
 class Opened(NamedTuple):
-    """A new connection and how SQL is written for it."""
+    """A new connection and how SQL is written for it.
+
+    ``lock_max_s``: how long a write may wait for locks, with looks at who holds them; 0: the
+    database waits by itself.
+    """
 
     connection: Any
     dialect: Dialect
+    lock_max_s: float = 0.0
 
 
 class Database(Protocol):
@@ -55,16 +60,16 @@ class Direct:
         self._timeout_s = timeout_s
 
     def connect(self) -> Opened:
-        connection = self._connect()
+        connection, lock_max_s = self._connect(), 0.0
         try:
             refuse_autocommit(connection)
             dialect = dialect_of(connection)
             if dialect.name == "postgresql":
-                bound_postgres(connection, self._timeout_s)
+                lock_max_s = bound_postgres(connection, self._timeout_s)
         except BaseException:
             connection.close()
             raise
-        return Opened(connection, dialect)
+        return Opened(connection, dialect, lock_max_s)
 
     def begin(self, connection: Any) -> None:
         """Nothing: a DB-API connection begins a transaction with its first statement."""
@@ -119,9 +124,9 @@ class Sqlite:
         return _refusals.is_refusal(error, connected=connected)
 
 
-def bound_postgres(connection: Any, timeout_s: float | None) -> None:
-    """Bound how long others wait for this connection, and this one for a lock."""
-    _postgres.bound(connection, lock_max_s=LOCK_MAX_S if timeout_s is None else timeout_s)
+def bound_postgres(connection: Any, timeout_s: float | None) -> float:
+    """Bound how long others wait for this connection, and this one for a lock: return that."""
+    return _postgres.bound(connection, lock_max_s=LOCK_MAX_S if timeout_s is None else timeout_s)
 
 
 def refuse_autocommit(connection: Any) -> None:

@@ -62,18 +62,19 @@ class Engine:
         try:
             if self._file is None:
                 refuse_autocommit(connection)
-            self._bound(connection, engine.dialect)
+            lock_max_s = self._bound(connection, engine.dialect)
         except BaseException:
             connection.close()
             raise
-        return Opened(connection, _dialect_of(engine.dialect))
+        return Opened(connection, _dialect_of(engine.dialect), lock_max_s)
 
-    def _bound(self, connection: Any, dialect: sqlalchemy.Dialect) -> None:
+    def _bound(self, connection: Any, dialect: sqlalchemy.Dialect) -> float:
         if dialect.name == "postgresql":
-            bound_postgres(connection, self._timeout_s)
-        elif dialect.name in _MYSQL:
+            return bound_postgres(connection, self._timeout_s)
+        if dialect.name in _MYSQL:
             is_mariadb = bool(getattr(dialect, "is_mariadb", False))
             _mysql.bound(connection, lock_max_s=self._timeout_s, is_mariadb=is_mariadb)
+        return 0.0  # these name no holder: they wait by themselves
 
     def begin(self, connection: Any) -> None:
         if self._file is not None:

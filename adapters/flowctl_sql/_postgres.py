@@ -14,9 +14,11 @@ from typing import Any
 from flowctl_sql._bounds import (
     GONE_S,
     IDLE_MAX_S,
+    LOCK_LOOK_S,
     PROBE_AFTER_S,
     PROBE_EVERY_S,
     PROBES,
+    STALLED_S,
     bound_socket,
 )
 from flowctl_sql._dialect import Dialect
@@ -39,11 +41,19 @@ _INTRODUCE = (
     "WHERE current_setting('application_name') = '' "
     "OR starts_with(current_setting('application_name'), 'flowctl/')"
 )
-_HELD_ROW = (
-    "SELECT a.application_name, a.pid, a.state, EXTRACT(EPOCH FROM a.xact_start) "
+_HOLDER = (
     "FROM flowctl_partitions p JOIN pg_stat_activity a ON a.backend_xid = p.xmax "
     "WHERE p.job = ? AND p.sink = ? AND p.part = ?"
 )
+_HELD_ROW = f"SELECT a.application_name, a.pid, a.state, EXTRACT(EPOCH FROM a.xact_start) {_HOLDER}"
+# Only a writer of ours, and of this user, who may always end their own sessions.
+_END_STALLED = (
+    f"SELECT a.application_name, pg_terminate_backend(a.pid) {_HOLDER} "
+    "AND a.state = 'idle in transaction' AND starts_with(a.application_name, 'flowctl/') "
+    "AND a.usename = current_user "
+    f"AND a.state_change < clock_timestamp() - interval '{STALLED_S} s'"
+)
+_LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
 # Nobody can see a row that another transaction is about to add, nor the locks on rows of the user's
 # table.  Then name the session that has been active there longest, which is a guess.
 _OLDEST = (
@@ -55,12 +65,16 @@ _OLDEST = (
 )
 
 
-def bound(connection: Any, *, lock_max_s: float) -> None:
-    """Tell server and kernel how long to wait for us and for others.  Leaves no transaction."""
+def bound(connection: Any, *, lock_max_s: float) -> float:
+    """Tell server and kernel how long to wait for us and for others.  Leaves no transaction.
+
+    Returns how long a write may wait for locks: ``lock_max_s``, or less if the session says so.
+    The server waits ``LOCK_LOOK_S`` at once.
+    """
     wanted = {
         "idle_in_transaction_session_timeout": int(IDLE_MAX_S * 1000),
         "transaction_timeout": int(_TRANSACTION_MAX_S * 1000),
-        "lock_timeout": max(1, int(lock_max_s * 1000)),
+        "lock_timeout": max(1, int(min(lock_max_s, LOCK_LOOK_S) * 1000)),
         "tcp_user_timeout": int(GONE_S * 1000),
         "tcp_keepalives_idle": PROBE_AFTER_S,
         "tcp_keepalives_interval": PROBE_EVERY_S,
@@ -69,6 +83,8 @@ def bound(connection: Any, *, lock_max_s: float) -> None:
     values = ", ".join([f"('{name}', '{value}')" for name, value in wanted.items()])
     cursor = connection.cursor()
     try:
+        cursor.execute(_LOCK_TIMEOUT)
+        lock_max_s = min(lock_max_s, int(cursor.fetchone()[0]) / 1000 or lock_max_s)
         cursor.execute(_BOUND.format(wanted=values))
         connection.commit()
     except Exception as error:
@@ -81,6 +97,7 @@ def bound(connection: Any, *, lock_max_s: float) -> None:
     finally:
         cursor.close()
     bound_socket(connection)
+    return lock_max_s
 
 
 def name_of(job: str, bolt: str) -> str:
@@ -115,6 +132,24 @@ def holder(
         connection.rollback()
         cursor.close()
     return "was locked by others, who have finished"
+
+
+def end_stalled(
+    connection: Any, dialect: Dialect, *, job: str, sink: str, partition: str
+) -> str | None:
+    """End the writer that holds the lock of ``partition`` if it has stalled; return its bolt.
+
+    Nothing of its transaction stays.  If it is only slow, its write is refused and it connects
+    again.  Call it outside any transaction.
+    """
+    cursor = connection.cursor()
+    try:
+        cursor.execute(dialect.fill(_END_STALLED), (job, sink, partition))
+        found = cursor.fetchone()
+    finally:
+        connection.rollback()
+        cursor.close()
+    return found[0].rpartition("/")[2] if found is not None and found[1] else None
 
 
 def _described(found: Any) -> str:

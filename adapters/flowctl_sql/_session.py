@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
 from flowctl.errors import ConfigError, RetryLater
 from flowctl_sql import _postgres
+from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
@@ -50,7 +52,7 @@ class Session:
     """One connection, in the thread and process that opened it."""
 
     def __init__(self, database: Database, table: str, name: str) -> None:
-        connection, dialect = database.connect()
+        connection, dialect, self._lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.last_written: tuple[Batch, Prepared] | None = None
         self._database = database
@@ -64,6 +66,7 @@ class Session:
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
+        self._end_stalled_at_s = time.monotonic()  # from then on
 
     @property
     def usable(self) -> bool:
@@ -124,6 +127,45 @@ class Session:
             self._roll_back()
             raise
         return result
+
+    def write_alone(self, prepared: Prepared, batch: Batch) -> WriteResult:
+        """Write ``batch`` in a transaction of its own, waiting for locks within their limit.
+
+        A writer that has stalled with the lock of this partition (frozen, or cut off) is ended.
+        """
+        by_s = time.monotonic() + self._lock_max_s
+        while True:
+            try:
+                result: WriteResult = self.transact(lambda: self.write(prepared, batch))
+                return result
+            except Exception as error:
+                waits = is_locked(error) and self.usable and time.monotonic() < by_s
+                if not waits:
+                    raise
+            self._end_stalled(batch)
+
+    def _end_stalled(self, batch: Batch) -> None:
+        now_s = time.monotonic()
+        if now_s < self._end_stalled_at_s:
+            return
+        span = batch.span
+        try:
+            ended = _postgres.end_stalled(
+                self._connection,
+                self._dialect,
+                job=span.job,
+                sink=self._sink,
+                partition=span.partition,
+            )
+        except Exception:  # no right to, or no connection: the next try says so
+            return
+        if ended is not None:
+            self._end_stalled_at_s = now_s + END_STALLED_EVERY_S
+            import structlog  # imported here: a worker pays for every import
+
+            structlog.get_logger("flowctl_sql").warning(
+                "sink_writer_ended", bolt=ended, partition=span.partition, why="it stalled"
+            )
 
     def _roll_back(self) -> None:
         try:

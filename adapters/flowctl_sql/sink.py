@@ -153,7 +153,7 @@ class SqlSink:
                 f"a second write of other rows for one batch, into {self._name!r}.",
                 remedy="Pass all rows at once; for another table use another SqlSink.",
             )
-        result: WriteResult = session.transact(lambda: session.write(prepared, batch))
+        result = session.write_alone(prepared, batch)
         if not session.has_written(batch):  # otherwise what it skips is its own
             # Two sinks may skip the same records.
             batch.left_out = min(len(batch), batch.left_out + result.skipped)

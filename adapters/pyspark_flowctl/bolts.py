@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import sys
@@ -11,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -23,7 +24,8 @@ from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.dangers import crowding, dangers
-from pyspark_flowctl.jobs import LOOPBACK, SparkJobs, kill_worker, ship_task_by_value
+from pyspark_flowctl.growth import BOLTS_MAX, Growth
+from pyspark_flowctl.jobs import LOOPBACK, ConnectJobs, SparkJobs, kill_worker, ship_task_by_value
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch
@@ -51,13 +53,15 @@ class SparkBolts:
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
     travel by value, everything else must be installed on the workers, including flowctl.  ``count``
     and ``master`` may be changed until then.  If Spark has fewer slots than bolts, only the bolts
-    that find one run.  Call the methods from one thread.
+    that find one run.  ``count="auto"``: a bolt for each slot of the application, at most 200, also
+    for slots that come during the run (deploy/README.md); not on Connect.  Call the methods from
+    one thread.
     """
 
     def __init__(
         self,
         process: Process,
-        count: int = 12,
+        count: int | Literal["auto"] = 12,
         *,
         slots: int = 1,
         spark: Any | None = None,
@@ -72,12 +76,26 @@ class SparkBolts:
             )
         self.process = process
         self.refusal = refusal
-        self.count = count
+        self._count = count
         self.slots = slots
         self.master = master
         self._spark = spark
         self._holder: SessionHolder | None = None
         self._run: _Run | None = None
+
+    @property
+    def count(self) -> int:
+        """How many bolts, at most if that is "auto"; to be set until they are started."""
+        return BOLTS_MAX if self._count == "auto" else self._count
+
+    @count.setter
+    def count(self, count: int | Literal["auto"]) -> None:
+        self._count = count
+
+    @property
+    def follows_slots(self) -> bool:
+        """Whether there are as many bolts as slots (``count="auto"``)."""
+        return self._count == "auto"
 
     def listen_host(self) -> str:
         """Return the driver's address that executors can reach; may start the session (5–9 s)."""
@@ -101,7 +119,7 @@ class SparkBolts:
         tasks = self._tasks(endpoint)
         holder = self._session()
         holder.find()  # here and not in the background: the active session belongs to this thread
-        self._run = _Run(holder, tasks, endpoint, notify)
+        self._run = _Run(holder, tasks, endpoint, notify, grows=self.follows_slots)
         self._run.start()
 
     def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
@@ -125,6 +143,10 @@ class SparkBolts:
         if run is not None:
             run.end(bolt, reason, host, pid)
 
+    def leaving(self) -> Sequence[str]:
+        """Return the bolts on executors that Spark is decommissioning; not known on Connect."""
+        return self._run.leaving() if self._run is not None else ()
+
     def stop(self, *, timeout_s: float) -> None:
         """Wait for bolts that received END, cancel the others, stop a session of our own.
 
@@ -141,7 +163,9 @@ class SparkBolts:
     def _session(self) -> SessionHolder:
         if self._holder is None:
             self._holder = SessionHolder(
-                spark=self._spark, master=self.master, slots_wanted=self.count
+                spark=self._spark,
+                master=self.master,
+                slots_wanted=_cores() if self.follows_slots else self.count,
             )
         return self._holder
 
@@ -155,11 +179,15 @@ class _Run:
         tasks: Sequence[BoltTask],
         endpoint: Endpoint,
         notify: Notify,
+        *,
+        grows: bool = False,
     ) -> None:
         self._holder = holder
         self._tasks = tasks
         self._endpoint = endpoint
         self._tell = notify
+        self._grows = grows
+        self._growth: Growth | None = None
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._bolts: list[BoltSupervisor] = []
@@ -184,9 +212,12 @@ class _Run:
             _bounded(self._holder.close, _CLOSE_PATIENCE_S)
 
     def end(self, bolt: str, reason: str, host: str, pid: int) -> None:
-        for supervisor in self._bolts:
+        for supervisor in list(self._bolts):
             if supervisor.bolt == bolt:
                 supervisor.end(reason, lambda: self._kill(host, pid))
+
+    def leaving(self) -> list[str]:
+        return [supervisor.bolt for supervisor in list(self._bolts) if supervisor.is_moving]
 
     def _kill(self, host: str, pid: int) -> None:
         jobs = self._jobs
@@ -195,6 +226,8 @@ class _Run:
 
     def _notify(self, notice: BoltNotice) -> None:
         if not self._stopped.is_set():
+            if self._growth is not None and notice.bolt:
+                self._growth.take(notice)
             self._tell(notice)
 
     def _launch(self) -> None:
@@ -213,13 +246,24 @@ class _Run:
     def _launch_bolts(self, jobs: SparkJobs) -> None:
         for danger in dangers(jobs):
             _log.warning("spark_setting", setting=danger.setting, problem=danger.problem)
-        crowded = None if self._holder.is_ours else crowding(jobs, len(self._tasks))
+        if self._grows and isinstance(jobs, ConnectJobs):
+            raise ConfigError(
+                "count", "Spark Connect doesn't say which slots there are.", remedy="Give a number."
+            )
+        wanted = 0 if self._grows else len(self._tasks)
+        crowded = None if self._holder.is_ours else crowding(jobs, wanted)
         if crowded is not None:
             self._notify(crowded)
         ship_task_by_value()
         paths = _driver_paths() if jobs.local else ()
         run_id = uuid.uuid4().hex[:8]  # two runs may share a session
-        bolts = [self._supervisor(jobs, task, paths, run_id) for task in self._tasks]
+        made = (self._supervisor(jobs, task, paths, run_id) for task in self._tasks)
+        if self._grows:
+            options: Any = {"notify": self._notify, "stopping": self._stopping}
+            self._growth = Growth(jobs, self._bolts, made, **options)
+            self._growth.thread.start()
+            return
+        bolts = list(made)
         if self._stopping.is_set():
             return
         self._bolts = bolts
@@ -240,7 +284,7 @@ class _Run:
         )
 
     def _alive(self) -> list[BoltSupervisor]:
-        return [bolt for bolt in self._bolts if not bolt.is_done]
+        return [bolt for bolt in list(self._bolts) if not bolt.is_done]
 
     def _cancel_waiting(self) -> None:
         """Cancel bolts that never got a slot: no END reaches them."""
@@ -272,6 +316,10 @@ def _bounded(call: Callable[[], None], timeout_s: float) -> None:
 
 def _driver_paths() -> tuple[str, ...]:
     return tuple(str(Path(path).absolute()) for path in sys.path)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _positive(field: str, value: object) -> None:

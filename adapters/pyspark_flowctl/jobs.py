@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from pyspark_flowctl import task as task_module
 from pyspark_flowctl.task import BoltTask, run_arrow, run_partition
 
 LOOPBACK = "127.0.0.1"
+_TASKS_MAX = 100  # of one bolt's job: it has one, started again as often as it died
 _LOCAL_SLOTS = re.compile(r"^local\[(\d+)")
 _LOCAL_CLUSTER = re.compile(r"^local-cluster\[\s*(\d+)\s*,\s*(\d+)")
 
@@ -51,6 +52,12 @@ class SparkJobs(Protocol):
 
     def is_waiting(self, tag: str) -> bool | None:
         """Return True while the job waits for a slot, None if that can't be known."""
+
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        """Return where the jobs with these tags run, without those that do not, or not yet."""
+
+    def going(self) -> Collection[str]:
+        """Return the executors that are being decommissioned."""
 
     def cancel(self, tag: str) -> None:
         """Cancel the job with this tag, if any; its Python worker may go on for 4 s."""
@@ -148,6 +155,34 @@ class ClassicJobs:
         stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
         return all(stage is not None and stage.numActiveTasks == 0 for stage in stages)
 
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        store = self._context._jsc.sc().statusStore()
+        found = ((tag, self._executor_of(tag, store)) for tag in tags)
+        return {tag: executor for tag, executor in found if executor is not None}
+
+    def going(self) -> Collection[str]:
+        if self.master == "local" or self.master.startswith("local["):
+            return ()  # the driver is the executor
+        context = self._context._jsc.sc()
+        backend, found = context.schedulerBackend(), context.statusStore().executorList(True)
+        executors = {found.apply(n).id() for n in range(found.size())} - {"driver"}
+        return {each for each in executors if not backend.isExecutorActive(each)}
+
+    def _executor_of(self, tag: str, store: Any) -> str | None:
+        tracker = self._context.statusTracker()
+        newest = max(tracker.getJobIdsForGroup(tag), default=None)
+        job = None if newest is None else tracker.getJobInfo(newest)
+        for stage in job.stageIds if job is not None and job.status == "RUNNING" else ():
+            attempt = tracker.getStageInfo(stage)
+            if attempt is None:
+                continue
+            tasks = store.taskList(stage, attempt.currentAttemptId, _TASKS_MAX)
+            found = [tasks.apply(n) for n in range(tasks.size())]
+            for task in found:
+                if task.status() == "RUNNING":
+                    return str(task.executorId())
+        return None
+
     def cancel(self, tag: str) -> None:
         self._context.cancelJobsWithTag(tag)
 
@@ -197,6 +232,12 @@ class ConnectJobs:
 
     def is_waiting(self, tag: str) -> bool | None:
         return None  # Connect has no status tracker
+
+    def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
+        return {}  # Connect doesn't say
+
+    def going(self) -> Collection[str]:
+        return ()
 
     def cancel(self, tag: str) -> None:
         self._spark.interruptTag(tag)

@@ -51,6 +51,8 @@ class BoltSupervisor:
         self._submitted = False
         self._run_over = threading.Event()
         self._ended_why = ""
+        #: Whether it is to leave its executor.
+        self.is_moving: bool = False
         name = f"flowctl-{task.bolt}"
         supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
         self.thread: threading.Thread = jobs.thread(supervise, name)
@@ -59,6 +61,11 @@ class BoltSupervisor:
     def is_done(self) -> bool:
         """True when the thread has ended."""
         return not self.thread.is_alive()
+
+    @property
+    def tag(self) -> str:
+        """Of its jobs."""
+        return self._tag
 
     def is_waiting(self) -> bool | None:
         """Return True while Spark has no slot for the bolt, None if that can't be known."""
@@ -70,6 +77,10 @@ class BoltSupervisor:
         """Cancel the job that runs now, if any."""
         if self._submitted and not self.is_done:
             self._jobs.cancel(self._tag)
+
+    def move(self) -> None:
+        """When its spout ends this run, run it again: its executor is about to go."""
+        self.is_moving = self._submitted
 
     def end(self, why: str, kill: Callable[[], None]) -> None:
         """End the run of a bolt that does not answer, and let it run again.
@@ -94,6 +105,8 @@ class BoltSupervisor:
             outcome = self._run_once()
             if self._stopping.is_set():
                 return
+            if self.is_moving and outcome.kind == "ended":
+                continue
             step = self._policy.after(outcome)
             if isinstance(step, GiveUp):
                 self._give_up(step, outcome)
@@ -103,6 +116,7 @@ class BoltSupervisor:
 
     def _run_once(self) -> Outcome:
         began_s = time.monotonic()
+        self.is_moving = False
         self._run_over, self._ended_why = threading.Event(), ""
         self._submitted = True
         try:
@@ -128,6 +142,16 @@ class BoltSupervisor:
         self._notify(BoltNotice(self.bolt, "fatal", step.detail, step.remedy))
 
 
+def move_away(jobs: SparkJobs, bolts: Sequence[BoltSupervisor]) -> None:
+    """Tell the bolts on executors that are being decommissioned to move."""
+    going = jobs.going()
+    if going:
+        executors = jobs.executors([bolt.tag for bolt in bolts])
+        for bolt in bolts:
+            if executors.get(bolt.tag) in going:
+                bolt.move()
+
+
 # A task starts within a second of its submission when there is a slot (24 of them took 0.8 s):
 # three looks in which all slots are taken are no hiccup.
 _LOOK_EVERY_S = 1.0
@@ -136,7 +160,8 @@ _LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come
 
 
 class SlotWatch:
-    """One thread: notifies once for each period in which a bolt waits for a slot."""
+    """One thread: notifies once for each period in which a bolt waits for a slot, and tells bolts
+    on executors that are decommissioned to move."""
 
     def __init__(
         self,
@@ -164,6 +189,7 @@ class SlotWatch:
                 _log.debug("slots_unknown", error=type(error).__name__)
 
     def _look(self) -> None:
+        move_away(self._jobs, self._bolts)
         waiting = self._waiting()
         patience = _LOOKS if self._jobs.slots() is not None else _LOOKS_IN_CLUSTER
         for bolt in self._bolts:

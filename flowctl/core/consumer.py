@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.joined import Joined
 from flowctl.core.records import Ack
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
-from flowctl.core.state import LIVENESS, Liveness, Sign, Signal
+from flowctl.core.state import LIVENESS, SILENT, Liveness, Sign, Signal
 from flowctl.core.strays import Strays
 from flowctl.core.telling import StateTeller
 from flowctl.core.tuples import FlowTuple
@@ -22,12 +23,6 @@ NOT_QUEUED: Final = NEVER
 # Names, as a member of an enum costs .2 us for each tuple.
 _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
-_SILENT: Final = (
-    Liveness.SUSPECT,
-    Liveness.DOWN,
-    Liveness.STALLED_SUSPECT,
-    Liveness.STALLED_DOWN,
-)
 # For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
 _RTTS_KEPT = 32
 _RTT_EVERY = 4
@@ -37,16 +32,6 @@ _SAMPLES_MIN = 4
 # twice as long each time, up to 2 s: at most two calls a second while the target refuses.
 _REST_S = 0.5
 _DOUBLINGS = 2
-
-
-class Joined(NamedTuple):
-    """A bolt that came at ``now_s``; ``in_order`` as in ``TupleCore.add_bolt``."""
-
-    bolt: str
-    slots: int
-    epoch: int
-    now_s: float
-    in_order: bool = False
 
 
 class AdaptiveFlowConsumer:
@@ -68,7 +53,7 @@ class AdaptiveFlowConsumer:
         "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s",
         "last_services_s", "liveness", "moved_away", "place", "policy", "queued_s",
         "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
-        "sends_heartbeats", "sent", "service", "slots", "strays", "suspect_since_s",
+        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays", "suspect_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +82,7 @@ class AdaptiveFlowConsumer:
         # when its last heartbeat came, if that said: nothing to do
         self.idle_said_at_s: float = -NEVER
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
+        self.slow_since_s: float = now_s  # the same, of the one that made it slow
         self._is_full = False  # by its last heartbeat: all slots at work
         self.liveness: Liveness = Liveness.ALIVE
         self.rests_until_s = -NEVER  # where it rests
@@ -137,7 +123,7 @@ class AdaptiveFlowConsumer:
     @property
     def is_suspect(self) -> bool:
         """Whether it is silent: suspect or down."""
-        return self.liveness in _SILENT
+        return self.liveness in SILENT
 
     @property
     def is_out(self) -> bool:
@@ -145,6 +131,11 @@ class AdaptiveFlowConsumer:
         if self.is_suspect:
             return True
         return not (self.flight or self.has_room or self.liveness is Liveness.RESTING)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether it sends no heartbeats and was not heard since it let a tuple expire."""
+        return self.strays.is_unheard(self.heard_at_s)
 
     @property
     def watches_signs(self) -> bool:
@@ -176,6 +167,8 @@ class AdaptiveFlowConsumer:
             self.has_room = held < int(policy.window)
         else:
             self.has_room = not held or (work_s < work_max_s and held < self._window_max)
+            if strays and self.is_mute:
+                self.has_room = False
         if self.has_room and self.bytes_held >= self._bytes_max:
             self.has_room = False
         if service.samples >= _SAMPLES_MIN:
@@ -252,6 +245,10 @@ class AdaptiveFlowConsumer:
             self._hold(flow_tuple.cut.size_bytes)
         self.armed_at_s = now_s
 
+    def stop_sending(self) -> None:
+        """It is to leave: it never has room again."""
+        self._bytes_max = -1  # not even an empty one holds less
+
     def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """An ack of a tuple in flight: take its time, move window and state."""
         records = len(flow_tuple.cut.records)
@@ -326,14 +323,12 @@ class AdaptiveFlowConsumer:
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
-    def strays_due_s(self) -> float:
-        """When to give up the oldest stray; never, if its heartbeats tell what it holds."""
-        return NEVER if self.sends_heartbeats else self.strays.due_s(self.rtt.rto_s)
-
-    def drop_old_strays(self, now_s: float) -> None:
-        """Give up the strays whose time has come."""
-        if not self.sends_heartbeats:
+    def drop_old_strays(self, now_s: float, *, may_try: bool = True) -> None:
+        """Give up the strays whose time has come; ``may_try``: even if it is mute."""
+        if may_try or not self.is_mute:
             self.strays.drop_due(self.rtt.rto_s, now_s)
+        else:
+            self.strays.renew(now_s)
 
     def on_expired(self, overdue: Sequence[FlowTuple], now_s: float, *, silent: bool) -> None:
         """A time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs off."""
@@ -344,7 +339,7 @@ class AdaptiveFlowConsumer:
 
     def on_heartbeat(self, holds: int, now_s: float) -> None:
         """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
-        self.sends_heartbeats = True
+        self.sends_heartbeats = self.strays.are_told = True
         self.idle_said_at_s = -NEVER if holds else now_s
         self._is_full = holds >= self.slots
         if not self._is_full and self.liveness is not _ALIVE:
@@ -395,5 +390,7 @@ class AdaptiveFlowConsumer:
 
     def on_overdue(self, now_s: float) -> None:
         """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""
+        if self.liveness is _ALIVE:
+            self.slow_since_s = self.armed_at_s
         self._see(Sign.OVERDUE if self._is_full else Sign.HAS_SLOT)
         self._teller.enter(BoltState.SLOW, "overdue", now_s, None)

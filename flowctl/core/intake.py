@@ -151,6 +151,12 @@ class Intake:
             self._events.append(IntakeResumed(at_s=now_s, paused_s=now_s - self._paused_at_s))
             self._paused_at_s = None
 
+    def note_mark(self, partition: str, mark: Position) -> None:
+        """By ``mark`` the source recognises what it gave of ``partition``; kept with the next
+        save."""
+        ledger = self.ledgers.get(partition) or self._open(partition)
+        ledger.mark = mark
+
     def finish(self, partition: str, end: Position) -> None:
         """All records of ``partition`` have been offered; ``end`` is kept once they are acked."""
         ledger = self.ledgers.get(partition) or self._open(partition)

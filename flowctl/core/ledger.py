@@ -31,6 +31,7 @@ class PartitionLedger:
         "cumulative",
         "cumulative_seq",
         "end",
+        "mark",
         "next_seq",
         "partition",
         "skipped",
@@ -44,6 +45,7 @@ class PartitionLedger:
         self.next_seq: int = restored.records
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
+        self.mark: Position | None = restored.mark  # by which the source recognises it
         self._acked = RangeSet()
         self._first_at: dict[int, Position] = {}  # range start → its first position
         self._last_at: dict[int, Position] = {}  # range stop → its last position
@@ -177,6 +179,7 @@ class PartitionLedger:
             for start, stop in self._acked
         )
         end = self.end if self.is_settled else None
+        mark = self.mark if end is None else None
         return PartitionCheckpoint(
-            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end
+            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end, mark
         )

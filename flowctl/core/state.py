@@ -54,6 +54,14 @@ class Liveness(enum.Enum):
     GONE = "gone"  # its connection ended
 
 
+SILENT: Final = (
+    Liveness.SUSPECT,
+    Liveness.DOWN,
+    Liveness.STALLED_SUSPECT,
+    Liveness.STALLED_DOWN,
+)
+
+
 class Sign(enum.Enum):
     """What was seen of a bolt that bears on its liveness."""
 

@@ -13,11 +13,12 @@ from typing import Final
 from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
 from flowctl.core.completion import Completion
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.emitter import Emitter
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
+from flowctl.core.joined import Joined
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
@@ -258,7 +259,7 @@ class TupleCore:
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
                 self.counters.revoked += 1
-                self._failures.send_elsewhere(flow_tuple, consumer, now_s)
+                self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
             consumer.on_answered()  # it had begun nothing
         self.book.changed(consumer)
@@ -271,9 +272,8 @@ class TupleCore:
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
             is_first = not consumer.sends_heartbeats
-            may_change = (
-                bool(consumer.strays or self.book.out) or consumer.liveness is Liveness.STALLED
-            )
+            may_change = bool(consumer.strays or self.book.out)
+            may_change = may_change or consumer.liveness is Liveness.STALLED
             consumer.on_heartbeat(busy_slots + queued, now_s)
             if is_first:
                 self._recovery.watch(consumer)  # from now on its signs drive its timer

@@ -49,7 +49,7 @@ def verdict(
 def _of_flight(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
     flight = consumer.flight
     if not flight:
-        return Verdict(consumer.strays_due_s())
+        return Verdict(consumer.strays.due_s(consumer.rtt.rto_s))
     if consumer.is_suspect:
         down_s = consumer.suspect_since_s + timeout.suspect_s
         return Verdict(down_s, is_down=down_s <= now_s)

@@ -4,28 +4,47 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from flowctl.errors import BoltsUnavailableError
-from flowctl.ports import BoltNotice
+from flowctl.instrumentation.numbers import counted
+from flowctl.ports import BoltNotice, Bolts
 from flowctl.runtime.control import RunControl
+
+
+@runtime_checkable
+class FollowingBolts(Protocol):
+    """Bolts that may be as many as there is room for, ``count`` at most."""
+
+    @property
+    def follows_slots(self) -> bool:
+        """Whether they are."""
+
+
+def expected_of(bolts: Bolts) -> str:
+    """Return how many there will be, for people: ``4 bolts``."""
+    if isinstance(bolts, FollowingBolts) and bolts.follows_slots:
+        return "bolts for all slots"
+    return counted(bolts.count, "bolt")
 
 
 class Notices:
     """Notices of one run.  :meth:`put` is for any thread, the rest for one.
 
-    ``count`` bolts are expected; ``say`` shows a line; ``on_notice`` gets each notice.
+    ``bolts`` are those that are expected; ``say`` shows a line; ``on_notice`` gets each notice.
     """
 
     def __init__(
         self,
         control: RunControl,
         *,
-        count: int,
+        bolts: Bolts,
         say: Callable[[str], None],
         on_notice: Callable[[BoltNotice], None] | None,
     ) -> None:
         self._control = control
-        self._count = count
+        self._count = bolts.count
+        self._expected = expected_of(bolts)
         self._say = say
         self._on_notice = on_notice
         self._new: deque[BoltNotice] = deque()
@@ -69,11 +88,11 @@ class Notices:
             return self._waits(next(iter(self._waiting.values())))
         if not self._control.core.bolts:
             what = f"starting {self._starting}, " if self._starting else ""
-            return f"{what}waiting for {self._count} bolts"
+            return f"{what}waiting for {self._expected}"
         return ""
 
     def _waits(self, notice: BoltNotice) -> str:
-        return f"{notice.detail}: {len(self._control.core.bolts)} of {self._count} bolts run"
+        return f"{notice.detail}: {len(self._control.core.bolts)} of {self._expected} run"
 
     def check(self, absent_s: float, timeout_s: float) -> None:
         """No bolt was heard for ``absent_s``: end the run if none will come, or if that is too

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.errors import FencedError, FlowctlError
-from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
@@ -16,12 +15,13 @@ from flowctl.ports import BindingBolts, SharingProducer, names_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
+from flowctl.runtime.departures import Departures
 from flowctl.runtime.endings import Endings
 from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
-from flowctl.runtime.notices import Notices
+from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
@@ -74,8 +74,9 @@ class Run:
             interval_s=settings.checkpoint.interval_s,
         )
         self._endings = Endings(self.control, plan.bolts, settings.timeout)
+        self._departures = Departures(self.control, plan.bolts)
         self._notices = Notices(
-            self.control, count=plan.bolts.count, say=view.message, on_notice=plan.on_notice
+            self.control, bolts=plan.bolts, say=view.message, on_notice=plan.on_notice
         )
         self._notifier = ListenerNotifier(plan.listener) if plan.listener is not None else None
         self._server: SpoutServer | None = None
@@ -135,7 +136,7 @@ class Run:
     def _headline(self) -> str:
         bolts = self._plan.bolts
         kind = type(bolts).__name__
-        return f"{counted(bolts.count, 'bolt')} · {kind} · {self._settings.window.policy}"
+        return f"{expected_of(bolts)} · {kind} · {self._settings.window.policy}"
 
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
@@ -213,8 +214,9 @@ class Run:
             self._notices.take()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
-            for ending in self._endings.look():
-                self._view.message(ending.text)
+            ended = [ending.text for ending in self._endings.look()]
+            for text in (*ended, *self._departures.look()):
+                self._view.message(text)
             now_s = control.clock()
             if control.stopping.is_set():
                 stop_by_s = stop_by_s or now_s + STOP_GRACE_S

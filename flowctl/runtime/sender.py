@@ -17,7 +17,7 @@ from flowctl.core.driver import TellingCore, Turn, pump
 from flowctl.core.events import FlowEvent
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import RangeEmission, SplitOrder
-from flowctl.core.records import Emission, RevokeOrder
+from flowctl.core.records import Emission, LeaveOrder, RevokeOrder
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.light import light_logger
@@ -31,7 +31,7 @@ from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
-from flowctl.wire.frames import RangeFrame, Revoke, SplitFrame, TupleFrame
+from flowctl.wire.frames import End, RangeFrame, Revoke, SplitFrame, TupleFrame
 from flowctl.wire.server import Inbound, SpoutServer
 
 # Emissions decided while the lock is held once: the first bolts should get work while the rest is
@@ -270,7 +270,11 @@ class Sender(GuardedThread):
             except SourceError as error:
                 self._refuse(e, error)
         for order in turn.orders:
-            send(order.bolt, _question(order))
+            if isinstance(order, LeaveOrder):
+                send(order.bolt, End())
+                self._server.close_bolt(order.bolt)
+            else:
+                send(order.bolt, _question(order))
         if turn.emissions or turn.orders:
             self._server.flush()
         if self._notifier is not None:

@@ -61,7 +61,7 @@ class Drive:
         *,
         lines: int = 1500,
         record_s: float = 0.02,
-        bolts: int = 4,
+        bolts: int | str = 4,
         options: Sequence[str] = (),
         job: str = "job.py",
         padding: int = 0,
@@ -86,6 +86,7 @@ class Drive:
             "SINK": cluster.postgres.url,
             "FLOWCTL_DEBUG": "1",
         }
+        self._told = self._host.node / f"{name}.told"
         self.job_file = self._host.node / f"{name}_job.py"
         self.job_file.write_text(Path(__file__).with_name(job).read_text(encoding="utf-8"))
 
@@ -133,6 +134,15 @@ class Drive:
         log, argv = f"{self.name}.out", [python_of(self._host), *words]
         self._driver = self._host.start(argv, log=log, env=self.environment)
         return self
+
+    def start_as(self, program: str) -> Drive:
+        """Start the job as a program with a Spark session of its own."""
+        self.environment |= {"PROGRAM": program, "TOLD": str(self._told)}
+        return self.start_program([self.job_file.name])
+
+    def told(self) -> Any:
+        """What the program told at its end."""
+        return json.loads(self._told.read_text(encoding="ascii"))
 
     def doctor(self, *options: str) -> tuple[int, str]:
         """Run `flowctl doctor --spark` on the driver's host; return exit code and output."""

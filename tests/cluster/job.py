@@ -1,21 +1,25 @@
-"""The job of the cluster's scenarios: lines of a file into PostgreSQL, each begun tuple noted.
+"""The job of the cluster's scenarios: lines of files into PostgreSQL, each begun batch noted.
 
-``NOTES`` is a folder on the machine's own disk, which no host of a real cluster would share: it
-is how the scenarios count and time, and nothing of flowctl goes through it.
+``flowctl run`` takes its ``spout``; as a program it is what ``PROGRAM`` names, in a Spark session
+of its own.  ``NOTES`` is a folder on the machine's own disk, which no host of a real cluster would
+share: it is how the scenarios count and time, and nothing of flowctl goes through it.
 """
 
+import json
 import os
 import socket
+import threading
 import time
 
 from flowctl import FlowControlSpout
 from flowctl_files import TextLines, TextRanges
 from flowctl_sql import SqlSink
-from pyspark_flowctl import SparkBolts
+from pyspark_flowctl import SparkBolts, flow_sink
 
 NOTES = os.environ["NOTES"]
 RECORD_S = float(os.environ["RECORD_S"])
 NAME = os.environ["JOB"]
+BOLTS = os.environ["BOLTS"]
 
 sink = SqlSink(
     os.environ["SINK"],
@@ -25,24 +29,84 @@ sink = SqlSink(
 
 
 def load(batch):
-    lines = [int(record.value.split()[1]) for record in batch[:]]
-    host = socket.gethostname()
+    values = [record.value for record in batch[:]]
+    texts = [value if isinstance(value, str) else value.value for value in values]  # of a Row
+    lines = [int(text.split()[1]) for text in texts]
+    host, bolt = socket.gethostname(), batch.bolt.rpartition("/")[2]
     # CLOCK_MONOTONIC is one for all hosts here, whatever their wall clocks say.
-    note = f"{time.monotonic():.3f} {batch.span.epoch} {batch.bolt} {host} {lines}\n"
-    path = f"{NOTES}/{batch.span.epoch}-{batch.bolt}-{host}-{os.getpid()}"
+    note = f"{time.monotonic():.3f} {batch.span.epoch} {bolt} {host} {lines}\n"
+    path = f"{NOTES}/{batch.span.epoch}-{bolt}-{host}-{os.getpid()}"
     with open(path, "a", encoding="ascii") as notes:
         notes.write(note.replace(", ", ","))
     time.sleep(RECORD_S * len(lines))
     rows = [
-        {"job": NAME, "line": line, "text": record.value}
-        for line, record in zip(lines, batch, strict=True)
+        {"job": NAME, "line": line, "text": text} for line, text in zip(lines, texts, strict=True)
     ]
+    for _ in batch:  # which records it has worked on
+        pass
     sink.write(rows, batch=batch)
 
 
 spout = FlowControlSpout(
     name=NAME,
     producer=(TextRanges if "RANGES" in os.environ else TextLines)(os.environ["LINES"]),
-    bolts=SparkBolts(load, count=int(os.environ["BOLTS"])),
+    bolts=SparkBolts(load, count=BOLTS if BOLTS == "auto" else int(BOLTS)),
     checkpoint=os.environ["REDIS"],
 )
+
+
+def write_rows(spark):
+    """A DataFrame through ``flow_sink``."""
+    rows = spark.read.text(os.environ["LINES"])
+    print(flow_sink(load, target="pg", redis=os.environ["REDIS"], name=NAME).write(rows))
+
+
+def beside_jobs(spark):
+    """The run beside jobs of the program's own, as one of a scheduler's two pools."""
+    from pyspark import InheritableThread
+
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "bolts")
+    run = InheritableThread(target=spout.run, kwargs={"view": "plain"})
+    run.start()
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "mine")
+    done = 0
+    while run.is_alive():
+        done += spark.sparkContext.parallelize(range(100), 4).count() == 100
+    run.join()
+    _tell(done)
+
+
+def follow_executors(spark):
+    """The run with dynamic allocation; how many executors before, at most, and after it."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    counts, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(0.2):
+            counts.append(store.executorList(True).size() - 1)  # one is the driver
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    time.sleep(1)
+    spout.run(view="plain")
+    by_s = time.monotonic() + 60  # the idle time-out is 2 s
+    while counts[-1] and time.monotonic() < by_s:
+        time.sleep(0.2)
+    over.set()
+    watching.join()
+    _tell([counts[0], max(counts), counts[-1]])
+
+
+def _tell(found):
+    with open(os.environ["TOLD"], "w", encoding="ascii") as told:
+        json.dump(found, told)
+
+
+if __name__ == "__main__":
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.master("spark://master:7077").getOrCreate()
+    {"write_rows": write_rows, "beside_jobs": beside_jobs, "follow_executors": follow_executors}[
+        os.environ["PROGRAM"]
+    ](spark)
+    spark.stop()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +78,15 @@ def started(
     drive.until_done(draw.uniform(0.15, 0.4))
     until(lambda: drive.first_begun_by("w1"), "a bolt on w1 works")
     yield Fault(drive)
+
+
+def kill_executors(cluster: Cluster) -> float:
+    """SIGKILL to the executors on w1; return when."""
+    found = cluster.spark.executors("w1")  # takes a while: it looks at all processes
+    at_s = now_s()
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return at_s
 
 
 def site_of(cluster: Cluster, name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shlex
@@ -10,7 +9,7 @@ import signal
 import time
 
 from tests.cluster.drive import Cluster, Drive, now_s
-from tests.cluster.parts import Fault, Figures, figures, scenario, started
+from tests.cluster.parts import Fault, Figures, figures, kill_executors, scenario, started
 from tests.cluster.services import ROOT, until
 
 
@@ -111,39 +110,38 @@ def ranges_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Fig
     """Bolts read the source themselves; SIGKILL of an executor."""
     name = "ranges_with_an_executor_killed"
     with started(cluster, name, draw, environment={"RANGES": "1"}) as fault:
-        fault.at_s = _kill_executors(cluster)
+        fault.at_s = kill_executors(cluster)
     return fault.figures("w1")
 
 
 @scenario
 def flow_sink_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
     """A DataFrame through ``flow_sink``; SIGKILL of an executor: its rows come again, once."""
-    drive = Drive(cluster, "flow_sink", job="sink_job.py", record_s=0.04)
-    drive.start_program([drive.job_file.name])
+    drive = Drive(cluster, "flow_sink", record_s=0.04).start_as("write_rows")
     drive.until_done(draw.uniform(0.15, 0.4))
     fault = Fault(drive)
-    fault.at_s = _kill_executors(cluster)
+    fault.at_s = kill_executors(cluster)
     return fault.figures("w1")
 
 
 @scenario
 def worker_is_not_heard(cluster: Cluster, draw: random.Random) -> Figures:
-    """What a worker sends to the driver is lost for 20 s; it hears all."""
+    """What a worker sends to the driver is lost for 10 s; it hears all."""
     worker, driver = cluster.hosts["w1"], cluster.hosts["d"]
     with started(cluster, "worker_is_not_heard", draw) as fault:
         worker.cut_towards(driver)
-        time.sleep(20)
+        time.sleep(10)
         worker.mend_towards(driver)
     return fault.figures("w1")
 
 
 @scenario
 def worker_does_not_hear(cluster: Cluster, draw: random.Random) -> Figures:
-    """What the driver sends to a worker is lost for 20 s; the worker is heard."""
+    """What the driver sends to a worker is lost for 10 s; the worker is heard."""
     worker, driver = cluster.hosts["w1"], cluster.hosts["d"]
     with started(cluster, "worker_does_not_hear", draw) as fault:
         driver.cut_towards(worker)
-        time.sleep(20)
+        time.sleep(10)
         driver.mend_towards(worker)
     return fault.figures("w1")
 
@@ -155,17 +153,8 @@ def worker_does_not_hear(cluster: Cluster, draw: random.Random) -> Figures:
 def executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
     """SIGKILL of an executor: its bolts' tuples go to others, Spark starts another executor."""
     with started(cluster, "executor_killed", draw) as fault:
-        fault.at_s = _kill_executors(cluster)
+        fault.at_s = kill_executors(cluster)
     return fault.figures("w1")
-
-
-def _kill_executors(cluster: Cluster) -> float:
-    """SIGKILL to the executors on w1; return when."""
-    found = cluster.spark.executors("w1")  # takes a while: it looks at all processes
-    at_s = now_s()
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return at_s
 
 
 @scenario
@@ -238,13 +227,15 @@ def driver_in_waiting(cluster: Cluster, draw: random.Random) -> Figures:
 
 @scenario
 def worker_decommissioned(cluster: Cluster, draw: random.Random) -> Figures:
-    """SIGPWR to a Worker (``spark.decommission.enabled``): its bolts end what they hold."""
-    with started(cluster, "worker_decommissioned", draw) as fault:
+    """SIGPWR to a Worker (``spark.decommission.enabled``): its bolts leave, and run elsewhere."""
+    with started(cluster, "worker_decommissioned", draw, lines=3000) as fault:
         cluster.spark.signal("w1", signal.SIGPWR)
+        until(lambda: not cluster.spark.executors("w1"), "w1's executor ends by itself", 60)
+        left_s = now_s() - fault.at_s
+        cluster.spark.signal("w1", signal.SIGKILL)  # its host goes
     found = fault.figures()
-    cluster.spark.signal("w1", signal.SIGKILL)
     cluster.spark.start("w1")
     until(lambda: cluster.spark.registered("w1"), "the Worker is back")
     if not found.problem and found.rerun:
         return found._replace(problem=f"{found.rerun} ran twice")
-    return found
+    return found._replace(note=f"its executor had ended after {left_s:.1f} s")

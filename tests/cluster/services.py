@@ -132,6 +132,8 @@ class Spark:
             "spark.network.crypto.enabled": "true",
             "spark.ui.enabled": "false",
             "spark.executor.memory": "512m",
+            # Half of the CPU time of an executor's start, which is most of a scenario.
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             # Two bolts on each of two workers; the Master replaces an executor that is lost.
             "spark.executor.cores": "2",
             "spark.cores.max": "4",

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tests.cluster.drive import Cluster, Drive
-from tests.cluster.parts import Figures, figures, scenario, site_of
+from tests.cluster.parts import Figures, figures, kill_executors, scenario, site_of, started
 
 # -- clocks, sizes, versions -----------------------------------------------------------------
 
@@ -76,6 +76,60 @@ def many_bolts(cluster: Cluster, draw: random.Random) -> Figures:
     return found._replace(note=f"{bolts} bolts")
 
 
+@scenario
+def dynamic_allocation(cluster: Cluster, draw: random.Random) -> Figures:
+    """0 to 3 executors and back, with ``SparkBolts(count="auto")``: a bolt for each slot."""
+    cluster.spark.write(
+        spark__cores__max="6",
+        spark__scheduler__minRegisteredResourcesRatio="0",
+        spark__dynamicAllocation__enabled="true",
+        spark__dynamicAllocation__shuffleTracking__enabled="true",
+        spark__dynamicAllocation__maxExecutors="3",
+        spark__dynamicAllocation__executorIdleTimeout="2s",
+    )
+    try:
+        drive = Drive(cluster, "dynamic_allocation", bolts="auto", lines=6000)
+        found = figures(drive.start_as("follow_executors"))
+    finally:
+        cluster.spark.write()
+    if found.problem:
+        return found
+    worked, executors = len({began.bolt for began in drive.began()}), drive.told()
+    if executors != [0, 3, 0] or worked != 6 or found.rerun:
+        return found._replace(problem=f"executors {executors}, {worked} bolts, {found.rerun} again")
+    return found._replace(note="executors 0, 3, 0; 6 bolts")
+
+
+@scenario
+def other_jobs_under_fair(cluster: Cluster, draw: random.Random) -> Figures:
+    """Jobs of the same application beside the run (FAIR, a slot more than bolts): both go on."""
+    cluster.spark.write(spark__scheduler__mode="FAIR", spark__cores__max="6")
+    try:
+        drive = Drive(cluster, "other_jobs_under_fair").start_as("beside_jobs")
+        found = figures(drive)
+    finally:
+        cluster.spark.write()
+    if found.problem:
+        return found
+    if found.rerun or not drive.told():
+        return found._replace(problem=f"{found.rerun} ran twice, {drive.told()} jobs beside it")
+    return found._replace(note=f"{drive.told()} other jobs meanwhile")
+
+
+@scenario
+def speculation_and_exclusion(cluster: Cluster, draw: random.Random) -> Figures:
+    """``spark.speculation`` and ``spark.excludeOnFailure.enabled``; an executor is killed."""
+    cluster.spark.write(
+        spark__speculation="true", spark__excludeOnFailure__enabled="true", spark__cores__max="6"
+    )
+    try:
+        with started(cluster, "speculation_and_exclusion", draw) as fault:
+            fault.at_s = kill_executors(cluster)
+        return fault.figures("w1")
+    finally:
+        cluster.spark.write()
+
+
 # -- flowctl doctor --------------------------------------------------------------------------
 
 
@@ -103,22 +157,17 @@ def doctor_of_a_cut_way(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
-def doctor_of_a_missing_package(cluster: Cluster, draw: random.Random) -> Figures:
-    """flowctl is not installed on one worker."""
+def doctor_of_two_odd_workers(cluster: Cluster, draw: random.Random) -> Figures:
+    """flowctl is not installed on one worker; the Python of the other is another version."""
     package = site_of(cluster, "w2") / "flowctl"
     package.rename(package.with_name("gone"))
     try:
-        wanted = ["w2: flowctl can't be imported", "pip install flowctl-spark"]
-        return _doctor(cluster, "doctor_package", code=1, wanted=wanted)
+        with _another_python(cluster, "w1"):
+            missing = ["w2: flowctl can't be imported", "pip install flowctl-spark"]
+            python = ["w1", "3.99", "PYSPARK_PYTHON"]
+            return _doctor(cluster, "doctor_odd", code=1, wanted=[*missing, *python])
     finally:
         package.with_name("gone").rename(package)
-
-
-@scenario
-def doctor_of_another_python(cluster: Cluster, draw: random.Random) -> Figures:
-    """The Python of one worker says that it is another version."""
-    with _another_python(cluster, "w2"):
-        return _doctor(cluster, "doctor_python", code=1, wanted=["w2", "3.99", "PYSPARK_PYTHON"])
 
 
 @contextlib.contextmanager

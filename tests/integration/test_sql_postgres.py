@@ -154,7 +154,7 @@ def _setting(sink: SqlSink, name: str) -> str:
 def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> None:
     _write(sink, 0, 1)
     assert _setting(sink, "idle_in_transaction_session_timeout") == "5s"
-    assert _setting(sink, "lock_timeout") == "4s"
+    assert _setting(sink, "lock_timeout") == "500ms"  # then it looks who holds the lock
     assert _setting(sink, "application_name") == "flowctl/job/b"
     tight = SqlSink(
         connect=lambda: psycopg.connect(
@@ -167,7 +167,8 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> 
     )
     _write(tight, 1, 2)
     assert _setting(tight, "idle_in_transaction_session_timeout") == "2s"  # tighter than ours
-    assert _setting(tight, "lock_timeout") == "1min"
+    assert _setting(tight, "lock_timeout") == "500ms"
+    assert tight._session()._lock_max_s == 60
     assert _setting(tight, "application_name") == "mine"
     tight.close()
 
@@ -190,6 +191,50 @@ def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) ->
         blocker.rollback()
     assert _write(impatient, 0, 5).written == 5 - (not first_row)
     impatient.close()
+
+
+def test_a_writer_that_stalls_with_the_lock_is_ended_by_one_that_waits_for_it(
+    sink: SqlSink, uri: str
+) -> None:
+    _write(sink, 0, 1)
+    waits = SqlSink(connect=lambda: psycopg.connect(uri), table="rows")
+    with psycopg.connect(uri, application_name="flowctl/job/b7") as stalled:
+        stalled.execute("UPDATE flowctl_partitions SET writes = writes + 1")
+        assert _write(waits, 1, 5) == (4, 0)  # without a refusal
+        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+            stalled.execute("SELECT 1")
+    with psycopg.connect(uri, application_name="flowctl/job/b8") as another:
+        another.execute("UPDATE flowctl_partitions SET writes = writes + 1")
+        with pytest.raises(RetryLater, match="is locked by b8"):  # one in a while
+            _write(waits, 5, 6)
+        another.rollback()
+    waits.close()
+
+
+@pytest.mark.parametrize("why", ["others", "busy"])
+def test_who_does_not_stall_or_is_not_ours_is_not_ended(sink: SqlSink, uri: str, why: str) -> None:
+    _write(sink, 0, 1)
+    name = "theirs" if why == "others" else "flowctl/job/b7"
+    waits = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=2.5)
+    with psycopg.connect(uri, application_name=name) as holder:
+        holder.execute("UPDATE flowctl_partitions SET writes = writes + 1")
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.wait(0.1):
+                holder.execute("SELECT 1")
+
+        thread = threading.Thread(target=work)
+        if why == "busy":
+            thread.start()
+        with pytest.raises(RetryLater, match="is locked by"):
+            _write(waits, 1, 5)
+        over.set()
+        if why == "busy":
+            thread.join()
+        holder.commit()  # it was left alone
+    assert _write(waits, 1, 5) == (4, 0)
+    waits.close()
 
 
 def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stays(

@@ -41,7 +41,9 @@ def test_the_pythons_of_the_metadata_are_those_of_ci_and_of_the_page() -> None:
     page = re.findall(
         r"^\| Python 3\.(\d+) \| 3\.\d+\.\d+ \|", text_of("docs/versions.md"), re.MULTILINE
     )
+    [made] = re.findall(r"^PYTHONS \?= (.*)$", text_of("Makefile"), re.MULTILINE)
     assert told == set(re.findall(r'"3\.(\d+)"', listed)) == set(page)
+    assert told == set(re.findall(r"python3\.(\d+)", made))
 
 
 def test_public_ci_runs_what_a_desk_runs() -> None:

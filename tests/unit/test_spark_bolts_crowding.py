@@ -41,7 +41,8 @@ def test_bolts_that_leave_a_users_session_no_slot(
 def told(bolts: dict[str, object], *notices: BoltNotice) -> list[str]:
     said: list[str] = []
     control: Any = SimpleNamespace(core=SimpleNamespace(bolts=bolts))
-    subject = Notices(control, count=6, say=said.append, on_notice=None)
+    bolts: Any = SimpleNamespace(count=6)
+    subject = Notices(control, bolts=bolts, say=said.append, on_notice=None)
     for notice in notices:
         subject.put(notice)
     subject.take()

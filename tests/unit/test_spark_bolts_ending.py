@@ -106,3 +106,31 @@ def test_only_a_worker_of_sparks_is_killed() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+class Leaving(Jobs):
+    """Each run lasts until its spout ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = threading.Semaphore(0)
+
+    def run(self, task: BoltTask, tag: str) -> str:
+        self.began.release()
+        self.end.acquire()
+        return '{"kind": "ended", "lived_s": 1}'
+
+
+def test_one_that_is_to_move_is_run_again_once_its_spout_has_ended_it() -> None:
+    jobs, notices = Leaving(), []
+    supervisor, _ = _supervised(jobs, notices)
+    assert jobs.began.acquire(timeout=10)
+    supervisor.move()
+    assert supervisor.is_moving
+    jobs.end.release()
+    assert jobs.began.acquire(timeout=10)
+    assert not supervisor.is_moving  # it has: the next END is the run's
+    jobs.end.release()
+    supervisor.thread.join(10)
+    assert supervisor.is_done
+    assert notices == []

@@ -152,6 +152,9 @@ class RangeIntake:
     def end(self) -> None:
         """No partition grows any more."""
 
+    def note_mark(self, partition: str, mark: Position) -> None:
+        """For sources by value."""
+
     def finish(self, partition: str, end: Position) -> None:
         """For sources by value."""
 

@@ -1,0 +1,31 @@
+"""A bolt whose place is about to go ends what it has begun, gives back the rest, and leaves.
+
+Nothing runs twice: it is asked for what it has not begun, what it has begun is waited for, and only
+when it holds nothing its connection is ended.
+"""
+
+from __future__ import annotations
+
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.records import LeaveOrder
+from flowctl.core.tuple_core import TupleCore
+
+
+def retire(core: TupleCore, bolt: str, now_s: float) -> None:
+    """``bolt``, which is there, gets nothing more and is asked for what it has not begun."""
+    consumer = core.bolts[bolt]
+    consumer.stop_sending()
+    if isinstance(core, RangeCore):
+        core.wind_up(now_s, bolt)
+    if consumer.flight:
+        core.book.revoke(consumer, list(consumer.flight))
+    core.book.changed(consumer)
+
+
+def dismiss(core: TupleCore, bolt: str, now_s: float, reason: str) -> bool:
+    """End ``bolt``, which was retired, if it holds nothing that is waited for; False: not yet."""
+    if core.bolts[bolt].flight:
+        return False
+    core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=False)
+    core.book.orders.append(LeaveOrder(bolt, []))
+    return True

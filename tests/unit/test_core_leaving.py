@@ -1,0 +1,78 @@
+"""A bolt that is to leave ends what it has begun, gives back the rest, and nothing runs twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowctl.core.leaving import dismiss, retire
+from flowctl.core.records import Ack, LeaveOrder, Record, RevokeOrder
+from flowctl.core.settings import CoreSettings, TupleSettings, WindowSettings
+from flowctl.core.spout import SpoutCore
+
+
+@pytest.fixture
+def core() -> SpoutCore:
+    settings = CoreSettings(
+        tuple=TupleSettings(records_max=1), window=WindowSettings(policy="fixed", initial=3)
+    )
+    core = SpoutCore(settings)
+    for bolt in ("b1", "b2"):
+        core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
+        core.on_heartbeat(bolt, 1, busy_slots=0, queued=0, now_s=0.0)
+    core.offer("p", [Record(n, n) for n in range(20)], now_s=0.0)
+    return core
+
+
+def _sent(core: SpoutCore, now_s: float) -> dict[str, list[int]]:
+    sent: dict[str, list[int]] = {}
+    while (emission := core.poll_emit(now_s=now_s)) is not None:
+        sent.setdefault(emission.bolt, []).append(emission.tuple_id)
+    return sent
+
+
+def _ack(core: SpoutCore, bolt: str, tuple_id: int, now_s: float) -> Any:
+    return core.on_ack(
+        Ack(bolt=bolt, epoch=1, tuple_id=tuple_id, attempt=1, wait_s=0.0, service_s=0.1),
+        now_s=now_s,
+    )
+
+
+def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: SpoutCore) -> None:
+    begun, *rest = _sent(core, 0.0)["b1"]
+    retire(core, "b1", 0.1)
+    assert core.poll_order() == RevokeOrder("b1", [begun, *rest])
+    assert not dismiss(core, "b1", 0.1, "gone soon")
+    core.on_revoked("b1", 1, rest, now_s=0.2)
+    assert not dismiss(core, "b1", 0.2, "gone soon")
+    _ack(core, "b1", begun, 0.3)
+    assert "b1" not in _sent(core, 0.3), "it has room, but gets nothing"
+    assert dismiss(core, "b1", 0.3, "gone soon")
+    assert core.poll_order() == LeaveOrder("b1", [])
+    assert "b1" not in core.bolts
+    assert core.counters.bolts_lost == 0
+    assert core.counters.failed == core.counters.expired == 0
+
+
+def test_what_it_gave_back_goes_to_another_and_it_may_come_again(core: SpoutCore) -> None:
+    begun, *rest = _sent(core, 0.0)["b1"]
+    retire(core, "b1", 0.1)
+    core.on_revoked("b1", 1, rest, now_s=0.2)
+    for tuple_id in list(core.bolts["b2"].flight):
+        _ack(core, "b2", tuple_id, 0.3)
+    assert set(rest) <= set(_sent(core, 0.3)["b2"])
+    _ack(core, "b1", begun, 0.3)
+    assert dismiss(core, "b1", 0.3, "gone soon")
+    core.add_bolt("b1", slots=1, epoch=2, now_s=1.0, in_order=True)
+    assert _sent(core, 1.0)["b1"]
+
+
+def test_one_that_dies_while_it_is_to_leave_is_a_bolt_that_died(core: SpoutCore) -> None:
+    held = _sent(core, 0.0)["b1"]
+    retire(core, "b1", 0.1)
+    core.remove_bolt("b1", now_s=0.2, reason="killed")
+    for tuple_id in list(core.bolts["b2"].flight):
+        _ack(core, "b2", tuple_id, 0.3)
+    core.on_deadline(now_s=20.0)
+    assert set(_sent(core, 20.0)["b2"]) & set(held)
