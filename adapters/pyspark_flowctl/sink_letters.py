@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 import msgspec
+import structlog
 
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.delivery.delivery import Delivery
@@ -18,6 +19,19 @@ from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.ports import RedrivableDeadLetter
+
+_log = structlog.get_logger("pyspark_flowctl")
+
+
+def tell_unnamed(plan: Plan, target: str) -> None:
+    """Say that letters wait: two jobs without names that call one target can't be told apart."""
+    if isinstance(plan.dead_letter, RedrivableDeadLetter) and plan.dead_letter.to_redrive(target):
+        _log.warning(
+            "letters_wait",
+            target=target,
+            remedy="They are marked for redrive, but may be another job's rows: give each job that"
+            " calls this target a name=.",
+        )
 
 
 def redrive(plan: Plan, job: str, pacer: Pacer, schema: str | None) -> Tally:

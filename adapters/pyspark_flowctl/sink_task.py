@@ -16,13 +16,13 @@ from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.pacing.settings import Limits
-from pyspark_flowctl.sink_letters import redrive
+from pyspark_flowctl.sink_letters import redrive, tell_unnamed
 
 _log = structlog.get_logger("pyspark_flowctl")
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a partition needs, picklable.
+    """All that a partition needs, picklable.  ``is_named``: ``job`` is not only the target.
 
     ``parts`` are pickles of what users gave: ``fn`` or ``sink``, ``refusal``, ``cost``,
     ``dead_letter``; what was not given is left out.
@@ -30,6 +30,7 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     job: str
+    is_named: bool
     redis: str | None
     rows_max: int
     call_max_s: float
@@ -107,9 +108,10 @@ def deliver(
     )
     delivery = Delivery(plan, where, pacer)
     try:
-        if _partition_id() == 0:
-            letters = redrive(plan, task.job, pacer, schema)
-            delivery.tally.redriven = letters.written
+        if _partition_id() == 0 and task.is_named:
+            delivery.tally.redriven = redrive(plan, task.job, pacer, schema).written
+        elif _partition_id() == 0:
+            tell_unnamed(plan, task.job)
         delivery.run(rows)
     except BaseException as error:
         _tell("partition_failed", task, where, delivery.tally, error=f"{type(error).__name__}")

@@ -36,6 +36,7 @@ import os, pathlib, sys
 from pyspark_flowctl import flow_batch, flow_sink
 from pyspark_flowctl.java import ensure_java
 ensure_java()
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 import flowctl, shop_jobs
 
@@ -70,8 +71,14 @@ def source():
         .option("process", "shop_jobs:numbers").option("start_rows", 500).load())
 
 def end(written, name):
-    (written.option("checkpointLocation", str(place / name)).trigger(availableNow=True).start()
-        .awaitTermination())
+    written = written.option("checkpointLocation", str(place / name)).trigger(availableNow=True)
+    for attempt in range(10):
+        try:
+            return written.start().awaitTermination()
+        except StreamingQueryException as error:
+            # Spark gives a Python process ten seconds to start: too little on a busy machine.
+            if "connect back" not in str(error) or attempt == 9:
+                raise
 
 end(source().writeStream.foreachBatch(flow_batch(shop_jobs.write_rows, target="t")), "one")
 check("readStream, foreachBatch(flow_batch)", 1000)

@@ -133,6 +133,18 @@ def test_letters_that_were_marked_are_written_by_the_next_action(tmp_path: Path)
     assert len(_Remembers.seen.pop("letters")) == 1, "a letter is written once"
 
 
+def test_letters_of_a_job_without_a_name_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = flow_sink(_NotYet("unnamed", tmp_path), target="t", dead_letter=tmp_path)
+    sink([Row(n=3), Row(n=7)])
+    file = FileDeadLetter(tmp_path).file_of("t")
+    assert file.redrive("t")[0] == 1
+    sink([Row(n=1)])
+    assert [value.n for _, value in _Remembers.seen.pop("unnamed")] == [1]
+    assert len(file.read().of("t")) == 1 and "letters_wait" in capsys.readouterr().out
+
+
 def test_a_redriven_row_has_the_types_of_its_columns() -> None:
     day = Row(n=1, at=Row(x=1), tags={"a": 1}, parts=[Row(x=2)])
     number = LongType()
