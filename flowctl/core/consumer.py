@@ -130,8 +130,8 @@ class AdaptiveFlowConsumer:
 
     @property
     def is_out(self) -> bool:
-        """Whether no tuple should wait for it: suspect, or nothing but strays in its window."""
-        if self.is_suspect:
+        """Whether no tuple should wait for it: suspect, to leave, or only strays in its window."""
+        if self.is_suspect or self._bytes_max < 0:
             return True
         return not (self.flight or self.has_room or self.liveness is Liveness.RESTING)
 

@@ -15,6 +15,7 @@ def retire(core: TupleCore, bolt: str, now_s: float) -> None:
     """``bolt``, which is there, gets nothing more and is asked for what it has not begun."""
     consumer = core.bolts[bolt]
     consumer.stop_sending()
+    core.book.out.add(bolt)
     if isinstance(core, RangeCore):
         core.wind_up(now_s, bolt)
     if consumer.flight:

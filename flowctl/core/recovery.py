@@ -119,10 +119,7 @@ class Recovery:
             consumer.on_silent(now_s)
             self._expire(consumer, list(consumer.flight.values()), now_s)
         elif judged.is_silent:
-            head = next(iter(consumer.flight.values()))
-            consumer.on_expired([head], now_s, silent=True)
-            consumer.on_silent(now_s)
-            self._expire(consumer, [head], now_s)
+            self._suspect(consumer, now_s)
         else:
             self._on_overdue(consumer, judged, now_s)
 
@@ -134,6 +131,23 @@ class Recovery:
         if self._book.supply.buffer.records > 0:
             return True
         return len(self._book.bolts) <= len(self._book.out - {consumer.bolt}) + 1
+
+    def _suspect(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """Silent: its oldest tuple, at least, goes to another."""
+        head = next(iter(consumer.flight.values()))
+        consumer.on_expired([head], now_s, silent=True)
+        consumer.on_silent(now_s)
+        self._expire(consumer, [head], now_s)
+
+    def suspect(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """``consumer`` can't be reached, which need not wait for what silence alone has to.
+
+        Where nothing is sent again that would lose tuples sooner: there silence decides.
+        """
+        if consumer.flight and not consumer.is_suspect and self._sends_again:
+            self._suspect(consumer, now_s)
+            self._alarms.set(consumer, self.due_s(consumer))
+            self._book.changed(consumer)
 
     def _on_overdue(self, consumer: AdaptiveFlowConsumer, judged: Verdict, now_s: float) -> None:
         """Alive, and its oldest tuple has no ack: lost, or slow, or waited for long enough."""

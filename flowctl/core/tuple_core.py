@@ -1,7 +1,7 @@
 """TupleCore: which tuple goes to which bolt when.  Time comes in, decisions go out.
 
-After the driver contracts of quinn-proto and aioquic: whoever drives it owns the lock, calls in
-what happened, and polls out what to do.  ``now_s`` is monotonic seconds and never goes back.
+Whoever drives it owns the lock, calls in what happened, and polls out what to do
+(:mod:`flowctl.core.driver`).  ``now_s`` is monotonic seconds and never goes back.
 """
 
 from __future__ import annotations
@@ -240,12 +240,8 @@ class TupleCore:
         return bool(self.book.lost)
 
     def poll_lost(self) -> Lost | None:
-        """Return the next tuple that was given up or dropped, where the caller keeps those.
-
-        The core has forgotten it; whoever asks makes something of its records.
-        """
-        lost = self.book.lost
-        return lost.popleft() if lost else None
+        """Return the next tuple that was given up or dropped: forgotten here, its caller's now."""
+        return self.book.lost.popleft() if self.book.lost else None
 
     def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
@@ -328,6 +324,10 @@ class TupleCore:
             if at_s is not None and (due_s is None or at_s < due_s):
                 due_s = at_s
         return due_s
+
+    def suspect(self, bolt: str, *, now_s: float) -> None:
+        """``bolt`` can't be reached: suspect, before its silence alone would say so."""
+        self._recovery.suspect(self.bolts[bolt], now_s)
 
     def on_deadline(self, *, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent, make retries ready."""

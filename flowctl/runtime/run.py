@@ -23,6 +23,7 @@ from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
+from flowctl.runtime.reach import Reach
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
@@ -80,6 +81,7 @@ class Run:
         )
         self._notifier = ListenerNotifier(plan.listener) if plan.listener is not None else None
         self._server: SpoutServer | None = None
+        self._reach = Reach(self.control)
         self._sender: Sender | None = None
         self._set_up_intake()
 
@@ -214,6 +216,7 @@ class Run:
             self._notices.take()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
+            self._reach.look(self._server)
             ended = [ending.text for ending in self._endings.look()]
             for text in (*ended, *self._departures.look()):
                 self._view.message(text)

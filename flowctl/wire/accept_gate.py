@@ -8,6 +8,7 @@ import time
 from typing import Final
 
 from flowctl.wire.pending_handshakes import PendingHandshakes
+from flowctl.wire.reach import probe
 
 # How long the gate stays shut (too many handshakes, no descriptors left) before the next look.
 _SHUT_S: Final = 0.02
@@ -40,6 +41,7 @@ class AcceptGate:
             try:
                 sock, _ = self.listener.accept()
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                probe(sock)
                 self._pending.add(sock)
             except BlockingIOError:
                 return

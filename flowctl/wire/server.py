@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from flowctl.config import ListenSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
-from flowctl.wire import listener
+from flowctl.wire import listener, reach
 from flowctl.wire.accept_gate import AcceptGate
 from flowctl.wire.connection import Connection
 from flowctl.wire.frames import (
@@ -76,7 +76,7 @@ Inbound: TypeAlias = Joined | Received | Left
 class SpoutServer:
     """Listens for bolts and exchanges frames with them.
 
-    For one thread, except :meth:`wake`.  Binds in the constructor; raises
+    For one thread, except :meth:`wake` and :meth:`unanswered_s`.  Binds in the constructor; raises
     :class:`flowctl.errors.ConfigError` if it can't.  An outbox is bounded by what the caller sends
     before acks come back: the window.
     """
@@ -206,6 +206,14 @@ class SpoutServer:
             # Full: it will wake up anyway.  Closed: nobody is left to wake.
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
+
+    def unanswered_s(self, bolt: str) -> float:
+        """For how long nothing came from the bolt's machine, not even from its kernel.
+
+        0.0 if that is not known.  Thread-safe.
+        """
+        connection = self._bolts.get(bolt)
+        return 0.0 if connection is None else reach.unanswered_s(connection.stream.fileno())
 
     def close_bolt(self, bolt: str) -> None:
         """End the bolt's connection once its outbox (such as an END) is sent; no Left follows.

@@ -57,6 +57,21 @@ def worker_cut_for_5_s(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+def worker_cut_in_slow_records(cluster: Cluster, draw: random.Random) -> Figures:
+    """The same where a record takes 4 s: silence means little then, but that of its kernel does."""
+    name, one = "worker_cut_in_slow_records", ["--set", "tuple.records_max=1"]
+    with started(cluster, name, draw, lines=24, record_s=4, options=one) as fault:
+        before = fault.drive.log().count("no heartbeat")
+        fault.at_s = now_s()
+        cluster.hosts["w1"].cut()
+        until(lambda: fault.drive.log().count("no heartbeat") > before, "it is suspect")
+        noticed_s = now_s() - fault.at_s
+        time.sleep(max(0, 5 - noticed_s))
+        cluster.hosts["w1"].mend()
+    return fault.figures("w1")._replace(note=f"suspect after {noticed_s:.1f} s")
+
+
+@scenario
 def worker_cut_for_60_s(cluster: Cluster, draw: random.Random) -> Figures:
     """The same for 60 s; it works again afterwards."""
     with started(cluster, "worker_cut_for_60_s", draw, lines=5000) as fault:

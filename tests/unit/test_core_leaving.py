@@ -10,6 +10,7 @@ from flowctl.core.leaving import dismiss, retire
 from flowctl.core.records import Ack, LeaveOrder, Record, RevokeOrder
 from flowctl.core.settings import CoreSettings, TupleSettings, WindowSettings
 from flowctl.core.spout import SpoutCore
+from flowctl.testing.invariants import check
 
 
 @pytest.fixture
@@ -29,14 +30,17 @@ def _sent(core: SpoutCore, now_s: float) -> dict[str, list[int]]:
     sent: dict[str, list[int]] = {}
     while (emission := core.poll_emit(now_s=now_s)) is not None:
         sent.setdefault(emission.bolt, []).append(emission.tuple_id)
+    check(core)
     return sent
 
 
 def _ack(core: SpoutCore, bolt: str, tuple_id: int, now_s: float) -> Any:
-    return core.on_ack(
+    outcome = core.on_ack(
         Ack(bolt=bolt, epoch=1, tuple_id=tuple_id, attempt=1, wait_s=0.0, service_s=0.1),
         now_s=now_s,
     )
+    check(core)
+    return outcome
 
 
 def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: SpoutCore) -> None:

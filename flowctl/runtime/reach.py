@@ -1,0 +1,53 @@
+"""A bolt whose machine does not answer any more is suspect before its silence alone says so.
+
+Silence of a process means little: it may be busy, or hold the interpreter, so it has to last
+(``timeout.silence_max_s``).  But its kernel answers probes whatever the process does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowctl.core.tuple_core import TupleCore
+from flowctl.runtime.control import RunControl
+from flowctl.wire.reach import PROBE_AFTER_S
+from flowctl.wire.server import SpoutServer
+
+# How much longer than a probe takes to be sent its answer may take, besides the path: a timer of
+# the kernel is some hundredths late.
+_ANSWER_S: Final = 0.25
+
+
+class Reach:
+    """Checks the bolts of one run now and then; for one thread.
+
+    A bolt has to be out of reach in two looks on end: after the driver's own machine stood still,
+    the first one comes before the answers.
+    """
+
+    def __init__(self, control: RunControl) -> None:
+        self._control = control
+        self._missing: dict[str, int] = {}  # the epoch of who was out of reach in the last look
+
+    def look(self, server: SpoutServer | None) -> None:
+        """Suspect who can't be reached; ``server`` None: there are no bolts yet."""
+        control, core = self._control, self._control.core
+        if server is None or not isinstance(core, TupleCore):
+            return  # a topology's stages look at silence alone
+        missing: dict[str, int] = {}
+        now_s = control.clock()
+        for consumer in list(core.bolts.values()):
+            is_quiet = now_s - consumer.heard_at_s > PROBE_AFTER_S and consumer.sends_heartbeats
+            if not is_quiet or not consumer.flight or consumer.is_suspect:
+                continue
+            patience_s = PROBE_AFTER_S + _ANSWER_S + consumer.service.path_peak_s
+            if server.unanswered_s(consumer.bolt) >= patience_s:
+                missing[consumer.bolt] = consumer.epoch
+        found = [bolt for bolt, epoch in missing.items() if self._missing.get(bolt) == epoch]
+        self._missing = missing
+        if found:
+            with control.lock:
+                for bolt in found:
+                    if bolt in core.bolts:
+                        core.suspect(bolt, now_s=control.clock())
+            control.wake()
