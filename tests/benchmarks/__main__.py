@@ -15,6 +15,7 @@ from tests.benchmarks import (
     outage,
     pacing,
     partitions,
+    range_driver,
     ranges,
     restart,
     sql_sink,
@@ -30,6 +31,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "crowd": crowd.main,
     "pacing": pacing.main,
     "partitions": partitions.main,
+    "range-driver": range_driver.main,
     "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
@@ -48,8 +50,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|partitions ...|ranges ...|restart ...|wire ...|control ..."
-        "|stages ...",
+        "|crowd ...|pacing ...|partitions ...|range-driver ...|ranges ...|restart ...|wire ..."
+        "|control ...|stages ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
