@@ -16,6 +16,7 @@ from tests.benchmarks import (
     pacing,
     pacing_spark,
     partitions,
+    range_driver,
     ranges,
     restart,
     sql_sink,
@@ -33,6 +34,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
+    "range-driver": range_driver.main,
     "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
@@ -52,8 +54,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|pacing-spark ...|partitions ...|ranges ...|restart ...|wire ..."
-        "|control ...|stages ...|streaming ...",
+        "|crowd ...|pacing ...|pacing-spark ...|partitions ...|range-driver ...|ranges ..."
+        "|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

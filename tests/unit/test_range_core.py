@@ -133,6 +133,19 @@ def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
     assert e.stop == second.start, "and leaves out what is done above"
 
 
+def test_what_was_done_and_written_again_since_is_refused_by_name() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 999)
+    assert ranges.state.end is None, "there is more to do"
+    ranges.did(e, 999, 1000)
+    saved = ranges.core.checkpoint()
+    assert saved.partitions["p"].end == "v1"
+    assert Ranges("a", stop=1000, checkpoint=saved).emit() == []
+    with pytest.raises(SourceError, match=r"p: all of it was done.*it was v1, and is v2"):
+        Ranges("a", extent=Extent(0, 1000, "v2"), checkpoint=saved)
+
+
 def test_a_checkpoint_of_another_kind_of_source_is_refused_by_name() -> None:
     other = Checkpoint({"p": PartitionCheckpoint((100, 7), 7)})
     with pytest.raises(SourceError, match="Another kind of source"):
@@ -185,7 +198,9 @@ def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> No
     assert ranges.did(ours, 100_000, 500_000) is AckOutcome.ACKED
     assert ranges.did(rest, rest.start, rest.stop) is AckOutcome.ACKED
     assert ranges.core.is_drained
-    assert ranges.state == PartitionCheckpoint(2 * MB - 1, ranges.core.counters.records_acked)
+    assert ranges.state == PartitionCheckpoint(
+        2 * MB - 1, ranges.core.counters.records_acked, end="v1"
+    )
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again_under_its_number() -> None:
@@ -344,7 +359,7 @@ def test_a_record_that_fails_alone_is_a_letter_with_its_value() -> None:
     assert list(dead.records) == [poison]
     assert ranges.state.position == 399
     ranges.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=ranges.clock())
-    assert ranges.state == PartitionCheckpoint(999, 10)
+    assert ranges.state == PartitionCheckpoint(999, 10, end="v1")
 
 
 def test_when_the_target_is_down_bolts_give_back_what_they_have_not_begun() -> None:
