@@ -97,6 +97,7 @@ class RangeIntake:
         self.ledgers: dict[str, RangeLedger] = {}
         self.is_held = False
         self.has_room = True
+        self.is_full = False
         self.skipped = 0
         self.uncommitted = 0
         self.positions_done = 0  # in this run
