@@ -159,13 +159,14 @@ class Run:
     def _await_work(self, meter: Meter) -> bool:
         """Wait for the first record; False if the input ends without one.
 
-        So that a job with nothing left to do does not start Spark to find that out.
+        So that a job with nothing left to do does not start Spark to find that out.  Records that
+        can't be sent are work as well: they go to the dead letter.
         """
         control = self.control
         shown_at_s = control.clock()
         while not control.core.intake.buffer:
             if control.reader_done.wait(_FIRST_RECORD_POLL_S):
-                return bool(control.core.intake.buffer)
+                return bool(control.core.intake.buffer) or not control.core.is_drained
             if control.clock() - shown_at_s >= VIEW_EVERY_S:
                 shown_at_s = control.clock()
                 self._view.update(meter.snapshot("starting", "waiting for the first record"))
