@@ -92,7 +92,7 @@ class BulkSink:
         headers = {"Content-Type": "application/x-ndjson"}
         with batch.in_sink():
             response = self._client.send(Request("POST", self._url, b"".join(lines), headers))
-        self._judge(response.json(), [index for index, _ in wanted], batch)
+        self._judge(_items(response), [index for index, _ in wanted], batch)
 
     def close(self) -> None:
         """Close this thread's connections; the next write opens others."""
@@ -163,6 +163,19 @@ class BulkSink:
         if self._action == "create":
             return status == _CONFLICT
         return self._action == "delete" and status == _NOT_FOUND
+
+
+def _items(response: Any) -> Any:
+    """Return the answer's JSON; raise :class:`JobError` that shows what came instead."""
+    try:
+        return response.json()
+    except ValueError:
+        start = " ".join(response.text[:_REASON_CHARS_MAX].split())
+        raise JobError(
+            f"the answer of {response.url.copy_with(userinfo=b'')} to _bulk is not JSON: status"
+            f" {response.status_code}, {start or 'an empty body'!r}.",
+            remedy="Is url that of an OpenSearch or Elasticsearch cluster, not of a proxy?",
+        ) from None
 
 
 def _said(result: Any) -> tuple[int, str, str]:

@@ -66,7 +66,8 @@ class Prepared(msgspec.Struct, frozen=True):
         lower case.
         """
         for columns, rows in self.inserts():
-            for index, column in enumerate(columns or table):
+            # Rows that are shorter than the table: the database will say so.
+            for index, column in enumerate((columns or table)[: len(rows[0])]):
                 if column.lower() in numbers:
                     values = [row[index] for row in rows]
                     if any(map(ne, values, values)):  # nothing else differs from itself

@@ -98,6 +98,10 @@ class Breaker:
         if not self.failing:
             self._run_began_s = now_s
         self.failing.append(tuple_id)
+        give_up_at_s = self._run_began_s + self._give_up_after_s
+        if after_s is not None and now_s + after_s >= give_up_at_s:
+            # All may be silent until then, so that no further failure tells that it is down.
+            self._opens_at_s = min(self._opens_at_s, give_up_at_s)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience
         if len(self.failing) < patience * min(_FAILURES_MAX, max(_FAILURES_MIN, slots)):
@@ -105,7 +109,8 @@ class Breaker:
         self._next_patience = 2 * patience
         self._after_s = max(_ASK_FIRST_S, after_s or 0.0)
         # Who asks to be left alone for a second is silent for that long, and is not down for it.
-        self._opens_at_s = self._run_began_s + _RUN_S + min(after_s or 0.0, _ASK_MAX_S)
+        run_s = _RUN_S + min(after_s or 0.0, _ASK_MAX_S)
+        self._opens_at_s = min(self._run_began_s + run_s, give_up_at_s)
         return self._open_if_due(now_s)
 
     def _open_if_due(self, now_s: float) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from flowctl.bolts.callables import check_plain, is_async
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError
 from flowctl.pacing.call import AsyncCall, Call, checked_cost
@@ -132,8 +132,9 @@ class Paced:
 
     def __call__(self, fn: _F) -> _F:
         """Return ``fn`` paced: each call of it is one of the target."""
-        if inspect.iscoroutinefunction(fn):
+        if is_async(fn):
             return self._paced_coroutine(fn)
+        check_plain(fn, "fn")  # the body of a generator runs after the call
 
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:

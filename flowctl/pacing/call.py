@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
@@ -130,6 +131,7 @@ class Call(_Call):
                     result = fn(*args, **kwargs)
                 else:
                     result = self._hard.run(fn, *args, **kwargs)
+                refuse_coroutine(result)
             except Exception as error:
                 wait_s = self._pause_s(error, since_s)
             else:
@@ -158,7 +160,7 @@ class AsyncCall(_Call):
             if not self._holds:
                 await self._enter()
             try:
-                result = await fn(*args, **kwargs)
+                result = await awaitable_of(fn(*args, **kwargs))
             except Exception as error:
                 wait_s = self._pause_s(error, since_s)
             else:
@@ -170,6 +172,28 @@ class AsyncCall(_Call):
         if not self._gate.try_enter(self._cost):
             await _in_line(self._gate, self._cost)
         self._entered()
+
+
+def refuse_coroutine(result: object) -> None:
+    """Raise :class:`ConfigError` for a call that has not begun when its permit is given back."""
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns as well that nobody awaited it
+        raise ConfigError(
+            "fn",
+            f"{result.__qualname__} is a coroutine function, so nothing was called.",
+            remedy="Use `async with paced(…) as call` and `await call.run(fn)`.",
+        )
+
+
+def awaitable_of(made: Awaitable[_T]) -> Awaitable[_T]:
+    """Return ``made``; raise :class:`ConfigError` if it is no awaitable: the call is over then."""
+    if not inspect.isawaitable(made):
+        raise ConfigError(
+            "fn",
+            f"returned a {type(made).__name__}, which can't be awaited.",
+            remedy="Give a coroutine function, or use `with paced(…) as call` for a plain one.",
+        )
+    return made
 
 
 async def _in_line(gate: Gate, cost: float) -> None:

@@ -38,6 +38,18 @@ def test_a_value_that_cannot_be_sent_is_one_dead_letter_and_the_job_goes_on(
     assert "value['n'] is a complex" in letter.reason
 
 
+def test_if_there_is_nothing_else_it_is_kept_all_the_same(tmp_path: Path) -> None:
+    """It was counted as rejected, and the page of letters was never written."""
+    store = MemoryCheckpointStore()
+    made = spout(
+        lambda batch: None, producer=[1j, 2j], dead_letter=FileDeadLetter(tmp_path), store=store
+    )
+    report = made.run(view="off")
+    assert (report.records_rejected, report.records_acked) == (2, 2)
+    assert len(FileDeadLetter(tmp_path).file_of("job").read().of("job")) == 2
+    assert store.load("job").records == 2
+
+
 def test_a_topology_sets_it_aside_as_well(tmp_path: Path) -> None:
     seen: Counter[int] = Counter()
 

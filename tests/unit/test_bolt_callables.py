@@ -149,6 +149,11 @@ def test_what_runs_by_itself_is_not_async(process: Any):
         (lambda batch: map(plain, batch), "a map object"),
         (lambda batch: filter(plain, batch), "a filter object"),
         (lambda batch: Future(), "a Future"),
+        (
+            lambda batch: [coroutine(batch), coroutine(batch)],
+            "a list of which the first is a corou",
+        ),
+        (lambda batch: (Future(),), "a tuple of which the first is a Future"),
         (lambda batch: asyncio.Future(loop=asyncio.new_event_loop()), r"an awaitable \(Future\)"),
     ],
 )

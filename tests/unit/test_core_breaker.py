@@ -71,6 +71,20 @@ def test_what_the_target_asked_to_wait_is_waited() -> None:
     assert len(driver.emit()) == 1
 
 
+@pytest.mark.parametrize("bolts", [1, 2, 16])
+def test_who_asks_to_be_left_alone_for_longer_than_may_be_waited_ends_the_run(bolts: int) -> None:
+    """Everybody waits as asked, so no further failure tells that the target is down."""
+    driver = Driver(*BOLTS[:bolts], window_initial=1, retry_give_up_after_s=4.0)
+    driver.offer(100)
+    for emission in driver.emit():
+        refuse(driver, emission, after_s=300.0)
+    driver.wait(3.9)
+    assert not driver.core.is_target_lost
+    driver.wait(0.2)
+    driver.wait(0.1)
+    assert driver.core.is_target_lost
+
+
 def test_a_refused_bolt_is_slow_and_rests() -> None:
     driver = Driver("a", "b", window_initial=4)
     driver.offer(8)

@@ -242,6 +242,12 @@ def test_an_answer_that_is_none_of_bulk_is_said(service: Service) -> None:
         write(BulkSink(service.url, index="i"), [{"v": 1}])
 
 
+def test_a_page_in_place_of_an_answer_is_shown(service: Service) -> None:
+    service.answer = lambda *_: (200, {}, b"<html>\n<p>Log in</p>")
+    with pytest.raises(JobError, match=r"/_bulk.* is not JSON: status 200, '<html> <p>Log in</p>'"):
+        write(BulkSink(service.url, index="i"), [{"v": 1}])
+
+
 def test_a_row_without_its_id_is_named(service: Service) -> None:
     sink = bulk(service, Cluster(taken), id="n")
     with pytest.raises(JobError, match="the row at 1 has no column 'n'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pickle
 import threading
@@ -47,6 +48,31 @@ def test_each_run_of_a_block_is_a_call() -> None:
         assert [call.run(divmod, 7, 2), call.run(int)] == [(3, 1), 0]
     counters = gate_of("t").counters
     assert (counters.calls, counters.cost, gate_of("t").in_flight) == (2, 6, 0)
+
+
+async def soon() -> int:
+    return 1
+
+
+def test_what_would_run_outside_of_its_permit_is_refused() -> None:
+    """A generator's body, or a coroutine that nobody awaits: they were calls that took no time."""
+
+    def lazily() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match="lazily is a generator function"):
+        paced("t")(lazily)
+    with paced("t") as call, pytest.raises(ConfigError, match="soon is a coroutine function"):
+        call.run(soon)
+
+    async def plainly() -> None:
+        async with paced("t") as call:
+            await call.run(int)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="returned a int, which can't be awaited"):
+        asyncio.run(plainly())
+    assert asyncio.run(paced("t")(functools.partial(soon))()) == 1
+    assert gate_of("t").in_flight == 0
 
 
 def test_a_refusal_is_waited_for_and_called_again(naps: list[float]) -> None:

@@ -131,6 +131,7 @@ def test_of_named_columns_a_row_may_lack_some_but_have_no_other() -> None:
         ({"columns": ["number", "wrong"]}, [(1, "a")], "no column named wrong"),
         ({}, [{"number": 1, "wrong": "a"}], r"keys \['number', 'wrong'\] don't fit .* wrong"),
         ({}, [(1, "a", 2)], "has 2 columns but 3 values"),
+        ({"schema": "CREATE TABLE t (a, n REAL)"}, [(1,)], "has 2 columns but 1 values"),
         ({"schema": ()}, [(1, "a")], "table: 't' in .* can't be read"),
         ({"schema": "CREATE TABEL t (n)"}, [(1, "a")], "schema: .* syntax error"),
     ],
