@@ -40,12 +40,17 @@ class SourceChunk(msgspec.Struct, frozen=True, gc=False):
     recognises by this value that nothing was added.  It is saved with the partition once all its
     records are acked (``PartitionCheckpoint.end``), and is one of the values that a position may
     have.  ``is_busy``: the chunk is empty although there is more: ask again at once.
+
+    ``mark``: by this value the source recognises, after a restart in mid-partition, that what it
+    reads is still what was read before.  The newest is saved with the partition
+    (``PartitionCheckpoint.mark``) until its end is.  The same types as a position.
     """
 
     partition: str
     records: Sequence[Record]
     end: Position | None = None
     is_busy: bool = False
+    mark: Position | None = None
 
 
 class SourceProgress(msgspec.Struct, frozen=True, gc=False):

@@ -20,6 +20,7 @@ from flowctl.core.settings import (
     WindowSettings,
 )
 from flowctl.core.spout import SpoutCore
+from flowctl.core.tuples import Ids
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.invariants import check
 
@@ -138,8 +139,12 @@ class Driver:
         self._settle()
         return outcome
 
-    def beat(self, bolt: str, *, busy: int = 0, queued: int = 0, epoch: int = 1) -> None:
-        self.core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock())
+    def beat(
+        self, bolt: str, *, busy: int = 0, queued: int = 0, epoch: int = 1, begun: Ids = ()
+    ) -> None:
+        self.core.on_heartbeat(
+            bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock(), begun=begun
+        )
         self._settle()
 
     def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:

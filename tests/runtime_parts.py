@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from flowctl import FlowControlSpout, LocalBolts
 from flowctl.core.events import FlowEvent
 from flowctl.core.records import Checkpoint, Record
 from flowctl.instrumentation.snapshot import Report, Snapshot
@@ -86,3 +88,11 @@ class Witness:
 
     def stop(self, report: Report) -> None:
         self.report = report
+
+
+def a_spout(**parts: Any) -> FlowControlSpout:
+    """A job with these parts, the others of the simplest kind."""
+    parts.setdefault("producer", [1])
+    parts.setdefault("bolts", LocalBolts(print, count=1))
+    parts.setdefault("checkpoint", MemoryCheckpointStore())
+    return FlowControlSpout(name="j", **parts)

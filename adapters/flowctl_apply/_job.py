@@ -111,7 +111,7 @@ class Job:
             given.write(self.results.place.path(directory))
             files = self.results.place.names(directory, recursive=True)
             paths = [
-                arrow_path(self.results.place.path(file.name))
+                self.results.place.own_path(file.name)
                 for file in files
                 if file.name.endswith(".parquet")
             ]

@@ -55,6 +55,9 @@ class Place(Protocol):
     def path(self, name: str) -> str:
         """Return the URL of a file for Spark."""
 
+    def own_path(self, name: str) -> str:
+        """Return the path or URL of a file for pyarrow and our own sources."""
+
 
 def place_at(url: str | os.PathLike[str]) -> Place:
     """Return the place that ``url`` names: a path, ``file:``, ``s3://``, ``gs://``, ``hdfs://`` …
@@ -132,6 +135,10 @@ class LocalPlace:
         """See :class:`Place`."""
         return f"file://{self._root / name}"  # as it is: Spark does not decode it
 
+    def own_path(self, name: str) -> str:
+        """See :class:`Place`."""
+        return os.path.abspath(self._root / name)
+
     @staticmethod
     def _sync(directory: Path) -> None:
         """Have the directory's entries on disk too."""
@@ -208,6 +215,10 @@ class ArrowPlace:
     def path(self, name: str) -> str:
         """See :class:`Place`."""
         return f"{self.url.partition('?')[0].rstrip('/')}/{name}"
+
+    def own_path(self, name: str) -> str:
+        """See :class:`Place`."""
+        return arrow_path(self.path(name))
 
 
 def _arrow_files(url: str) -> tuple[Any, str]:

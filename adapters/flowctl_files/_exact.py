@@ -7,22 +7,18 @@ from typing import Any
 import msgspec
 
 from flowctl.core.records import Record
-
-# The pair to replace when more types of values travel exactly: what the wire carries, a letter must
-# carry too.  (flowctl.wire.values: encode_value, decode_value; they read what these wrote.)
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+from flowctl.wire.values import decode_value, encode_value
 
 
 def encode_record(record: Record) -> bytes:
     """Return ``record`` as bytes; raise for a value that the wire does not carry either."""
-    return _encode([record.position, record.value])
+    return encode_value([record.position, record.value])
 
 
 def decode_record(data: bytes) -> Record:
     """Return what :func:`encode_record` was given; raise if it was something else."""
-    position, value = _decode(data)
-    # msgpack alone has no tuples; a position is never a list.
+    position, value = decode_value(data)
+    # Letters of versions before dates and tuples were kept; a position is never a list.
     return Record(tuple(position) if isinstance(position, list) else position, value)
 
 

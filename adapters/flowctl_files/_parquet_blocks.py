@@ -106,7 +106,11 @@ class RowsReader:
         self._arrow = pyarrow
         self._columns = columns
         try:
-            self._parquet = parquet.ParquetFile(file, pre_buffer=True)
+            # Spark's INT96 as datetimes: as nanoseconds they would be pandas' Timestamps, and
+            # years after 2262 would be others.
+            self._parquet = parquet.ParquetFile(
+                file, pre_buffer=True, coerce_int96_timestamp_unit="us"
+            )
         except (pyarrow.ArrowException, OSError) as error:
             raise unreadable(name, error) from error
         known = self._parquet.schema_arrow.names

@@ -194,7 +194,7 @@ def lasting(name: str, error: OSError) -> SourceError | OSError:
     for_good = isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError)
     if not for_good and not _FOR_GOOD.search(str(error)):
         return error
-    text = str(error.strerror or error).partition("\n")[0]
+    text = str(error.strerror or error).partition("\n")[0].rstrip(".")
     return SourceError(
         f"{name}: can't be read: {text}.",
         remedy="Check that it is there, and that this machine may read it: every worker needs the"

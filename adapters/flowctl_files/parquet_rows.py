@@ -96,7 +96,7 @@ class ParquetRows:
             return False
         pyarrow, parquet = _pyarrow()
         try:
-            self._file = parquet.ParquetFile(name)
+            self._file = parquet.ParquetFile(name, coerce_int96_timestamp_unit="us")
         except (pyarrow.ArrowException, OSError) as error:
             raise _unreadable(name, error) from error
         self._name = name

@@ -24,6 +24,7 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     records: list[int]
     acked: list[tuple[int, tuple[AckedRange, ...]]]  # with their index: few have any
     ends: list[Position | None]
+    marks: list[tuple[int, Position]] = []  # with their index: few have one; none in older blocks
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -40,6 +41,7 @@ def encode_block(partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
         [state.records for state in states],
         [(index, state.acked) for index, state in enumerate(states) if state.acked],
         [state.end for state in states],
+        [(index, state.mark) for index, state in enumerate(states) if state.mark is not None],
     )
     return zlib.compress(_encoder.encode(columns), _LEVEL)
 
@@ -48,10 +50,12 @@ def decode_block(raw: bytes) -> dict[str, PartitionCheckpoint]:
     """The inverse; raises :class:`ValueError` for anything else."""
     try:
         columns = _decoder.decode(zlib.decompress(raw))
-        acked = dict(columns.acked)
+        acked, marks = dict(columns.acked), dict(columns.marks)
         rows = zip(columns.names, columns.positions, columns.records, columns.ends, strict=True)
         return {
-            to_text(name): PartitionCheckpoint(position, records, acked.get(index, ()), end)
+            to_text(name): PartitionCheckpoint(
+                position, records, acked.get(index, ()), end, marks.get(index)
+            )
             for index, (name, position, records, end) in enumerate(rows)
         }
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -14,12 +14,13 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
 ``|``, and msgpack ``[position, records, [[first, last, records], …]]``, with ``end`` as a fourth
-part if there is one.  The hex is what Lua compares; it is bytewise ordered as the positions are.
-The same checkpoint gives the same bytes, as long as there are no blocks.
+part if there is one, and ``mark`` as a fifth.  The hex is what Lua compares; it is bytewise ordered
+as the positions are.  The same checkpoint gives the same bytes, as long as there are no blocks.
 
 A partition's state is its ``p:`` field, else its entry in the block with the highest number. A job
 with at most 2,000 partitions never has blocks, and stays readable for versions that know only
-schema 1.  They ignore ``end`` and drop it when they save; schema 2 they refuse by its number.
+schema 1.  They ignore ``end`` and ``mark`` and drop them when they save; schema 2 they refuse by
+its number.
 
 Other fields are ignored: older versions also wrote ``windows``, and can do without it.
 
@@ -62,8 +63,12 @@ class _StoredWithEnd(_Stored, frozen=True, array_like=True, gc=False):
     end: Position | None = None
 
 
+class _StoredWithMark(_StoredWithEnd, frozen=True, array_like=True, gc=False):
+    mark: Position | None = None
+
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_partition_decoder = msgspec.msgpack.Decoder(_StoredWithEnd)
+_partition_decoder = msgspec.msgpack.Decoder(_StoredWithMark)
 
 
 def job_key(prefix: str, job: str) -> bytes:
@@ -86,7 +91,11 @@ def partition_of(field: bytes) -> str:
 def encode_partition(value: PartitionCheckpoint) -> bytes:
     """Return the field's value; raise :class:`JobError` for a position that can't be stored."""
     parts = (value.position, value.records, value.acked)
-    stored = _Stored(*parts) if value.end is None else _StoredWithEnd(*parts, value.end)
+    stored = _Stored(*parts)
+    if value.mark is not None:
+        stored = _StoredWithMark(*parts, value.end, value.mark)
+    elif value.end is not None:
+        stored = _StoredWithEnd(*parts, value.end)
     try:
         packed = _encoder.encode(stored)
     except (OverflowError, TypeError) as error:
@@ -96,7 +105,7 @@ def encode_partition(value: PartitionCheckpoint) -> bytes:
 
 def _not_storable(error: Exception) -> JobError:
     return JobError(
-        f"an acked range or an end can't be stored: {error}.",
+        f"an acked range, an end or a mark can't be stored: {error}.",
         remedy="Use int, float or str positions.",
     )
 
@@ -133,7 +142,9 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
         intact = False
     if not intact:
         corrupt(key, f"field {to_text(field)} does not decode")
-    return PartitionCheckpoint(stored.position, stored.records, stored.acked, stored.end)
+    return PartitionCheckpoint(
+        stored.position, stored.records, stored.acked, stored.end, stored.mark
+    )
 
 
 def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:

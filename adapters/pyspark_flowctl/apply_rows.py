@@ -129,7 +129,7 @@ def _struct(schema: str | StructType) -> StructType:
 def _arrow_schema(struct: StructType) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(struct)
+    return to_arrow_schema(struct, timezone="UTC")
 
 
 def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]], Sequence[Any]]:

@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What a task saw on its executor; ``failed``: why no task runs there, "" if one did.
 
     ``targets``: by name, "" if it can be reached, else why not.  ``load``: why ``process`` can't be
-    loaded there.
+    loaded there.  ``paths``: "=" and a digest of what each begins with, else why it can't be read.
     """
 
     host: str
@@ -50,6 +50,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     flowctl: str = ""
     targets: dict[str, str] = {}
     load: str = ""
+    paths: dict[str, str] = {}
     failed: str = ""
 
 
@@ -105,6 +106,7 @@ def examine(
     targets: Sequence[Target],
     *,
     process: bytes = b"",
+    paths: Sequence[str] = (),
     timeout_s: float,
 ) -> Examined:
     """Run tasks on all executors of ``master``; return what each saw.
@@ -120,19 +122,19 @@ def examine(
         greeter = Greeter(listen, jobs)
         try:
             every = (greeter.target, *targets)
-            task = ProbeTask(tuple(map(tuple, every)), _CONNECT_S, _LASTS_S, process)
+            task = ProbeTask(tuple(map(tuple, every)), _CONNECT_S, _LASTS_S, process, tuple(paths))
             seen = _within(timeout_s, functools.partial(_ask, jobs, task), jobs)
         finally:
             greeter.close()
     finally:
         holder.close()
     place = f"{greeter.target.host}:{greeter.target.port}"
-    driver = msgspec.structs.replace(_here(targets), host="driver")
+    driver = msgspec.structs.replace(_here(targets, paths), host="driver")
     return Examined(master=jobs.master, listener=place, executors=_each_once(seen), driver=driver)
 
 
-def _here(targets: Sequence[Target]) -> Seen:
-    task = ProbeTask(tuple(map(tuple, targets)), _CONNECT_S, 0.0)
+def _here(targets: Sequence[Target], paths: Sequence[str]) -> Seen:
+    task = ProbeTask(tuple(map(tuple, targets)), _CONNECT_S, 0.0, paths=tuple(paths))
     return msgspec.json.decode(run_probe(*task), type=Seen)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
@@ -12,12 +13,18 @@ from pyspark.sql.types import StructType
 
 from flowctl.errors import ConfigError
 from pyspark_flowctl.sink_writers import BatchWriter, StreamWriter, sink_of
+from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.stream_reader import reader_of
 from pyspark_flowctl.stream_task import RECORDS_SCHEMA
 
 
 class FlowctlSource(DataSource):
     """Rows out to a target, paced, and any producer in as a stream; all named by options."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        if options.get("producer"):
+            StreamOptions.of(options)  # load() tells what is wrong, not a query that has begun
 
     @classmethod
     def name(cls) -> str:
@@ -38,18 +45,26 @@ class FlowctlSource(DataSource):
         """Return what reads a stream (``readStream``)."""
         return reader_of(dict(self.options), schema.json())
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """There is none: say what reads in its place (``spark.read``)."""
+        raise ConfigError(
+            "format",
+            "flowctl reads streams, not DataFrames.",
+            remedy="Write spark.readStream…; with .trigger(availableNow=True) it ends when all is"
+            " read. Or flowctl.apply.",
+        )
+
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a DataFrame (``df.write``)."""
-        del schema
         if overwrite:
             raise ConfigError(
                 "mode",
                 "overwrite would first have to empty the target, which flowctl can't.",
                 remedy="Write .mode('append').",
             )
-        return BatchWriter(sink_of(dict(self.options)))
+        return BatchWriter(sink_of(dict(self.options)), schema.json())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes each batch of a stream (``writeStream``)."""
-        del schema, overwrite
-        return StreamWriter(sink_of(dict(self.options)))
+        del overwrite
+        return StreamWriter(sink_of(dict(self.options)), schema.json())

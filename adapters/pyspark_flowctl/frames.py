@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowctl.adapters import load_adapter
@@ -19,10 +19,13 @@ from flowctl.errors import ConfigError
 # The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
 # bolt that does a part of it.
 _ROW_GROUP_BYTES = 8 << 20
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 # Numbers of columns and plans, addresses, and what depends on how many executors there are: they
 # differ from session to session.
 _PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))?")
 _PLAN = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
+# Rows that come with the plan, which does not say what they are.
+_OWN_ROWS = re.compile(r"\b(LocalRelation|LogicalRDD|CachedRemoteRelation|ExternalRDD)\b")
 _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 
 
@@ -55,7 +58,8 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
         paths = [arrow_path(os.fspath(path)) for path in several]
         return made("\n".join(paths), paths, None, columns)
     plan, files = _plan_of(df), sorted(df.inputFiles())
-    source = hashlib.sha256("\n".join([plan, *files]).encode()).hexdigest()[:16]
+    told = [plan, *files, *([_digest_of_rows(df)] if _OWN_ROWS.search(plan) else ())]
+    source = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
     paths = [arrow_path(file) for file in files]
     if _is_plain_read(df, plan, paths):
         return made(source, paths, None, columns)
@@ -63,9 +67,21 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     def write(url: str) -> None:
         chosen = df if columns is None else df.select(*columns)
         writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
-        writer.parquet(url)
+        with _instants(df.sparkSession):
+            writer.parquet(url)
 
     return made(source, (), write, columns)
+
+
+@contextlib.contextmanager
+def _instants(spark: Any) -> Iterator[None]:
+    """Timestamps are written as instants in UTC; Spark's own choice, INT96, says no time zone."""
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMESTAMPS, before)
 
 
 def _plan_of(df: Any) -> str:
@@ -75,6 +91,17 @@ def _plan_of(df: Any) -> str:
         df.explain(extended=True)
     found = _PLAN.search(said.getvalue())
     return _PASSING.sub("", found[1] if found else said.getvalue()).strip()
+
+
+def _digest_of_rows(df: Any) -> str:
+    """A number that tells rows from others, in any order, and how many they are."""
+    from pyspark.sql import functions as F
+
+    # Spark hashes no maps, and no types of its own making; all of them can be written as text.
+    columns = [F.col("`{}`".format(name.replace("`", "``"))) for name in df.columns]
+    texts = [F.to_json(F.struct(column)) for column in columns]
+    sums = F.sum(F.xxhash64(*texts).cast("decimal(38,0)"))
+    return str(df.select(F.count("*"), sums).first())
 
 
 def _is_plain_read(df: Any, plan: str, paths: Sequence[str]) -> bool:

@@ -1,11 +1,14 @@
 """What a task of ``flowctl doctor --spark`` tries on its executor.  Spark ships it by value.
 
-By value, as flowctl may be missing there, so: standard library only.  What is found is returned as
-JSON, and never raised: Spark would try again and print a hundred lines.
+By value, as flowctl may be missing there, so: standard library only, and pyarrow for URLs.  What is
+found is returned as JSON, and never raised: Spark would try again and print a hundred lines.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import glob
+import hashlib
 import importlib
 import json
 import os
@@ -15,6 +18,8 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+_BLOCK_BYTES = 1 << 20
 
 
 class Target(NamedTuple):
@@ -30,18 +35,20 @@ class ProbeTask(NamedTuple):
     """What to try; shipped as plain tuples.
 
     ``process`` is a pickle to be loaded (b"": none).  The task lasts ``lasts_s`` at least, so that
-    each executor gets one.
+    each executor gets one.  Of each of ``paths`` (a file, a pattern, a directory, a URL) the first
+    block of the first file is read.
     """
 
     targets: tuple[tuple[Any, ...], ...]
     timeout_s: float
     lasts_s: float
     process: bytes = b""
+    paths: tuple[str, ...] = ()
 
 
 def run_probe(*task: Any) -> str:
     """Try everything; return what was seen (see ``checkup.Seen``)."""
-    targets, timeout_s, lasts_s, process = task
+    targets, timeout_s, lasts_s, process, paths = task
     began_s = time.monotonic()
     seen = {
         "host": socket.gethostname(),
@@ -53,6 +60,7 @@ def run_probe(*task: Any) -> str:
             name: _connect(host, port, token, timeout_s) for name, host, port, token in targets
         },
         "load": _load(process) if process else "",
+        "paths": {path: first_block(path) for path in paths},
     }
     time.sleep(max(0.0, lasts_s - (time.monotonic() - began_s)))
     return json.dumps(seen)
@@ -99,6 +107,48 @@ def _load(process: bytes) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def first_block(path: str) -> str:
+    """Return ``=`` and a digest of the first block of what ``path`` names, or why there is none."""
+    try:
+        data = _of_url(path) if "://" in path else _of_disk(path)
+    except ModuleNotFoundError as error:
+        return f"{error.name} is not installed"
+    except OSError as error:
+        return (error.strerror or str(error)).partition("\n")[0]
+    except Exception as error:  # pyarrow's own, for a scheme that it does not know
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return "no such file" if data is None else f"={hashlib.sha256(data).hexdigest()[:16]}"
+
+
+def _of_disk(path: str) -> bytes | None:
+    place = os.path.expanduser(path)
+    if os.path.isdir(place):
+        place = f"{glob.escape(place)}/**"
+    if not os.path.lexists(place):
+        files = filter(os.path.isfile, glob.iglob(place, recursive=True))
+        place = min(files, default="")
+    if not place:
+        return None
+    with open(place, "rb") as file:
+        return file.read(_BLOCK_BYTES)
+
+
+def _of_url(url: str) -> bytes | None:
+    fs: Any = importlib.import_module("pyarrow.fs")
+    files, path = fs.FileSystem.from_uri(url.replace("s3a://", "s3://", 1))
+    folder = path if "*" not in path else path.partition("*")[0].rpartition("/")[0]
+    if files.get_file_info(folder).type == fs.FileType.Directory:
+        infos = files.get_file_info(fs.FileSelector(folder, recursive=True))
+        names = [info.path for info in infos if info.type == fs.FileType.File]
+        wanted = path if "*" in path else "*"
+        path = min((name for name in names if fnmatch.fnmatch(name, wanted)), default="")
+    if not path:
+        return None
+    with files.open_input_file(path) as file:
+        data: bytes = file.read(_BLOCK_BYTES)
+        return data
 
 
 def probe_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:

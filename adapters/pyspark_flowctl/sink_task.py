@@ -16,12 +16,13 @@ from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.pacing.settings import Limits
+from pyspark_flowctl.sink_letters import redrive, tell_unnamed
 
 _log = structlog.get_logger("pyspark_flowctl")
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a partition needs, picklable.
+    """All that a partition needs, picklable.  ``is_named``: ``job`` is not only the target.
 
     ``parts`` are pickles of what users gave: ``fn`` or ``sink``, ``refusal``, ``cost``,
     ``dead_letter``; what was not given is left out.
@@ -29,6 +30,7 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     job: str
+    is_named: bool
     redis: str | None
     rows_max: int
     call_max_s: float
@@ -56,7 +58,7 @@ class Origin(msgspec.Struct, frozen=True):
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        partition = 0 if context is None else context.partitionId()
+        partition = _partition_id()
         attempt = 0 if context is None else context.attemptNumber()
         stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
         where = Where(job, f"{self.name}{stage}/{partition}", attempt + 1)
@@ -69,27 +71,30 @@ class Origin(msgspec.Struct, frozen=True):
         )
 
 
-def deliver(task: SinkTask, origin: Origin, rows: Iterable[Any], *, at_end: bool) -> Tally:
+def _partition_id() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
+
+
+def deliver(
+    task: SinkTask,
+    origin: Origin,
+    rows: Iterable[Any],
+    *,
+    at_end: bool,
+    schema: str | None = None,
+) -> Tally:
     """Deliver ``rows``, say in one line of the log what became of them, and return the counts.
 
-    ``at_end``: a share in ``fail_over`` is one of this partition; else the driver looks at all.
+    Partition 0 writes first what ``flowctl dlq redrive`` has marked.  ``at_end``: a share in
+    ``fail_over`` is one of this partition; else the driver looks at all.  ``schema``: of the rows,
+    as Spark's JSON, if it is known.
     """
     parts = {name: pickle.loads(part) for name, part in task.parts.items()}
     sink = parts.get("sink")
-    refusal = parts.get("refusal")
-    plan = Plan(
-        process=parts["fn"] if sink is None else _into(sink),
-        rows_max=task.rows_max,
-        call_max_s=task.call_max_s,
-        attempts_max=task.attempts_max,
-        refusal=refusal,
-        dead_letter=_dead_letter(parts.get("dead_letter")),
-        fail_over=task.fail_over,
-        cost=parts.get("cost"),
-        letter_value=plain_row,
-        at_end=at_end,
-        release=getattr(sink, "release", None),
-    )
+    plan = _plan(task, parts, at_end=at_end)
     where = origin.where(task.job)
     pacer = TargetPacer(
         task.target,
@@ -99,10 +104,14 @@ def deliver(task: SinkTask, origin: Origin, rows: Iterable[Any], *, at_end: bool
         job=task.job,
         limits=task.limits,
         budget=task.budget,
-        classify=refusal,
+        classify=plan.refusal,
     )
     delivery = Delivery(plan, where, pacer)
     try:
+        if _partition_id() == 0 and task.is_named:
+            delivery.tally.redriven = redrive(plan, task.job, pacer, schema).written
+        elif _partition_id() == 0:
+            tell_unnamed(plan, task.job)
         delivery.run(rows)
     except BaseException as error:
         _tell("partition_failed", task, where, delivery.tally, error=f"{type(error).__name__}")
@@ -112,6 +121,23 @@ def deliver(task: SinkTask, origin: Origin, rows: Iterable[Any], *, at_end: bool
             close()
     _tell("partition_delivered", task, where, delivery.tally)
     return delivery.tally
+
+
+def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:
+    sink = parts.get("sink")
+    return Plan(
+        process=parts["fn"] if sink is None else _into(sink),
+        rows_max=task.rows_max,
+        call_max_s=task.call_max_s,
+        attempts_max=task.attempts_max,
+        refusal=parts.get("refusal"),
+        dead_letter=_dead_letter(parts.get("dead_letter")),
+        fail_over=task.fail_over,
+        cost=parts.get("cost"),
+        letter_value=plain_row,
+        at_end=at_end,
+        release=getattr(sink, "release", None),
+    )
 
 
 def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -> None:
@@ -125,14 +151,9 @@ def plain_row(value: Any) -> Any:
     return value if convert is None else convert(recursive=True)
 
 
-def _columns(value: Any) -> Any:
-    convert = getattr(value, "asDict", None)
-    return value if convert is None else convert()
-
-
 def _into(sink: Any) -> Callable[[Batch], None]:
     def write(batch: Batch) -> None:
-        sink.write([_columns(record.value) for record in batch], batch=batch)
+        sink.write([plain_row(record.value) for record in batch], batch=batch)
 
     return write
 

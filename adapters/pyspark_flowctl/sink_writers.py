@@ -59,13 +59,14 @@ class Counted(WriterCommitMessage):
 class BatchWriter(DataSourceWriter):
     """For ``df.write.format("flowctl")``."""
 
-    def __init__(self, sink: FlowSink) -> None:
+    def __init__(self, sink: FlowSink, schema: str) -> None:
         self._sink = sink
+        self._schema = schema
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write the rows of one partition, on a worker."""
         sink = self._sink
-        return Counted(deliver(sink.task, sink.origin, iterator, at_end=False))
+        return Counted(deliver(sink.task, sink.origin, iterator, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All partitions are written: say what became of the rows."""
@@ -83,14 +84,14 @@ class StreamWriter(DataSourceStreamWriter):
     ``flow_batch``.
     """
 
-    def __init__(self, sink: FlowSink) -> None:
+    def __init__(self, sink: FlowSink, schema: str) -> None:
         self._sink = sink
+        self._schema = schema
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write the rows of one partition of a batch, on a worker."""
-        return Counted(
-            deliver(self._sink.task, _origin_of_batch(self._sink), iterator, at_end=False)
-        )
+        task, origin = self._sink.task, _origin_of_batch(self._sink)
+        return Counted(deliver(task, origin, iterator, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All partitions of the batch are written: say what became of the rows."""

@@ -10,7 +10,8 @@ and costs no attempt; ``RetryLater(again=[…])`` sends only those again.  After
 rows go again, in smaller pieces until the one that fails stands alone.
 
 **No row is left out in silence.**  With a dead letter what can't be written is kept there, and
-``flowctl dlq show NAME`` shows it.  Without one, a row whose attempts ran out fails the task, and
+``flowctl dlq show NAME`` shows it; what ``flowctl dlq redrive NAME`` has marked, the next action
+with that ``name`` writes first.  Without one, a row whose attempts ran out fails the task, and
 so does a rejected one unless ``fail_over`` allows so many: a share of all rows with ``write(df)``,
 of each partition with ``foreachPartition``.  Each worker logs a line with its counts
 (:class:`flowctl.delivery.tally.Tally`), as ``foreachPartition`` returns nothing.
@@ -83,18 +84,18 @@ def flow_sink(
     each action is another.  Raises :class:`flowctl.errors.ConfigError` for what can't work.
     """
     parts = _shipped(fn, sink, dead_letter, refusal, more.pop("cost", None))
-    job = name or target
     redis = redis or os.environ.get("FLOWCTL_REDIS_URL")
     task = SinkTask(
         target=target,
-        job=job,
+        job=name or target,
+        is_named=bool(name),
         redis=redis,
         rows_max=rows_max,
         call_max_s=call_max_s,
         attempts_max=attempts_max,
         fail_over=_checked_fail_over(fail_over),
         parts=parts,
-        **_checked_pacing(target, redis, job, more),
+        **_checked_pacing(target, redis, name or target, more),
     )
     check_whole(rows_max=rows_max, attempts_max=attempts_max)
     check_numbers(call_max_s=call_max_s)
@@ -159,7 +160,8 @@ class FlowSink:
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow
 
-            tally = deliver(task, origin, rows_of(batches, schema), at_end=False)
+            rows = rows_of(batches, schema)
+            tally = deliver(task, origin, rows, at_end=False, schema=schema)
             yield pyarrow.RecordBatch.from_pydict({"tally": [msgspec.json.encode(tally).decode()]})
 
         # Found by its name on workers; nothing of this module's state is needed there.

@@ -22,10 +22,12 @@ class KnownTuples:
     again on purpose.
     """
 
-    __slots__ = ("_ids",)
+    __slots__ = ("_begun", "_ids", "_slots")
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 1) -> None:
         self._ids: dict[int, None] = {}  # in order of arrival
+        self._begun: dict[int, None] = {}
+        self._slots = slots
 
     def add(self, tuple_id: int) -> bool:
         """Remember ``tuple_id``; return False if it was known, so this is a copy."""
@@ -36,6 +38,20 @@ class KnownTuples:
         if len(ids) > KNOWN_MAX:
             del ids[next(iter(ids))]
         return True
+
+    @property
+    def begun(self) -> list[int]:
+        """What the slots are at work on; nothing for one slot, whose acks tell as much."""
+        return list(self._begun)
+
+    def begin(self, tuple_id: int) -> None:
+        """A slot takes it from the queue."""
+        if self._slots > 1:
+            self._begun[tuple_id] = None
+
+    def end(self, tuple_id: int) -> None:
+        """It is done, or failed."""
+        self._begun.pop(tuple_id, None)
 
     def forget(self, *tuple_ids: int) -> None:
         """These may come again."""

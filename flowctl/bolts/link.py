@@ -90,7 +90,7 @@ class Link:
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[TupleFrame | RangeFrame, float]] = deque()
-        self._known = KnownTuples()  # queued, being processed or done
+        self._known = KnownTuples(slots)  # queued, being processed or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._waiting_acks = 0
         self._reported = False  # whether something was reported since the link last flushed
@@ -206,6 +206,7 @@ class Link:
     def _note(self, outcome: Outcome, slot: Hashable) -> None:
         """Report an outcome, and learn whether the target accepts more.  Holding _changed."""
         self._writer.append(outcome)
+        self._known.end(outcome.tuple_id)
         self._waiting_acks += 1
         self._reported = True
         fail = outcome if isinstance(outcome, FailFrame) else None
@@ -241,6 +242,8 @@ class Link:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
         frame, received_at_s = self._queue.popleft()
+        if isinstance(frame, TupleFrame):
+            self._known.begin(frame.tuple_id)
         return Work(frame, received_at_s, self._idleness.total_s())
 
     def _pause_s(self, slot: Hashable) -> float:
@@ -376,13 +379,10 @@ class Link:
 
     def _beat(self) -> None:
         with self._changed:
-            beat = Heartbeat(
-                busy_slots=self._slots - self._idleness.idle_slots,
-                queued=len(self._queue),
-                prolonged=list(self._prolonged),
-            )
+            busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
+            prolonged, begun = list(self._prolonged), self._known.begun
             self._prolonged.clear()
-            self._writer.append(beat)
+            self._writer.append(Heartbeat(busy, queued, prolonged, begun))
             self.ranges.tell_due(time.monotonic())
             if self._queue:
                 self._promise(time.monotonic())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +13,7 @@ import click
 from flowctl.cli.line_positions import check_line
 from flowctl.cli.partitions import SHOWN_MAX, matching, print_partitions
 from flowctl.cli.positions import position_of, shown
+from flowctl.cli.questions import ago, confirmed
 from flowctl.cli.sinks import NamedSink, load_sinks
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import PartitionCheckpoint, Position
@@ -23,7 +22,6 @@ from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
-_DAY_S = 86_400
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE,
@@ -139,7 +137,7 @@ def rewind_command(
             _check_line(position, partition, stored)
         goal = shown(position) if position is not None else "its beginning"
         what = f"{printable(partition)} of {printable(name)}"
-        if not _confirmed(f"Set {what} back to {goal}{_and_sinks(forgetting)}?", yes):
+        if not confirmed(f"Set {what} back to {goal}{_and_sinks(forgetting)}?", yes=yes):
             return EXIT_FAILED
         store.rewind(name, partition, position)
         epoch = store.inspect(name).epoch
@@ -168,7 +166,7 @@ def clear_command(
     """
     forgetting = load_sinks(sinks)
     question = f"Forget the checkpoint of {printable(name)}{_and_sinks(forgetting)}?"
-    if not _confirmed(question, yes):
+    if not confirmed(question, yes=yes):
         return EXIT_FAILED
     with _store(url) as store:
         cleared = store.clear(name)
@@ -301,34 +299,7 @@ def _headline(summary: dict[str, Any]) -> str:
         (
             counted(summary["records"], "record") + again,
             counted(summary["partitions"], "partition"),
-            f"saved {_ago(summary['saved_at_unix_ms'])} ago",
+            f"saved {ago(summary['saved_at_unix_ms'])} ago",
             f"epoch {summary['epoch']}",
         )
     )
-
-
-def _ago(at_unix_ms: int) -> str:
-    # Another machine's clock may be ahead of this one.
-    seconds = max(0, int(time.time() - at_unix_ms / 1000))
-    for size, unit in ((_DAY_S, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def _confirmed(question: str, yes: bool) -> bool:
-    if yes:
-        return True
-    try:
-        sure = click.confirm(question, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise  # Ctrl-C
-        raise ConfigError(
-            "--yes",
-            "is needed because there is no terminal to ask on.",
-            remedy="Add it to confirm.",
-        ) from None
-    if not sure:
-        click.echo("Nothing was changed.", err=True)
-    return sure

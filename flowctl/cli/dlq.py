@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import click
 
+from flowctl.cli.questions import ago, confirmed
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
 from flowctl.errors import EXIT_FAILED, ConfigError, InfrastructureError
@@ -99,7 +99,7 @@ def _print_row(row: dict[str, Any]) -> None:
     facts += [f"{count(row['rejected'])} rejected"] if row["rejected"] else []
     facts += [f"{count(row['gave_up'])} given up"] if row["gave_up"] else []
     facts += [f"{count(row['to_redrive'])} marked for redrive"] if row["to_redrive"] else []
-    facts.append(f"newest {_ago(row['newest_at_unix_ms'])} ago")
+    facts.append(f"newest {ago(row['newest_at_unix_ms'])} ago")
     click.echo(f"{printable(row['job'])}  {' · '.join(facts)}")
     for told in row["reasons"][:_REASONS_LISTED]:
         click.echo(f"    {count(told['letters']):>7}  {printable(told['reason'])}")
@@ -245,7 +245,7 @@ def drop_command(
         if before_ms is None or letter.at_unix_ms < before_ms
     }
     question = f"Drop {counted(len(chosen), 'letter')} of {printable(name)} for good?"
-    if chosen and not yes and not _confirmed(question):
+    if chosen and not confirmed(question, yes=yes):
         return EXIT_FAILED
     with _reading():
         dropped = sum(
@@ -339,27 +339,3 @@ def _reading() -> Iterator[None]:
             f"the dead letters can't be read or written: {error}.",
             remedy="Check the path and its permissions.",
         ) from error
-
-
-def _ago(at_unix_ms: int) -> str:
-    seconds = max(0, int(time.time() - at_unix_ms / 1000))
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def _confirmed(question: str) -> bool:
-    try:
-        sure = click.confirm(question, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise  # Ctrl-C
-        raise ConfigError(
-            "--yes",
-            "is needed because there is no terminal to ask on.",
-            remedy="Add it to confirm.",
-        ) from None
-    if not sure:
-        click.echo("Nothing was changed.", err=True)
-    return sure

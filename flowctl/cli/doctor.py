@@ -45,6 +45,9 @@ class Finding:
 @click.option("--sink", "sinks", metavar="PLACE", multiple=True,
               help="Try whether executors reach this target, HOST:PORT or a URL; "
               "may be repeated.")  # fmt: skip
+@click.option("--path", "paths", metavar="PATH", multiple=True,
+              help="Try whether executors read the same file there as the driver: a path, a "
+              "pattern or a URL; may be repeated.")  # fmt: skip
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="A setting of the run, e.g. listen.port=7077; may be repeated.")  # fmt: skip
 @click.option("--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True,
@@ -57,15 +60,16 @@ def doctor(
     master: str | None,
     redis_url: str | None,
     sinks: tuple[str, ...],
+    paths: tuple[str, ...],
     overrides: tuple[str, ...],
     timeout_s: float,
 ) -> int:
     """Check Python, Java, Spark, a Redis server and directories; exit 1 if something is missing.
 
     With --spark: run a task on each executor, which tries to connect to the driver, to Redis and to
-    the sink, says which Python and flowctl it has, and loads the `process` of JOB
-    (FILE.py:ATTRIBUTE).  Prints a row for each executor, and for each problem the setting to
-    change.
+    the sink, says which Python and flowctl it has, loads the `process` of JOB (FILE.py:ATTRIBUTE),
+    and reads the first block of each --path.  Prints a row for each executor, and for each problem
+    the setting to change.
     """
     if on_spark:
         from flowctl.cli.doctor_spark import check_spark
@@ -75,8 +79,8 @@ def doctor(
         settings = Settings().with_overrides(parse_overrides(overrides))
         places = {"redis": redis_url, **{f"sink {n}": s for n, s in enumerate(sinks, start=1)}}
         wanted = {name: text for name, text in places.items() if text}
-        return check_spark(master, settings, wanted, job=job, timeout_s=timeout_s)
-    if job or master or redis_url or sinks or overrides:
+        return check_spark(master, settings, wanted, job=job, paths=paths, timeout_s=timeout_s)
+    if job or master or redis_url or sinks or paths or overrides:
         raise ConfigError("--spark", "is missing.", remedy="Add it to examine a Spark cluster.")
     findings = [check() for check in CHECKS]
     for finding in findings:

@@ -34,11 +34,12 @@ def check_spark(
     places: dict[str, str],
     *,
     job: str | None,
+    paths: Sequence[str] = (),
     timeout_s: float,
 ) -> int:
     """Examine the executors of ``master``, print what they saw; return the exit code.
 
-    ``places``: what they try to connect to, by name.
+    ``places``: what they try to connect to, by name; ``paths``: what they try to read.
     """
     from flowctl.adapters import load_adapter
 
@@ -46,7 +47,12 @@ def check_spark(
     checkup: Any = load_adapter("pyspark_flowctl.checkup", "spark")
     targets = [checkup.Target(name, *place_of(name, text)) for name, text in places.items()]
     examined = checkup.examine(
-        master, settings.listen, targets, process=_process_of(job), timeout_s=timeout_s
+        master,
+        settings.listen,
+        targets,
+        process=_process_of(job),
+        paths=paths,
+        timeout_s=timeout_s,
     )
     for line in matrix(examined, list(places)):
         click.echo(printable(line))
@@ -108,6 +114,35 @@ def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
         for name, why in seen.targets.items():
             if why:
                 yield _unreached(seen.host, name, why, examined.listener)
+    yield from _unread(examined)
+
+
+def _unread(examined: Examined) -> Iterator[tuple[str, str]]:
+    """Paths that are not the same file everywhere."""
+    ours = examined.driver.paths
+    for seen in (examined.driver, *examined.executors):
+        for path, found in seen.paths.items():
+            if not found.startswith("="):
+                yield f"{seen.host}: can't read {path}: {found}.", _path_remedy(path, found)
+            elif ours.get(path, "").startswith("=") and found != ours[path]:
+                yield (
+                    f"{seen.host}: {path} is another file there than on the driver.",
+                    "Mount the same disk on all workers, or read it from an object store (s3://…).",
+                )
+
+
+def _path_remedy(path: str, why: str) -> str:
+    if why.endswith("is not installed"):
+        return "Install it for that worker's Python: pip install 'flowctl-spark[parquet]'"
+    if "://" in path:
+        return (
+            "That machine needs credentials of its own (its environment or role), and a way to the"
+            " store: sources by reference are read on the workers."
+        )
+    return (
+        "Mount the disk there under the same path and let that worker's user read it, as sources by"
+        " reference are read on the workers; or read by value (TextLines)."
+    )
 
 
 def _failed(seen: Seen) -> tuple[str, str]:

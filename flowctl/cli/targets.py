@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import Any
 
 import click
 
+from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.errors import ConfigError
+from flowctl.instrumentation.metrics_server import MetricsServer
+from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
@@ -29,18 +34,48 @@ def targets() -> None:
 @targets.command("list")
 @_redis
 @_json
-def list_command(url: str, as_json: bool) -> None:
+@click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0.1),
+              help="Show them again and again, until Ctrl-C.")  # fmt: skip
+def list_command(url: str, as_json: bool, every: float | None) -> None:
     """List the targets that were paced in the last 30 days."""
     stored = _targets(url)
-    found = [stored.read(name) for name in stored.names()]
-    if as_json:
-        click.echo(json.dumps([_plain(each) for each in found], indent=2))
-    elif not found:
-        click.echo("No targets.")
-    else:
-        width = max(len(printable(each.target)) for each in found)
-        for each in found:
-            click.echo(f"{printable(each.target):<{width}}  {_headline(each)}")
+    while True:
+        found = _read_all(stored)
+        if every and not as_json:
+            click.clear()  # nothing where nobody watches
+        if as_json:
+            click.echo(json.dumps([_plain(each) for each in found], indent=2))
+        elif not found:
+            click.echo("No targets.")
+        else:
+            width = max(len(printable(each.target)) for each in found)
+            for each in found:
+                click.echo(f"{printable(each.target):<{width}}  {_headline(each)}")
+        if not every:
+            return
+        time.sleep(every)
+
+
+@targets.command("metrics")
+@_redis
+@click.option("--port", required=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+def metrics_command(url: str, port: int, host: str) -> None:
+    """Serve limit, use, refusals and waits of all targets to Prometheus, until Ctrl-C."""
+    stored = _targets(url)
+    server = MetricsServer(
+        MetricsSettings(port=port, host=host), ScrapedTargets(lambda: _read_all(stored))
+    )
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"metrics at http://{shown}:{server.port}/metrics")
+    try:
+        threading.Event().wait()
+    finally:
+        server.close()
+
+
+def _read_all(stored: Any) -> list[Any]:
+    return [stored.read(name) for name in stored.names()]
 
 
 @targets.command("show")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from flowctl.core.book import Book
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import BoltAdded, BoltRemoved
 from flowctl.core.failures import Failures
+from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 
 

@@ -121,7 +121,7 @@ class Book:
         if consumer.strays or self.out or consumer.liveness is not Liveness.ALIVE:
             if consumer.strays and not consumer.flight:
                 # Strays, and nothing else that would be watched.
-                self.alarms.set(consumer, consumer.strays_due_s())
+                self.alarms.set(consumer, consumer.strays.due_s(consumer.rtt.rto_s))
             if consumer.is_out:
                 self.out.add(consumer.bolt)
             else:

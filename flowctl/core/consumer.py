@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.joined import Joined
 from flowctl.core.records import Ack
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
@@ -33,16 +34,6 @@ _REST_S = 0.5
 _DOUBLINGS = 2
 
 
-class Joined(NamedTuple):
-    """A bolt that came at ``now_s``; ``in_order`` as in ``TupleCore.add_bolt``."""
-
-    bolt: str
-    slots: int
-    epoch: int
-    now_s: float
-    in_order: bool = False
-
-
 class AdaptiveFlowConsumer:
     """What the spout knows of one bolt.  Not thread-safe; owned by ``TupleCore``.
 
@@ -58,11 +49,12 @@ class AdaptiveFlowConsumer:
 
     __slots__ = (
         "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
-        "_window_max", "acked", "alarm_s", "armed_at_s", "bolt", "bytes_held", "completion_s",
-        "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo", "last_rtts_s",
-        "last_services_s", "liveness", "moved_away", "place", "policy", "queued_s",
-        "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
-        "sends_heartbeats", "sent", "service", "slots", "strays", "suspect_since_s",
+        "_window_max", "acked", "alarm_s", "armed_at_s", "begun", "bolt", "bytes_held",
+        "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
+        "is_in_order", "last_rtts_s", "last_services_s", "liveness", "moved_away", "place",
+        "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
+        "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
+        "strays", "suspect_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +70,8 @@ class AdaptiveFlowConsumer:
         self.bolt: str = bolt
         self.slots: int = slots
         self.epoch: int = epoch
-        self.is_fifo: bool = in_order and slots == 1 and settings.timeout.rule == "signs"
+        self.is_in_order: bool = in_order and settings.timeout.rule == "signs"
+        self.is_fifo: bool = self.is_in_order and slots == 1
         self.policy = make_policy(settings.window, learned=learned)
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
@@ -88,9 +81,11 @@ class AdaptiveFlowConsumer:
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        # when its last heartbeat came, if that said: nothing to do
+        # when its last heartbeat came, if that said: nothing waits here
         self.idle_said_at_s: float = -NEVER
+        self.begun: Sequence[int] = ()  # what it is at work on, by its last heartbeat
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
+        self.slow_since_s: float = now_s  # the same, of the one that made it slow
         self._is_full = False  # by its last heartbeat: all slots at work
         self.liveness: Liveness = Liveness.ALIVE
         self.rests_until_s = -NEVER  # where it rests
@@ -141,6 +136,11 @@ class AdaptiveFlowConsumer:
         return not (self.flight or self.has_room or self.liveness is Liveness.RESTING)
 
     @property
+    def is_mute(self) -> bool:
+        """Whether it sends no heartbeats and was not heard since it let a tuple expire."""
+        return self.strays.is_unheard(self.heard_at_s)
+
+    @property
     def watches_signs(self) -> bool:
         """Whether heartbeats and the order of acks tell of its tuples, not the clock alone."""
         return self._by_signs and self.sends_heartbeats
@@ -170,6 +170,8 @@ class AdaptiveFlowConsumer:
             self.has_room = held < int(policy.window)
         else:
             self.has_room = not held or (work_s < work_max_s and held < self._window_max)
+            if strays and self.is_mute:
+                self.has_room = False
         if self.has_room and self.bytes_held >= self._bytes_max:
             self.has_room = False
         if service.samples >= _SAMPLES_MIN:
@@ -324,14 +326,12 @@ class AdaptiveFlowConsumer:
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
-    def strays_due_s(self) -> float:
-        """When to give up the oldest stray; never, if its heartbeats tell what it holds."""
-        return NEVER if self.sends_heartbeats else self.strays.due_s(self.rtt.rto_s)
-
-    def drop_old_strays(self, now_s: float) -> None:
-        """Give up the strays whose time has come."""
-        if not self.sends_heartbeats:
+    def drop_old_strays(self, now_s: float, *, may_try: bool = True) -> None:
+        """Give up the strays whose time has come; ``may_try``: even if it is mute."""
+        if may_try or not self.is_mute:
             self.strays.drop_due(self.rtt.rto_s, now_s)
+        else:
+            self.strays.renew(now_s)
 
     def on_expired(self, overdue: Sequence[FlowTuple], now_s: float, *, silent: bool) -> None:
         """A time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs off."""
@@ -340,10 +340,14 @@ class AdaptiveFlowConsumer:
         self.rtt.back_off(now_s)
         self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
-    def on_heartbeat(self, holds: int, now_s: float) -> None:
-        """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone."""
-        self.sends_heartbeats = True
-        self.idle_said_at_s = -NEVER if holds else now_s
+    def on_heartbeat(self, holds: int, now_s: float, begun: Sequence[int] = ()) -> None:
+        """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone.
+
+        ``begun``: those that it is at work on, where it tells them.
+        """
+        self.sends_heartbeats = self.strays.are_told = True
+        self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
+        self.begun = begun
         self._is_full = holds >= self.slots
         if not self._is_full and self.liveness is not _ALIVE:
             self._see(Sign.HAS_SLOT)
@@ -381,17 +385,9 @@ class AdaptiveFlowConsumer:
     def _see(self, sign: Sign) -> None:
         self.liveness = LIVENESS[self.liveness, sign]
 
-    def has_lost(self, flow_tuple: FlowTuple) -> bool:
-        """Whether it said that it has nothing to do when this tuple must have been there.
-
-        A heartbeat that left before the tuple came arrives at most one round trip after it was
-        sent; while that is not known, some heartbeats later.
-        """
-        service = self.service
-        there_s = service.path_peak_s if service.samples else self._settings.timeout.silence_s
-        return self.idle_said_at_s >= flow_tuple.sent_at_s + there_s
-
     def on_overdue(self, now_s: float) -> None:
         """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""
+        if self.liveness is _ALIVE:
+            self.slow_since_s = self.armed_at_s
         self._see(Sign.OVERDUE if self._is_full else Sign.HAS_SLOT)
         self._teller.enter(BoltState.SLOW, "overdue", now_s, None)

@@ -177,7 +177,7 @@ class Emitter:
         emission = None
         for flow_tuple in self._failures.retries.take_ready():
             avoid = self._avoided(flow_tuple)
-            consumer = self._end_phase.pick_idle(avoid) or self._book.dispatcher.pick(avoid)
+            consumer = self._end_phase.pick_idle(avoid) or self._pick_for(flow_tuple, avoid)
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)
@@ -198,6 +198,17 @@ class Emitter:
         for flow_tuple in blocked:
             self._failures.retries.put_back(flow_tuple)
         return emission
+
+    def _pick_for(self, flow_tuple: FlowTuple, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
+        """A bolt with room for a tuple that goes again, if possible not the one that just gave it
+        back; one that has restarted since did not."""
+        pick, last = self._book.dispatcher.pick, self._bolts.get(flow_tuple.held_by or "")
+        if last is None or last.bolt in avoid or not last.sent:
+            return pick(avoid)
+        oldest = next(iter(last.flight.values()), flow_tuple)
+        if oldest.sent_at_s > flow_tuple.sent_at_s:
+            return pick(avoid)
+        return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
         """The bolts it must not go to; none once every bolt in use has had it."""

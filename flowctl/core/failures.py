@@ -308,8 +308,12 @@ class Failures:
     def send_elsewhere(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> None:
-        """Schedule what ``consumer`` held for another bolt, at once and without a fault."""
+        """Schedule what ``consumer`` lost or did not ack for another bolt, without a fault."""
         flow_tuple.avoid(consumer.bolt)
+        self.move(flow_tuple, consumer, now_s)
+
+    def move(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """Schedule what ``consumer`` gave back unbegun for any bolt: nothing went wrong there."""
         consumer.moved_away += 1
         self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 

@@ -14,6 +14,10 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Reco
 from flowctl.core.settings import BufferSettings
 
 _NOT_BEGUN = PartitionCheckpoint()
+# Records read and not acked, where no bound on how far the reader goes is set.  They are what takes
+# memory: what is done above a hole is one range, however long, and there are at most as many ranges
+# as tuples that are not done.  Twenty times the buffer; what is more waits to be sent again.
+_UNDONE_MAX = 1_000_000
 
 
 class Intake:
@@ -38,6 +42,7 @@ class Intake:
         self.ledgers: dict[str, PartitionLedger] = {}
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.uncommitted: int = 0  # records read and not below their partition's cumulative ack
+        self.undone: int = 0  # of these, the ones that are not acked
         self._settings = settings
         self._restored = dict(restored.partitions)
         self._restored_holes = dict.fromkeys(n for n, p in restored.partitions.items() if p.acked)
@@ -66,6 +71,7 @@ class Intake:
             return 0
         ledger = self.ledgers.get(partition) or self._open(partition)
         before, skipped_before = ledger.uncommitted, ledger.skipped
+        undone_before = ledger.undone
         accepted = records if taken == len(records) else records[:taken]
         for seq, run in ledger.admit(accepted):
             run_sizes = (
@@ -78,6 +84,7 @@ class Intake:
             else:
                 self.buffer.put(partition, seq, run, run_sizes)
         self.uncommitted += ledger.uncommitted - before
+        self.undone += ledger.undone - undone_before
         self.skipped += ledger.skipped - skipped_before
         self._moved.add(partition)
         self._unsettled[partition] = ledger
@@ -111,8 +118,17 @@ class Intake:
         return (
             2 * self.buffer.records <= settings.records_max
             and 2 * self.buffer.size_bytes <= settings.bytes_max
-            and self.uncommitted < settings.uncommitted_max
+            and not self.is_full
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading has to wait until more is done, however little waits in the buffer."""
+        return self._room_ahead() <= 0
+
+    def _room_ahead(self) -> int:
+        most = self._settings.uncommitted_max
+        return _UNDONE_MAX - self.undone if most is None else most - self.uncommitted
 
     def _open(self, partition: str) -> PartitionLedger:
         ledger = PartitionLedger(partition, self._restored.pop(partition, None))
@@ -120,14 +136,8 @@ class Intake:
         return ledger
 
     def _room_records(self) -> int:
-        settings = self._settings
-        return max(
-            0,
-            min(
-                settings.records_max - self.buffer.records,
-                settings.uncommitted_max - self.uncommitted,
-            ),
-        )
+        room = self._settings.records_max - self.buffer.records
+        return max(0, min(room, self._room_ahead()))
 
     def _fitting(self, sizes: Sequence[int]) -> int:
         """How many records of these sizes fit; one always fits into an empty buffer.
@@ -144,12 +154,18 @@ class Intake:
         """One event when a stretch of refusals begins, one when it ends (S44)."""
         if refused and self._paused_at_s is None:
             self._paused_at_s = now_s
-            full = self.uncommitted + taken >= self._settings.uncommitted_max
+            full = taken >= self._room_ahead()
             reason = "buffer.uncommitted_max" if full else "buffer full"
             self._events.append(IntakePaused(at_s=now_s, reason=reason))
         elif not refused and self._paused_at_s is not None:
             self._events.append(IntakeResumed(at_s=now_s, paused_s=now_s - self._paused_at_s))
             self._paused_at_s = None
+
+    def note_mark(self, partition: str, mark: Position) -> None:
+        """By ``mark`` the source recognises what it gave of ``partition``; kept with the next
+        save."""
+        ledger = self.ledgers.get(partition) or self._open(partition)
+        ledger.mark = mark
 
     def finish(self, partition: str, end: Position) -> None:
         """All records of ``partition`` have been offered; ``end`` is kept once they are acked."""
@@ -180,6 +196,7 @@ class Intake:
         records = cut.records
         ledger.ack(cut.seq, cut.seq + len(records), records[0].position, records[-1].position)
         self.uncommitted -= ledger.cumulative_seq - before
+        self.undone -= len(records)
         self._moved.add(cut.partition)
 
     def acked_through(self, partition: str) -> Position | None:
@@ -207,6 +224,7 @@ class Intake:
         if ledger is None:
             return self._restored.pop(partition, None)
         self.uncommitted -= ledger.uncommitted
+        self.undone -= ledger.undone
         self.skipped -= ledger.skipped
         return ledger.checkpoint()
 

@@ -22,6 +22,7 @@ class PartitionLedger:
     """
 
     __slots__ = (
+        "_above",
         "_acked",
         "_first_at",
         "_last_at",
@@ -31,6 +32,7 @@ class PartitionLedger:
         "cumulative",
         "cumulative_seq",
         "end",
+        "mark",
         "next_seq",
         "partition",
         "skipped",
@@ -44,7 +46,9 @@ class PartitionLedger:
         self.next_seq: int = restored.records
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
+        self.mark: Position | None = restored.mark  # by which the source recognises it
         self._acked = RangeSet()
+        self._above = 0  # records in it
         self._first_at: dict[int, Position] = {}  # range start → its first position
         self._last_at: dict[int, Position] = {}  # range stop → its last position
         # Not reached yet by reading.  No deque for nothing: each of them takes 0.6 kB.
@@ -56,6 +60,11 @@ class PartitionLedger:
     def uncommitted(self) -> int:
         """Records read and not below the cumulative ack."""
         return self.next_seq - self.cumulative_seq
+
+    @property
+    def undone(self) -> int:
+        """Records read and not acked."""
+        return self.next_seq - self.cumulative_seq - self._above
 
     @property
     def holes(self) -> int:
@@ -158,6 +167,7 @@ class PartitionLedger:
         if start == self.cumulative_seq and not self._first_at:
             self.cumulative_seq, self.cumulative = stop, last  # the common case: in order
             return
+        self._above += stop - start
         self._first_at[start] = first
         self._last_at[stop] = last
         low, high = self._acked.add(start, stop)
@@ -167,6 +177,7 @@ class PartitionLedger:
             del self._first_at[stop], self._last_at[stop]
         if low == self.cumulative_seq:
             self._acked.pop_first()
+            self._above -= high - low
             del self._first_at[low]
             self.cumulative_seq, self.cumulative = high, self._last_at.pop(high)
 
@@ -177,6 +188,7 @@ class PartitionLedger:
             for start, stop in self._acked
         )
         end = self.end if self.is_settled else None
+        mark = self.mark if end is None else None
         return PartitionCheckpoint(
-            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end
+            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end, mark
         )

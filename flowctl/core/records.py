@@ -163,13 +163,15 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     ``records`` how many records that is since the partition's beginning, ``acked`` the
     selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
     (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
-    more to read.
+    more to read.  ``mark`` is the newest that the source gave to recognise the partition by, while
+    there is no end.
     """
 
     position: Position | None = None
     records: int = 0
     acked: tuple[AckedRange, ...] = ()
     end: Position | None = None
+    mark: Position | None = None
 
     @property
     def records_done(self) -> int:

@@ -15,7 +15,8 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.state import Liveness
+from flowctl.core.tuples import FlowTuple, Ids
 from flowctl.core.verdict import Verdict, verdict
 
 
@@ -44,6 +45,22 @@ class Recovery:
             overtaken.append(flow_tuple)
         self._lose(consumer, overtaken, now_s)
 
+    def on_heartbeat(
+        self, consumer: AdaptiveFlowConsumer, holds: int, begun: Ids, now_s: float
+    ) -> bool:
+        """Take what it said of itself; return whether it may have room now, or be out."""
+        is_first = not consumer.sends_heartbeats
+        may_change = bool(consumer.strays or self._book.out)
+        may_change = may_change or consumer.liveness is Liveness.STALLED
+        consumer.on_heartbeat(holds, now_s, begun)
+        if begun and consumer.is_in_order:
+            lost = _passed_over(consumer, begun)
+            self._lose(consumer, lost, now_s)
+            may_change = may_change or bool(lost)
+        if is_first:
+            self.watch(consumer)  # from now on its signs drive its timer
+        return may_change
+
     def on_spoke(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """A suspect bolt spoke: what it held and nobody else has got yet is its own again."""
         restored: list[FlowTuple] = []
@@ -66,7 +83,7 @@ class Recovery:
         alarm_s = consumer.alarm_s
         if not consumer.flight:
             if consumer.strays:
-                self._alarms.set(consumer, consumer.strays_due_s())
+                self._alarms.set(consumer, consumer.strays.due_s(consumer.rtt.rto_s))
         elif consumer.armed_at_s + consumer.rtt.rto_s < alarm_s or (
             # An alarm of a time-out that was backed off may be far away.
             consumer.heard_at_s + self._timeout.silence_max_s < alarm_s and consumer.watches_signs
@@ -97,7 +114,7 @@ class Recovery:
 
     def _act(self, consumer: AdaptiveFlowConsumer, judged: Verdict, now_s: float) -> None:
         if not consumer.flight:
-            consumer.drop_old_strays(now_s)
+            consumer.drop_old_strays(now_s, may_try=self._may_try(consumer))
         elif judged.is_down:  # still silent: all it held goes to others
             consumer.on_silent(now_s)
             self._expire(consumer, list(consumer.flight.values()), now_s)
@@ -105,6 +122,15 @@ class Recovery:
             self._suspect(consumer, now_s)
         else:
             self._on_overdue(consumer, judged, now_s)
+
+    def _may_try(self, consumer: AdaptiveFlowConsumer) -> bool:
+        """Whether a bolt of which nothing is heard may get a tuple to see if it lives.
+
+        With work for all there is little to lose.  At the end the run would wait for that tuple.
+        """
+        if self._book.supply.buffer.records > 0:
+            return True
+        return len(self._book.bolts) <= len(self._book.out - {consumer.bolt}) + 1
 
     def _suspect(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """Silent: its oldest tuple, at least, goes to another."""
@@ -135,8 +161,22 @@ class Recovery:
         if is_overdue:
             if consumer.flight:
                 consumer.on_overdue(now_s)
-                self._book.revoke(consumer, list(consumer.flight))
+                self._take_back(consumer, now_s)
             consumer.armed_at_s = now_s
+
+    def _take_back(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
+        """Ask for what a slow bolt has not begun; while there is work for all, not at once.
+
+        It would stand idle for a round trip when it goes on: what bridges that stays for as long as
+        a bolt may be silent.
+        """
+        keep_s = 0.0
+        is_new = now_s - consumer.slow_since_s < self._timeout.silence_s
+        if is_new and self._book.supply.buffer.records > 0:
+            keep_s = consumer.service.path_peak_s
+        unneeded = list(consumer.flight)[_kept(consumer, keep_s) :]
+        if unneeded:
+            self._book.revoke(consumer, unneeded)
 
     def _lose(
         self, consumer: AdaptiveFlowConsumer, lost: Sequence[FlowTuple], now_s: float
@@ -182,3 +222,35 @@ class Recovery:
             self._failures.send_elsewhere(flow_tuple, consumer, now_s)
         else:
             self._failures.drop(flow_tuple, consumer.bolt, why, now_s)
+
+
+def _kept(consumer: AdaptiveFlowConsumer, keep_s: float) -> int:
+    """How many of its oldest tuples stay: those in its slots, and what fits into ``keep_s`` more.
+
+    None if that is 0: nobody knows which ones it has begun, so it is asked for all.
+    """
+    if keep_s <= 0:
+        return 0
+    left_s = keep_s * consumer.slots
+    for place, flow_tuple in enumerate(consumer.flight.values()):
+        if place >= consumer.slots:
+            left_s -= consumer.service.of(len(flow_tuple.cut.records))
+        if left_s < 0:
+            return place
+    return len(consumer.flight)
+
+
+def _passed_over(consumer: AdaptiveFlowConsumer, begun: Ids) -> list[FlowTuple]:
+    """What was sent before the newest of ``begun``, is not among them and has no ack: lost.
+
+    The rule of :meth:`Recovery.on_acked` for several slots: they take tuples in the order of
+    sending, and the acks that left before a heartbeat came before it.
+    """
+    passed: list[FlowTuple] = []
+    overtaken = 0
+    for flow_tuple in consumer.flight.values():
+        if flow_tuple.tuple_id not in begun:
+            passed.append(flow_tuple)
+        elif flow_tuple.attempt == 1:  # of another it may have an earlier sending
+            overtaken = len(passed)
+    return passed[:overtaken]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from flowctl.core.settings import RetrySettings
@@ -27,10 +27,10 @@ class RetryQueue:
     """What goes again: one schedule per tuple, bounded in attempts.  Not thread-safe.
 
     ``scheduled`` holds them by id; only to be read.  Taking out is lazy: an entry of a heap counts
-    only while it is the tuple's newest.
+    only while it is the tuple's newest.  What was put back has its next turn after the others.
     """
 
-    __slots__ = ("_chance", "_due_s", "_ready", "_settings", "_waiting", "scheduled")
+    __slots__ = ("_chance", "_due_s", "_passed", "_ready", "_settings", "_waiting", "scheduled")
 
     def __init__(
         self, settings: RetrySettings | None = None, chance: Callable[[], float] | None = None
@@ -38,6 +38,7 @@ class RetryQueue:
         # (time, tuple id): two with the same time both survive, in a fixed order (S110).
         self._waiting: list[tuple[float, int]] = []  # by the time before which they must not go
         self._ready: list[tuple[float, int]] = []  # by the deadline that they missed
+        self._passed: list[tuple[float, int]] = []  # ready too, but there was no room for them
         self.scheduled: dict[int, FlowTuple] = {}
         self._due_s: dict[int, float] = {}  # of those that wait
         self._settings = settings or RetrySettings()
@@ -94,8 +95,14 @@ class RetryQueue:
                 heappush(self._ready, (self.scheduled[tuple_id].deadline_s, tuple_id))
 
     def take_ready(self) -> Iterator[FlowTuple]:
-        """Yield ready tuples, earliest deadline first, each taken out; :meth:`put_back` undoes."""
-        while self._ready:
+        """Yield ready tuples, earliest deadline first, each taken out; :meth:`put_back` undoes.
+
+        Those that were put back come when all others have had a turn.
+        """
+        while self._ready or self._passed:
+            if not self._ready:
+                self._ready, self._passed = self._passed, self._ready
+                heapify(self._ready)
             _, tuple_id = heappop(self._ready)
             if tuple_id in self._due_s:
                 continue  # it failed again since: its newest schedule is another one
@@ -106,7 +113,7 @@ class RetryQueue:
     def put_back(self, flow_tuple: FlowTuple) -> None:
         """A tuple from :meth:`take_ready` could not be sent yet."""
         self.scheduled[flow_tuple.tuple_id] = flow_tuple
-        heappush(self._ready, (flow_tuple.deadline_s, flow_tuple.tuple_id))
+        self._passed.append((flow_tuple.deadline_s, flow_tuple.tuple_id))
 
     def take_partition(self, partition: str) -> list[FlowTuple]:
         """Take out and return what is scheduled of ``partition``: it was taken away (S99)."""

@@ -164,7 +164,9 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     records_max: Count = 50_000
     bytes_max: Count = 64 << 20
     # Records read and not below the cumulative ack.  A hole stops intake here; retries go on.
-    uncommitted_max: Count = 1_000_000
+    # None: how many of them are not done is bounded (core/intake.py), not how far the others go
+    # beyond one that takes long: at 480,000 records a second a million are 2 s.
+    uncommitted_max: Count | None = None
 
 
 class GuaranteeSettings(_Section, frozen=True, kw_only=True):

@@ -9,10 +9,14 @@ class Strays(dict[int, float]):
     """Tuple id → when we stopped waiting for it, oldest first.
 
     They take room in the bolt's window until it is known that they are gone, so that a bolt never
-    holds more than its window.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
+    holds more than its window.  ``are_told``: the bolt's heartbeats tell what it holds, so that
+    time alone means nothing.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
     """
 
-    __slots__ = ()
+    __slots__ = ("are_told",)
+
+    def __init__(self) -> None:
+        self.are_told: bool = False
 
     def forget_before(self, sent_at_s: float) -> None:
         """The bolt acked a tuple that was sent then: it must be rid of what was given up before.
@@ -37,9 +41,18 @@ class Strays(dict[int, float]):
         while self.due_s(rto_s) <= now_s:  # the same sum, or an alarm would ring for ever
             del self[next(iter(self))]
 
+    def renew(self, now_s: float) -> None:
+        """Wait for them from now on, as if they had just been given up."""
+        for tuple_id in self:
+            self[tuple_id] = now_s
+
     def due_s(self, rto_s: float) -> float:
         """When to give up the oldest one, if the bolt does not tell what it holds.
 
         Without that, one lost tuple would take its place in the window for ever (S48).
         """
-        return next(iter(self.values())) + rto_s if self else inf
+        return next(iter(self.values())) + rto_s if self and not self.are_told else inf
+
+    def is_unheard(self, heard_at_s: float) -> bool:
+        """Whether the bolt, last heard then, said nothing since the oldest was given up."""
+        return bool(self) and not self.are_told and heard_at_s <= next(iter(self.values()))

@@ -13,11 +13,12 @@ from typing import Final
 from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
 from flowctl.core.completion import Completion
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.emitter import Emitter
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
+from flowctl.core.joined import Joined
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
@@ -25,7 +26,7 @@ from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import FlowTuple, Ids
 
 _ALIVE: Final = Liveness.ALIVE  # names, as a member of an enum costs .2 us for each tuple
 _ACKED: Final = AckOutcome.ACKED
@@ -254,26 +255,23 @@ class TupleCore:
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
                 self.counters.revoked += 1
-                self._failures.send_elsewhere(flow_tuple, consumer, now_s)
+                self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
             consumer.on_answered()  # it had begun nothing
         self.book.changed(consumer)
         self._end_phase.on_answer(consumer, given=given)
 
     def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
+        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
     ) -> None:
-        """A sign of life from the bolt's own thread, and whether it has anything to do."""
+        """A sign of life from the bolt's own thread, and whether it has anything to do.
+
+        ``begun``: the tuples that it is at work on, told by a bolt of several slots.
+        """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:
-            is_first = not consumer.sends_heartbeats
-            may_change = (
-                bool(consumer.strays or self.book.out) or consumer.liveness is Liveness.STALLED
-            )
-            consumer.on_heartbeat(busy_slots + queued, now_s)
-            if is_first:
-                self._recovery.watch(consumer)  # from now on its signs drive its timer
-            if may_change:
+            holds = busy_slots + queued
+            if self._recovery.on_heartbeat(consumer, holds, begun, now_s):
                 self.book.changed(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:

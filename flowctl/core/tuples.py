@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import msgspec
 
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Position
+
+Ids: TypeAlias = Sequence[int]  # of tuples
 
 
 class TupleIds:

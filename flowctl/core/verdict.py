@@ -49,7 +49,7 @@ def verdict(
 def _of_flight(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
     flight = consumer.flight
     if not flight:
-        return Verdict(consumer.strays_due_s())
+        return Verdict(consumer.strays.due_s(consumer.rtt.rto_s))
     if consumer.is_suspect:
         down_s = consumer.suspect_since_s + timeout.suspect_s
         return Verdict(down_s, is_down=down_s <= now_s)
@@ -80,5 +80,24 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
         return Verdict(next_s, is_silent=True)
     wait_s = timeout.rto_max_s
     hopeless = [t for t in flight.values() if t.sent_at_s + wait_s <= now_s]
-    lost = [t for t in flight.values() if t.sent_at_s + wait_s > now_s and consumer.has_lost(t)]
+    lost = [
+        t
+        for t in flight.values()
+        if t.sent_at_s + wait_s > now_s and _has_lost(consumer, t, timeout)
+    ]
     return Verdict(next_s, is_overdue=overdue_s <= now_s, hopeless=hopeless, lost=lost)
+
+
+def _has_lost(
+    consumer: AdaptiveFlowConsumer, flow_tuple: FlowTuple, timeout: TimeoutSettings
+) -> bool:
+    """Whether it said that nothing waits there when this tuple, not begun, must have come.
+
+    A heartbeat that left before the tuple came arrives at most one round trip after it was
+    sent; while that is not known, some heartbeats later.
+    """
+    if flow_tuple.tuple_id in consumer.begun:
+        return False
+    service = consumer.service
+    there_s = service.path_peak_s if service.samples else timeout.silence_s
+    return consumer.idle_said_at_s >= flow_tuple.sent_at_s + there_s

@@ -10,10 +10,6 @@ from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ProcessError, TooManyLostError
 
-# Of those that were given up, so many in a row may be kept while no call succeeds: more, and it is
-# the target or fn that fails, not the rows.  As in the core (failures.py).
-IN_A_ROW_MAX = 8
-
 
 class LostRows:
     """What one partition leaves out.  Not thread-safe.
@@ -48,16 +44,16 @@ class LostRows:
         """``record`` failed alone in its last attempt, by ``error``."""
         self._tally.gave_up += 1
         self._in_a_row += 1
-        if self._in_a_row > IN_A_ROW_MAX:
+        if self._in_a_row > self._plan.gave_up_in_a_row_max:
             raise ProcessError(
                 f"{self._in_a_row} rows in a row failed, and no call succeeded between them:"
-                f" {reason}",
+                f" {_sentence(reason)}",
                 remedy="Then the target or fn is at fault, not the rows. Mend it and run again.",
             ) from error
         if self._plan.dead_letter is None:
             raise ProcessError(
                 f"row {record.position} of partition {self._where.partition} failed"
-                f" {attempts} times: {reason}",
+                f" {attempts} times: {_sentence(reason)}",
                 remedy="Mend fn or the row; or give dead_letter=DIRECTORY, and the others go on.",
             ) from error
         self._keep(record, reason, attempts=attempts)
@@ -114,3 +110,8 @@ def check_losses(fail_over: str | None, tally: Tally, where: str, *, at_end: boo
             f" {tally.gave_up} given up); fail_over allows {budget.text}.",
             remedy="Look at the dead letters, mend the cause, or raise the limit.",
         )
+
+
+def _sentence(reason: str) -> str:
+    """``reason`` with a full stop: a remedy follows it."""
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."

@@ -17,6 +17,9 @@ from flowctl.ports import DeadLetter, Process
 # A bulk request of a search engine or an INSERT of 500 rows: more gain little, and what is refused
 # or fails comes again as a whole.
 ROWS_MAX = 500
+# Of the rows that were given up, so many in a row may be kept while no call succeeds: more, and it
+# is the target or fn that fails, not the rows.  As in the core (failures.py).
+IN_A_ROW_MAX = 8
 # A call that takes longer than this says late how the target is; see the epoch of the law (.25 s).
 CALL_MAX_S = 0.5
 
@@ -41,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
+    ``gave_up_in_a_row_max``: so many rows may be given up while no call succeeds.
     ``release`` gives back what the target counts, such as a connection; the next call takes it
     again.
     """
@@ -55,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost: Callable[[Batch], float] | None = None
     letter_value: Callable[[Any], Any] | None = None
     at_end: bool = True
+    gave_up_in_a_row_max: float = IN_A_ROW_MAX
     release: Callable[[], object] | None = None
 
     def settings(self) -> CoreSettings:

@@ -15,7 +15,7 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     failed in every attempt; ``kept`` of the last two are in the dead letter.  ``calls`` of ``fn``;
     ``refused`` of them the target refused, ``failed`` of them raised something else.  ``called_s``
     was spent in ``fn``; ``waited_s`` was spent waiting for the target: for a place, and after
-    refusals.
+    refusals.  ``redriven`` letters of earlier runs were written beside these rows.
     """
 
     rows: int = 0
@@ -29,6 +29,7 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     failed: int = 0
     called_s: float = 0.0
     waited_s: float = 0.0
+    redriven: int = 0
 
     @property
     def lost(self) -> int:
@@ -64,6 +65,7 @@ _WORDS = (
     ("rejected", "rejected"),
     ("gave_up", "given up"),
     ("kept", "kept in the dead letter"),
+    ("redriven", "letters redriven"),
     ("refused", "calls refused"),
     ("failed", "calls failed"),
 )

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes: a run, over HTTP."""
+"""``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes: a run, or paced targets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from flowctl.config import MetricsSettings
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 HUNG_AFTER_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 5.0  # a client that sends no request must not hold a thread for ever
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
+
+
+class Served(Protocol):
+    """What is asked by threads of a server."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+
+    def unhealthy(self) -> str:
+        """Return why the process should be started again; "" if it need not be."""
+
+    def unready(self) -> str:
+        """Return why it does not work; "" if it does."""
 
 
 class Scraped:
@@ -86,13 +99,13 @@ class Scraped:
 
 
 class MetricsServer:
-    """Serves a :class:`Scraped` run from daemon threads.
+    """Serves a run, or another :class:`Served`, from daemon threads.
 
     Raises :class:`ConfigError` for an address that can't be used, :class:`MissingExtraError` where
     prometheus-client is not installed.  ``port`` is the one that it listens on.
     """
 
-    def __init__(self, settings: MetricsSettings, scraped: Scraped) -> None:
+    def __init__(self, settings: MetricsSettings, scraped: Served) -> None:
         self._scraped = scraped
         self._metrics = _metrics_app(scraped)
         self._server = _listen(settings, self._answer)
@@ -143,7 +156,7 @@ def _verdict(problem: str, start: Callable[..., Any]) -> Iterable[bytes]:
     return [f"{problem or 'ok'}\n".encode()]
 
 
-def _metrics_app(scraped: Scraped) -> Callable[..., Any]:
+def _metrics_app(scraped: Served) -> Callable[..., Any]:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
     except ImportError:

@@ -13,6 +13,7 @@ from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError
 from flowctl.pacing.call import AsyncCall, Call, checked_cost
 from flowctl.pacing.gates import gate_of
+from flowctl.pacing.hard import HardPermits, hard_permits
 from flowctl.pacing.settings import Limits, PaceSettings, settings_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -31,7 +32,7 @@ def paced(
     limits: Limits | None = None,
     budget: float | None = None,
     classify: RefusalRule | None = None,
-    hard: None = None,
+    hard: bool = False,
 ) -> Paced:
     """Pace the calls of ``target``: as many at once as it takes, learned from its answers.
 
@@ -53,37 +54,45 @@ def paced(
     the share of this ``job`` beside others with the same target.  ``leave``: the part of what was
     learned that is left to callers flowctl doesn't know, 0 to below 1.  ``limits``: bounds.
     ``classify``: a function of an exception, asked before flowctl's rules: True or seconds mean a
-    refusal, False a failure, None "decide yourself".  ``hard``: not available yet.
+    refusal, False a failure, None "decide yourself".
+
+    ``hard``: PostgreSQL holds a permit for each call too (:mod:`flowctl.pacing.hard`): never more
+    than ``in_flight_max`` of ``limits`` calls, also of frozen workers.  Not for coroutines.
 
     The object is thread-safe, survives a fork and can be pickled: state is kept per process, and
     found by the target's name.  A block that waits for itself (``paced`` of the same target inside
     another) can wait for ever where the limit is 1.  Raises :class:`flowctl.errors.ConfigError`
     for a wrong parameter.
     """
-    if hard is not None:
-        raise ConfigError("hard", "is not available yet.", remedy="Leave it out.")
     if not callable(cost):
         checked_cost(cost)
     if classify is not None:
         check_rule(classify)
     settings = settings_of(target, redis, job, weight, (leave, limits, budget))
-    return Paced(settings, cost, classify)
+    return Paced(settings, cost, classify, hard_permits(target, limits) if hard else None)
 
 
 class Paced:
     """What :func:`paced` returns; may be kept and used again, by many threads at once."""
 
-    __slots__ = ("_classify", "_cost", "_open", "_settings")
+    __slots__ = ("_classify", "_cost", "_hard", "_open", "_settings")
 
-    def __init__(self, settings: PaceSettings, cost: Cost, classify: RefusalRule | None) -> None:
+    def __init__(
+        self,
+        settings: PaceSettings,
+        cost: Cost,
+        classify: RefusalRule | None,
+        hard: HardPermits | None = None,
+    ) -> None:
         self._settings = settings
         self._cost = cost
         self._classify = classify
+        self._hard = hard
         # By thread or task, as one object may be used by many: the innermost block is the last.
         self._open: dict[int, list[Call | AsyncCall]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Paced, (self._settings, self._cost, self._classify)
+        return Paced, (self._settings, self._cost, self._classify, self._hard)
 
     def __repr__(self) -> str:
         return f"paced({self._settings.target!r})"
@@ -154,7 +163,11 @@ class Paced:
     def _call(self, kind: type[_C], cost: float) -> _C:
         settings = self._settings
         gate = gate_of(settings)
-        return kind(gate, cost, self._classify, settings.limits.give_up_after_s)
+        if self._hard is not None and kind is AsyncCall:
+            raise ConfigError(
+                "hard", "is not for coroutines.", remedy="Call from threads, or leave it out."
+            )
+        return kind(gate, cost, self._classify, settings.limits.give_up_after_s, self._hard)
 
     def _fixed_cost(self) -> float:
         if callable(self._cost):

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from flowctl.bolts.refusals import Refusal, RefusalRule, refusal_of
 from flowctl.errors import ConfigError
 from flowctl.pacing.gate import Gate
+from flowctl.pacing.hard import HardPermits
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -17,15 +18,21 @@ _T = TypeVar("_T")
 class _Call:
     """What sync and async calls share.  Used by one thread or task."""
 
-    __slots__ = ("_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_holds")
+    __slots__ = ("_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds")
 
     def __init__(
-        self, gate: Gate, cost: float, classify: RefusalRule | None, give_up_after_s: float
+        self,
+        gate: Gate,
+        cost: float,
+        classify: RefusalRule | None,
+        give_up_after_s: float,
+        hard: HardPermits | None = None,
     ) -> None:
         self._gate = gate
         self._cost = cost
         self._classify = classify
         self._give_up_after_s = give_up_after_s
+        self._hard = hard
         self._began_s = 0.0
         self._holds = False
 
@@ -75,6 +82,13 @@ class _Call:
     def _ended(self, error: BaseException | None) -> None:
         """The block was left."""
         if error is None:
+            if self._hard is not None and self._holds:
+                self._done()
+                raise ConfigError(
+                    "hard",
+                    "the block made its call without call.run, so nothing held it.",
+                    remedy="Write call.run(fn, connection, …).",
+                )
             self._done()
         elif self._holds:
             self.failed(error)
@@ -112,7 +126,10 @@ class Call(_Call):
             if not self._holds:
                 self._enter()
             try:
-                result = fn(*args, **kwargs)
+                if self._hard is None:
+                    result = fn(*args, **kwargs)
+                else:
+                    result = self._hard.run(fn, *args, **kwargs)
             except Exception as error:
                 wait_s = self._pause_s(error, since_s)
             else:

@@ -38,16 +38,13 @@ class Counters(msgspec.Struct):
 
     def since(self, before: Counters, span_s: float) -> Sample:
         """Return the sample of the last ``span_s`` seconds; ``before``: the sums at its begin."""
-        return Sample(
+        return Sample.of(
             span_s,
-            self.calls - before.calls,
-            self.cost - before.cost,
-            self.call_s - before.call_s,
-            self.refused - before.refused,
-            self.in_flight,
-            self.is_held,
-            self.is_rate_held,
-            self.resting,
+            self.sums.minus(before.sums),
+            in_flight=self.in_flight,
+            is_held=self.is_held,
+            is_rate_held=self.is_rate_held,
+            resting=self.resting,
         )
 
     def copy(self) -> Counters:

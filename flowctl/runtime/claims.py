@@ -194,6 +194,8 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.busy_slots} of {consumer.slots} slots are busy"
     if not 0 <= frame.queued <= _QUEUED_MAX:
         return f"{frame.queued} tuples are queued"
+    if len(frame.begun) > consumer.slots:
+        return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
     return ""
 
 

@@ -98,9 +98,10 @@ class InboundHandler:
                 now_s=now_s,
             )
         elif isinstance(frame, Heartbeat):
-            core.on_heartbeat(
-                bolt, epoch, busy_slots=frame.busy_slots, queued=frame.queued, now_s=now_s
-            )
+            # A piece of a range may be put back and begun again: its order says nothing.
+            begun = frame.begun if self._ranges is None else ()
+            busy, queued = frame.busy_slots, frame.queued
+            core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=now_s, begun=begun)
             if frame.prolonged and isinstance(core, ProlongingCore):
                 core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
         elif isinstance(frame, FailFrame):

@@ -7,11 +7,11 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flowctl.core.records import Checkpoint, Position, Record
+from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 
@@ -33,6 +33,14 @@ _OTHER_VALUES: Final = (
 _MARK_BYTES: Final = 8
 
 
+class _Known(NamedTuple):
+    """What an earlier run saved of the values: how many it had read, and digests of two."""
+
+    values: int
+    first: str
+    last: str
+
+
 class Records:
     """The values of an iterable, one record each: a :class:`flowctl.ports.FlowProducer`.
 
@@ -44,9 +52,10 @@ class Records:
     the same order; more may follow at the end.  A generator is read again up to there.  An iterator
     that can be read only once serves one run; a second run is refused.
 
-    Once all values are done, a digest of the first and of the last one is saved.  A later run that
-    gives other values in their places is refused with :class:`SourceError`, because it would skip
-    new values as done.  ``compare=False`` turns that off, for values that differ in each run.
+    A digest of the first value and of the last one that was read is saved with the checkpoint.  A
+    later run that gives other values in their places, or fewer, is refused with
+    :class:`SourceError`, because it would skip new values as done.  ``compare=False`` turns that
+    off, for values that differ in each run.
 
     If ``values`` has a length, ``progress`` reports how much of it was read.
     """
@@ -69,7 +78,9 @@ class Records:
         # positions: of the next value, and of the first that is not done
         self._next = self._start = 0
         self._compare = compare
-        self._known: Position | None = None  # the end that an earlier run saved
+        # What an earlier run saved: how many it had read, digests of the first and of the last.
+        self._known: _Known | None = None
+        self._known_is_end = False
         self._first_mark = self._last_mark = ""
         if isinstance(values, Sized):
             self.progress = self._progress
@@ -83,13 +94,14 @@ class Records:
         self.close()
         self._error = None
         self._start = self._first_undone(checkpoint)
-        self._known = self._known_end(checkpoint)
+        self._known = self._known_values(checkpoint)
         self._first_mark = self._last_mark = ""
         self._next = 0
         values = self._values
         if isinstance(values, list | tuple | range):  # no need to iterate over what is done
             self._next = self._start
-            for place in {0, self._start - 1} if self._start else ():
+            self._check_count(len(values))
+            for place in self._known_places():
                 self._recognise(place, values[place])
             self._rest = (values[place] for place in range(self._next, len(values)))
             return
@@ -101,25 +113,48 @@ class Records:
                 remedy=_NEW_ITERATOR,
             )
 
-    def _known_end(self, checkpoint: Checkpoint) -> Position | None:
+    def _known_values(self, checkpoint: Checkpoint) -> _Known | None:
+        """What to compare with; None where nothing was done that would be skipped."""
         saved = checkpoint.partitions.get(self._partition)
-        end = saved.end if saved is not None and self._compare else None
+        if saved is None or not self._compare or not saved.records_done:
+            return None
+        self._known_is_end = saved.end is not None
+        known = saved.end if self._known_is_end else saved.mark
+        if not isinstance(known, tuple) or len(known) != 3 or not isinstance(known[0], int):
+            return None
         # After a rewind the end is not where the job goes on.
-        is_ours = isinstance(end, tuple) and len(end) == 3 and end[0] == self._start
-        return end if is_ours else None
+        if known[0] < self._start or (self._known_is_end and known[0] != self._start):
+            return None
+        return _Known(known[0], str(known[1]), str(known[2]))
+
+    def _known_places(self) -> set[int]:
+        """Positions of the values that are compared, or that the end is recognised by."""
+        places = {0, self._start - 1} if self._start else set()
+        return places | {0, self._known.values - 1} if self._known else places
 
     def _recognise(self, place: int, value: Any) -> None:
         """Note the first and the last value that are done; raise if they were others before."""
-        mark = _mark_of(value)
-        is_first, is_last = place == 0, place == self._start - 1
-        self._first_mark = mark if is_first else self._first_mark
-        self._last_mark = mark
-        if isinstance(self._known, tuple) and (
-            (is_first and mark != self._known[1]) or (is_last and mark != self._known[2])
+        mark, known = _mark_of(value), self._known
+        if place == 0:
+            self._first_mark = mark
+        if place == self._start - 1:
+            self._last_mark = mark
+        if known is not None and (
+            (place == 0 and mark != known.first)
+            or (place == known.values - 1 and mark != known.last)
         ):
             raise SourceError(
-                f"{self._partition}: the value at position {place} is not the one that was done"
-                " there by an earlier run.",
+                f"{self._partition}: the value at position {place} is not the one that an earlier"
+                " run read there.",
+                remedy=_OTHER_VALUES,
+            )
+
+    def _check_count(self, there: int) -> None:
+        """Raise if there are fewer values than an earlier run read."""
+        if self._known is not None and there < self._known.values:
+            raise SourceError(
+                f"{self._partition}: there are {there} values, but an earlier run, which did some"
+                f" of them, read {self._known.values}.",
                 remedy=_OTHER_VALUES,
             )
 
@@ -147,6 +182,7 @@ class Records:
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next values; see :class:`flowctl.ports.FlowProducer`."""
         records: list[Record] = []
+        known_places = self._known_places()
         until_s = time.monotonic() + _POLL_S
         while len(records) < max_records and self._error is None:
             try:
@@ -155,14 +191,15 @@ class Records:
             except StopIteration:
                 if self._next < self._start:
                     raise self._too_few(self._next, self._start) from None
+                self._check_count(self._next)
                 return self._chunk(records) if records else self._at_end()
             except Exception as error:  # for the next call too, which would otherwise see the end
                 self._error = error
                 break
+            if self._next in known_places:
+                self._recognise(self._next, value)
             if self._next >= self._start:
                 records.append(Record(self._next, value))
-            elif self._next in (0, self._start - 1):
-                self._recognise(self._next, value)
             self._next += 1
             if time.monotonic() > until_s:
                 break
@@ -171,18 +208,22 @@ class Records:
         return self._chunk(records)
 
     def _chunk(self, records: list[Record]) -> SourceChunk:
-        if records and self._compare:  # now: a process in this interpreter may change the values
-            if records[0].position == 0:
-                self._first_mark = _mark_of(records[0].value)
-            self._last_mark = _mark_of(records[-1].value)
-        return SourceChunk(self._partition, records)
+        if not records or not self._compare:
+            return SourceChunk(self._partition, records)
+        # Now: a process in this interpreter may change the values.
+        if records[0].position == 0:
+            self._first_mark = _mark_of(records[0].value)
+        self._last_mark = _mark_of(records[-1].value)
+        mark = (self._next, self._first_mark, self._last_mark)
+        return SourceChunk(self._partition, records, mark=mark)
 
     def _at_end(self) -> SourceChunk | None:
         """Say once by what these values are recognised, unless that is saved already."""
         end = (self._next, self._first_mark, self._last_mark)
-        if not self._compare or not self._next or end == self._known:
+        is_saved = self._known_is_end and end == self._known
+        if not self._compare or not self._next or is_saved:
             return None
-        self._known = end
+        self._known, self._known_is_end = _Known(*end), True
         return SourceChunk(self._partition, (), end=end)
 
     def close(self) -> None:
@@ -252,9 +293,8 @@ _FRAMES: Final = {
     "polars": ("polars DataFrame", "Give df.to_dicts(): one dict per row."),
     "pyspark": (
         "Spark DataFrame",
-        'Write it with df.write.json("DIR") and read it with'
-        ' flowctl_files.TextLines("DIR/*.json"); or, if it fits into the driver\'s memory, give'
-        " [row.asDict() for row in df.collect()].",
+        "For a function over its rows: pyspark_flowctl.apply(df, fn, …). Or write it with"
+        ' df.write.parquet("DIR") and read it with flowctl_files.ParquetRanges("DIR").',
     ),
 }
 

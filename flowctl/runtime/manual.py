@@ -182,6 +182,8 @@ class ManualSpout:
         if chunk is None:
             core.end_of_input(now_s=now_s)
             return False
+        if chunk.mark is not None:
+            core.intake.note_mark(chunk.partition, chunk.mark)
         taken = core.offer(chunk.partition, chunk.records, now_s=now_s)
         if core.intake.is_held:
             self.save()
@@ -203,7 +205,7 @@ class ManualSpout:
             self._refused = refused_error(chunk.partition, bad, refused)
             if not records:
                 raise self._refused
-        return type(chunk)(chunk.partition, records)
+        return type(chunk)(chunk.partition, records, mark=chunk.mark)
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""

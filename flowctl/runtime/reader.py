@@ -94,6 +94,9 @@ class Reader(GuardedThread):
                     control.core.end_of_input(now_s=control.clock())
                 control.has_read_all = True
                 return
+            if chunk.mark is not None:  # first: a save must not know the records without it
+                with control.lock:
+                    control.core.intake.note_mark(chunk.partition, chunk.mark)
             if chunk.records:
                 self._offer(chunk.partition, chunk.records)
             if chunk.end is not None:

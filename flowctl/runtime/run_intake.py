@@ -15,6 +15,9 @@ from flowctl.runtime.reader import Reader
 from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.runtime.run_plan import RunPlan
 
+# While the store is away: what a kill would repeat then, some seconds of a fast job.
+_UNSAVED_MAX = 1_000_000
+
 
 def intake_of(
     plan: RunPlan, control: RunControl, restored: Checkpoint, save_first: Callable[[], bool]
@@ -29,7 +32,7 @@ def intake_of(
     reader = Reader(
         control,
         letters,
-        unsaved_max=plan.settings.buffer.uncommitted_max,
+        unsaved_max=plan.settings.buffer.uncommitted_max or _UNSAVED_MAX,
         save_first=save_first,
         has_dead_letter=dead_letter is not None,
     )

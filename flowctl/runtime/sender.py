@@ -202,9 +202,9 @@ class Sender(GuardedThread):
     def _find_reason(self) -> WaitReason:
         """Return why nothing more may be sent.  Holding the lock."""
         control, core = self._control, self._control.core
-        intake, settings = core.intake, core.settings
+        intake = core.intake
         if not intake.buffer:
-            is_full = intake.uncommitted >= settings.buffer.uncommitted_max
+            is_full = intake.is_full
             if control.store_away_since_s is not None:  # meanwhile acked records can't be saved
                 is_full = is_full or control.reader_waits
             return WaitReason.MAX_PENDING if is_full else WaitReason.NO_INPUT

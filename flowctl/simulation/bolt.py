@@ -202,9 +202,10 @@ class SimBolt:
             return
         for spout, back in self._links:
             # A connection knows its own tuples only.
-            busy = sum(1 for sending in self._running if sending.spout == spout.index)
+            begun = [s.tuple_id for s in self._running if s.spout == spout.index]
             queued = sum(1 for sending in self._queue if sending.spout == spout.index)
-            back.send(at_s, spout.on_beat, self, (epoch, busy, queued))
+            told = begun if self._slots > 1 else ()
+            back.send(at_s, spout.on_beat, self, (epoch, len(begun), queued, told))
 
     # -- life and death ------------------------------------------------------------------
 

@@ -288,6 +288,34 @@ _VARIANTS = (
         until_s=30.0,
         measured_from_s=10.0,
     ),
+    # Held by tests/simulation/test_simulation_law_faults.py.
+    Scenario(
+        name="dead_early",
+        what="3 bolts, 50 ms one way, pauses of .3 s each second or so; bolt 2 dies before its"
+        " first heartbeat",
+        bolts=3,
+        one_way_s=0.05,
+        tuples=3_000,
+        deaths=(Death(bolt=2, at_s=0.15),),
+        pauses=Pauses(for_s=0.3, gap_s=1.0),
+    ),
+    Scenario(
+        name="frozen_far",
+        what="3 bolts, 45 ms one way, each frozen for .7 s of 2.1 s in turn",
+        bolts=3,
+        one_way_s=0.045,
+        tuples=6_000,
+        freezes=tuple(
+            Freeze(bolt=bolt, from_s=1.0 + 0.7 * bolt, for_s=0.7, every_s=2.1) for bolt in range(3)
+        ),
+    ),
+    Scenario(
+        name="lossy4",
+        what="as lossy, 4 slots a bolt",
+        slots=4,
+        tuples=12_000,
+        loss=Loss(bolts=(0, 1), share=0.05),
+    ),
     Scenario(
         name="late_beats",
         what="heartbeats up to 600 ms late",

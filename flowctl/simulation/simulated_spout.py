@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,13 @@ class SimSpout:
         lag = self.acked_high - ledger.cumulative_seq
         self.lag_max = max(self.lag_max, lag)
 
-    def _take_beat(self, at_s: float, bolt: SimBolt, said: tuple[int, int, int]) -> None:
-        epoch, busy, queued = said
-        self.core.on_heartbeat(bolt.name, epoch, busy_slots=busy, queued=queued, now_s=at_s)
+    def _take_beat(
+        self, at_s: float, bolt: SimBolt, said: tuple[int, int, int, Sequence[int]]
+    ) -> None:
+        epoch, busy, queued, begun = said
+        self.core.on_heartbeat(
+            bolt.name, epoch, busy_slots=busy, queued=queued, now_s=at_s, begun=begun
+        )
         self._pump(at_s)
 
     def _take_revoked(self, at_s: float, bolt: SimBolt, said: tuple[int, list[int]]) -> None:

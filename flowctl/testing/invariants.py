@@ -88,6 +88,8 @@ def _check_intake(core: SpoutCore) -> None:
     )
     uncommitted = sum(ledger.uncommitted for ledger in intake.ledgers.values())
     _require(intake.uncommitted == uncommitted, "uncommitted is off")
+    undone = sum(ledger.undone for ledger in intake.ledgers.values())
+    _require(intake.undone == undone, "undone is off")
     for ledger in intake.ledgers.values():
         _check_ledger(ledger)
 
@@ -95,6 +97,9 @@ def _check_intake(core: SpoutCore) -> None:
 def _check_ledger(ledger: PartitionLedger) -> None:
     ranges = list(ledger._acked)
     _require(0 <= ledger.cumulative_seq <= ledger.next_seq, "the cumulative ack passed the reading")
+    above = sum(stop - start for start, stop in ranges)
+    open_records = ledger.next_seq - ledger.cumulative_seq - above
+    _require(ledger.undone == open_records, "a ledger miscounts what is done above a hole")
     edges = [ledger.cumulative_seq, *(edge for pair in ranges for edge in pair)]
     _require(all(a < b for a, b in pairwise(edges)), "ranges overlap, touch or are empty")
     _require(edges[-1] <= ledger.next_seq, "something unread is acked")

@@ -168,6 +168,26 @@ class CheckpointStoreConformance:
                 store.rewind("job", "a", position)
                 assert store.load("job").partitions["a"].end is None
 
+    def test_a_mark_is_kept_until_the_partition_is_set_back(
+        self, store_factory: StoreFactory
+    ) -> None:
+        """Among thousands of partitions, where a store may keep them in another way, too."""
+        marked = Checkpoint({"a": PartitionCheckpoint(5, 5, mark=(7, "first", "last"))})
+        store = store_factory()
+        store.save("job", marked, epoch=store.acquire("job"))
+        assert store_factory().load("job") == marked
+        store.rewind("job", "a", 3)
+        assert store.load("job").partitions["a"].mark is None
+        many = {
+            str(number): PartitionCheckpoint(5, 5, mark=number or None) for number in range(5000)
+        }
+        epoch = store.acquire("many")
+        store.save("many", Checkpoint(many), epoch=epoch)
+        for number in range(3):
+            many["new"] = PartitionCheckpoint(number, number)
+            store.save("many", Checkpoint({"new": many["new"]}), epoch=epoch)
+        assert store_factory().load("many") == Checkpoint(many)
+
     def test_rewind_refuses_what_makes_no_sense(self, store_factory: StoreFactory) -> None:
         store = store_factory()
         with raises(ConfigError):

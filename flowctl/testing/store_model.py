@@ -29,7 +29,8 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
         first = 0 if position is None else position + 2
         acked = (AckedRange(first, first, 1),) if draw(st.booleans()) else ()
         end = draw(_POSITIONS)
-        return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked, end)
+        mark = draw(_POSITIONS)
+        return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked, end, mark)
 
     names = draw(st.sets(_NAMES))
     return Checkpoint({name: partition() for name in sorted(names)})

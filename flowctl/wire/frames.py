@@ -14,8 +14,9 @@ import msgspec
 from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.trees.settlement import Settlement
 
-# Version 1 had no DetailedAckFrame, and other fails and heartbeats; version 2 had no ranges.
-PROTOCOL_VERSION: Final = 3
+# Version 1 had no DetailedAckFrame, and other fails and heartbeats; version 2 had no ranges; in
+# version 3 heartbeats did not tell what was begun.
+PROTOCOL_VERSION: Final = 4
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -110,11 +111,14 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
     """Bolt → spout, every ``heartbeat_s``, from its own thread.
 
     ``prolonged``: inputs of a topology's bolt that take longer, reported since the last heartbeat.
+    ``begun``: the tuples that its slots are at work on, if there are several slots: what was sent
+    before one of them and is neither here nor acked was lost.
     """
 
     busy_slots: int
     queued: int
-    prolonged: list[int] = []  # last, so that peers without it still understand each other
+    prolonged: list[int] = []
+    begun: list[int] = []
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):

@@ -14,11 +14,14 @@ from tests.benchmarks import (
     makespan,
     outage,
     pacing,
+    pacing_spark,
     partitions,
+    range_driver,
     ranges,
     restart,
     sql_sink,
     stages,
+    streaming,
     throughput,
     topology_bench,
     wire_bench,
@@ -29,10 +32,13 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
     "pacing": pacing.main,
+    "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
+    "range-driver": range_driver.main,
     "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
+    "streaming": streaming.main,
     "wire": wire_bench.main,
 }
 
@@ -48,8 +54,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|partitions ...|ranges ...|restart ...|wire ...|control ..."
-        "|stages ...",
+        "|crowd ...|pacing ...|pacing-spark ...|partitions ...|range-driver ...|ranges ..."
+        "|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

@@ -292,7 +292,10 @@ class own_redis:
 def main(arguments: Sequence[str]) -> int:
     """Run the named parts; exit 1 if a gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks pacing", description=__doc__)
+    from tests.benchmarks import pacing_jobs  # it is built on this module
+
     names = ["cost", "compare", "halved", "budget", "killed", "stopped", "redis"]
+    names += ["weights", "headroom"]
     parser.add_argument("parts", nargs="*", default=names, metavar="|".join(names))
     parser.add_argument("--seconds", type=float, default=30.0, help="of each arm of compare")
     options = parser.parse_args(arguments)
@@ -306,6 +309,8 @@ def main(arguments: Sequence[str]) -> int:
             "killed": lambda: stopped(service, redis.url, signal.SIGKILL),
             "stopped": lambda: stopped(service, redis.url, signal.SIGSTOP),
             "redis": lambda: redis_lost(service),
+            "weights": lambda: pacing_jobs.weights(service, redis.url),
+            "headroom": lambda: pacing_jobs.headroom(service, redis.url),
         }
         missed = [name for name in options.parts if not parts[name]()]
     print(f"GATES MISSED: {', '.join(missed)}" if missed else "all gates hold")

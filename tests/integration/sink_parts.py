@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,8 @@ class Connect:
 class ProcessBolts:
     """Bolts as processes of this machine; one that is ended is killed, and started anew.
 
-    With ``links`` each lives in a namespace of its own, whose link can be cut; the process of one
-    in ``out_of_reach`` can't be killed any more.
+    ``environment`` is added to that of this process.  With ``links`` each lives in a namespace of
+    its own, whose link can be cut; the process of one in ``out_of_reach`` can't be killed any more.
     """
 
     def __init__(
@@ -110,12 +110,14 @@ class ProcessBolts:
         *,
         count: int,
         links: Links | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.count = count
         self.ended: list[tuple[str, str]] = []
         self._process = process
         self.out_of_reach: set[str] = set()
         self._links = links
+        self._environment = dict(environment or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
@@ -149,7 +151,7 @@ class ProcessBolts:
         self, number: int, endpoint: Endpoint, notify: Callable[[BoltNotice], None]
     ) -> None:
         bolt = f"b{number}"
-        environment, command = dict(os.environ), []
+        environment, command = {**os.environ, **self._environment}, []
         if self._links is not None:
             environment["DRIVER_HOST"] = self._links.driver_host(number)
             endpoint = msgspec.structs.replace(endpoint, host=self._links.driver_host(number))

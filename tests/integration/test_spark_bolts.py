@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,50 @@ def test_a_dataframe_in_and_a_dataframe_out(spark: Any, tmp_path: Path) -> None:
     assert not list((tmp_path / "a b/_flowctl/none").rglob("*.parquet"))
 
 
+def test_other_rows_of_local_data_are_another_data_frame(spark: Any, tmp_path: Path) -> None:
+    """Its plan names only the columns: the results of other rows would have been returned."""
+    rows = [(n, f"#{n}", {"k": n}) for n in range(20)]
+    make = partial(spark.createDataFrame, schema="id long, text string, tags map<string,long>")
+    run = partial(
+        apply, fn=twice_or_not, schema="id long, label string", name="local", out=str(tmp_path),
+        columns=["id", "text"], bolts=2, view="off",
+    )  # fmt: skip
+    assert run(make(rows)).count() == 19
+    assert run(make(rows[::-1])).count() == 19
+    for others in (rows[1:], [(n + 1, text, tags) for n, text, tags in rows]):
+        with pytest.raises(ConfigError, match=r"df: .*another DataFrame"):
+            run(make(others))
+
+
+def as_it_is(batch: Batch) -> Iterator[dict[str, Any]]:
+    for record in batch:
+        assert record.value["at"].tzinfo is not None
+        yield record.value
+
+
+def test_values_of_all_kinds_come_out_as_they_went_in(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(200).selectExpr(
+        "id",
+        "date_add(date'2020-01-01', int(id)) AS day",
+        "timestamp'2020-01-01 00:00:00.000001' + make_interval(id * 10) AS at",
+        "cast(id / 7 AS decimal(12,3)) AS price",
+        "if(id % 5 = 0, null, concat('t', id)) AS text",
+        "struct(id AS a, array(struct(id AS b)) AS c) AS nested",
+        "if(id % 11 = 0, null, array(id, null)) AS several",
+    )
+    how: dict[str, Any] = {"name": "all kinds/%41", "bolts": 2, "view": "off"}
+    made = apply(rows, as_it_is, schema=rows.schema, out=str(tmp_path / "out"), **how)
+    assert sorted(made.collect()) == sorted(rows.collect())
+
+
+def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"line {n}\n" for n in range(5_000)))
+    source = TextRanges(tmp_path / "a.log")
+    bolts = SparkBolts(accept, count=2, spark=spark)
+    report = FlowControlSpout(name="by-reference", producer=source, bolts=bolts).run()
+    assert (report.outcome, report.records_acked) == ("finished", 5_000)
+
+
 def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:
     """Kept last: it stops the module's session."""
     from pyspark.sql import SparkSession
@@ -342,11 +387,3 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("".join(f"line {n}\n" for n in range(5_000)))
-    source = TextRanges(tmp_path / "a.log")
-    bolts = SparkBolts(accept, count=2, spark=spark)
-    report = FlowControlSpout(name="by-reference", producer=source, bolts=bolts).run()
-    assert (report.outcome, report.records_acked) == ("finished", 5_000)

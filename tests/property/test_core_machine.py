@@ -268,11 +268,7 @@ class CoreMachine(RuleBasedStateMachine):
             bolt = self.bolts.get(order.bolt)
             if bolt is None or bolt.mode == "frozen":
                 continue
-            given = bolt.give_back(order)
-            for emission in given:
-                if emission.tuple_id in self.core.bolts[bolt.name].flight:
-                    # It did not manage it either: as if it had failed it.
-                    self.failed_on.setdefault(emission.tuple_id, set()).add(bolt.name)
+            given = bolt.give_back(order)  # unbegun, which is no failure
             self.core.on_revoked(
                 bolt.name, bolt.epoch, [e.tuple_id for e in given], now_s=self.clock()
             )

@@ -26,3 +26,18 @@ def test_the_oldest_are_forgotten_first(monkeypatch):
         tuples.add(n)
     assert [tuples.add(n) for n in (4, 3, 2)] == [False] * 3
     assert tuples.add(1)
+
+
+def test_what_several_slots_are_at_work_on_is_known():
+    tuples = KnownTuples(slots=2)
+    tuples.begin(1)
+    tuples.begin(2)
+    tuples.end(1)
+    tuples.end(99)  # a range's piece is not begun here
+    assert tuples.begun == [2]
+
+
+def test_one_slot_tells_it_by_its_acks():
+    tuples = KnownTuples()
+    tuples.begin(1)
+    assert tuples.begun == []

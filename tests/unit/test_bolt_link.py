@@ -9,7 +9,7 @@ from flowctl.bolts.link import Link
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.codec import FrameReader, decoder_of
-from flowctl.wire.frames import AckFrame, TupleFrame
+from flowctl.wire.frames import AckFrame, Heartbeat, TupleFrame
 
 
 class Wire:
@@ -102,3 +102,21 @@ def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
         wire.send = len  # type: ignore[method-assign]  # heartbeats are no acks
         renew()
         assert bolt_link._promised
+
+
+def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):
+    endpoint = Endpoint(host="h", port=1, key=b"k", job="j")
+    bolt_link = Link(wire, endpoint, bolt="b1", slots=2)
+    bolt_link._obey(_tuples(3), 0.0)
+    slots = [bolt_link.new_idling(), bolt_link.new_idling()]
+    for slot in slots:
+        bolt_link.take(slot)
+    sent: list[bytes] = []
+    wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
+    bolt_link._beat()
+    bolt_link.report_and_take(AckFrame(0, 1, 0.0, 0.0, 0.0), slots[0])
+    bolt_link._beat()
+    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+    told = [frame for data in sent for frame in reader.feed(data)]
+    beats = [frame.begun for frame in told if isinstance(frame, Heartbeat)]
+    assert beats == [[0, 1], [1, 2]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from urllib.request import urlopen
 
 import fakeredis
 import pytest
@@ -13,6 +14,7 @@ from flowctl import adapters
 from flowctl.cli.targets import targets
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
 from flowctl.errors import ConfigError
+from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl_redis.pacing import RedisExchange
 from flowctl_redis.targets import RedisTargets
 
@@ -113,3 +115,36 @@ def test_a_mistake_is_named(server: Server, field: str, arguments: tuple[str, ..
 def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     Server(monkeypatch)
     assert run("list") == "No targets.\n"
+
+
+def test_targets_are_metrics_of_prometheus(server: Server) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra metrics")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    stored = RedisTargets("redis://here", client=server.client)
+    scraped = ScrapedTargets(lambda: [stored.read(name) for name in stored.names()])
+    registry = CollectorRegistry()
+    registry.register(scraped)
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'flowctl_target_limit_calls{target="pg-main"} 8.0' in lines
+    assert 'flowctl_target_used_calls{target="pg-main"} 8.0' in lines
+    assert 'flowctl_target_calls_total{job="etl",target="pg-main"} 995.0' in lines
+    assert 'flowctl_target_refused_total{job="etl",target="pg-main"} 5.0' in lines
+    assert 'flowctl_target_waited_seconds_total{job="etl",target="pg-main"} 10.0' in lines
+    assert scraped.unready() == ""
+
+
+def test_targets_are_served_where_nobody_runs_a_job(server: Server) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra metrics")
+
+    class Asked(Exception):
+        pass
+
+    def ask(address: str) -> None:
+        with urlopen(address.rsplit(maxsplit=1)[-1]) as answer:
+            assert b"flowctl_target_limit_calls" in answer.read()
+        raise Asked
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Asked):
+        patch.setattr("flowctl.cli.targets.click.echo", ask)
+        targets.main(["metrics", "--port", "0"], standalone_mode=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
-from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
 from flowctl.core.dispatch import (
     EXACT_MAX,
     BetterOfTwo,
@@ -14,6 +15,7 @@ from flowctl.core.dispatch import (
     RoundRobin,
     dispatcher_for,
 )
+from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
@@ -79,7 +81,7 @@ def test_the_spout_fills_all_windows_in_turn_and_stops() -> None:
 
 
 def test_picking_costs_no_more_when_most_bolts_are_full() -> None:
-    ring, consumers = ring_of(*(f"b{i}" for i in range(1_000)))
+    ring, consumers = ring_of(*(f"b{i}" for i in range(EXACT_MAX)))
     for name, consumer in consumers.items():
         consumer.has_room = name == "b7"
     assert picks(ring, 100) == "b7" * 100
@@ -133,7 +135,11 @@ def test_among_very_many_the_better_of_two() -> None:
     by_place = list(consumers.values())
     by_place[1].completion_s = 0.5
     ring = dispatcher_for(by_place)
-    assert [ring.pick() for _ in range(3)] == [by_place[1], by_place[0], by_place[2]]
+    assert ring.pick() is by_place[1]
+    by_place[1].completion_s = 1.5
+    assert ring.pick() is by_place[0]
+    by_place[0].completion_s = 2.0
+    assert ring.pick() is by_place[2]
     for consumer in by_place:
         consumer.has_room = consumer is by_place[7]
     assert [ring.pick() for _ in range(3)] == [by_place[7]] * 3
@@ -141,6 +147,36 @@ def test_among_very_many_the_better_of_two() -> None:
     by_place[9].has_room = True
     ring.note_room(by_place[9])
     assert ring.pick(frozenset(["b7"])) is by_place[9]
+
+
+@pytest.mark.req("S21")
+@pytest.mark.parametrize("make", [RoundRobin, BetterOfTwo])
+def test_among_very_many_quick_ones_each_gets_several_at_once(
+    make: Callable[[], RoundRobin],
+) -> None:
+    """One system call for all of them: with one each, 1,000 connections cost twice as much."""
+    _, consumers = heap_of(**{f"b{i}": 1e-3 for i in range(1_000)})
+    ring = make()
+    for consumer in consumers.values():
+        consumer.queued_s = NOT_QUEUED
+        ring.note_room(consumer)
+    picked = []
+    for _ in range(100):
+        consumer = ring.pick()
+        assert consumer is not None
+        picked.append(consumer.bolt)
+        consumer.completion_s += 1e-3  # it holds one more of a millisecond
+    # The driver needs 10 ms for one to each: half of that may wait at one bolt.
+    assert 15 <= len(set(picked)) <= 25
+    for consumer in consumers.values():
+        consumer.completion_s = 1.0
+    picked = []
+    for _ in range(100):
+        consumer = ring.pick()
+        assert consumer is not None
+        picked.append(consumer.bolt)
+        consumer.completion_s += 1.0
+    assert len(set(picked)) == 100  # slow ones: one each
 
 
 def test_with_the_257th_bolt_the_better_of_two_goes_on_where_the_heap_was() -> None:

@@ -77,6 +77,7 @@ def test_one_question_at_a_time_for_one_idle_bolt() -> None:
 def test_a_victim_that_died_and_came_back_is_asked_again() -> None:
     driver = fast_and_slow()
     assert len(asked(driver)) == 1
+    driver.clock.advance(0.1)
     driver.remove("b", lost=False)
     driver.add("b", epoch=2)
     on_a = driver.emit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core import intake
 from flowctl.core.buffer import SendBuffer, size_of
 from flowctl.core.events import IntakePaused, IntakeResumed
 from flowctl.core.records import Record
@@ -112,6 +113,23 @@ def test_a_hole_stops_intake_but_not_its_own_retry() -> None:
     driver.ack(again)
     assert driver.position() == 20
     assert driver.offer(5) == 5
+
+
+@pytest.mark.req("S94")
+def test_without_that_bound_a_hole_stops_nothing_but_what_is_not_done_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "_UNDONE_MAX", 20)
+    driver = Driver("a", "b", window_initial=30)
+    for holes in range(5):
+        assert driver.offer(20) == 20 - holes
+        for emission in driver.emit()[1:]:
+            driver.ack(emission)
+        assert driver.core.intake.undone == holes + 1
+    assert driver.position() is None
+    assert len(driver.core.checkpoint().partitions["p"].acked) <= 5
+    assert driver.offer(30) == 15
+    assert driver.core.intake.is_full
 
 
 @pytest.mark.req("S44")

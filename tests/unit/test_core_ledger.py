@@ -171,6 +171,18 @@ def test_records_that_no_longer_exist_are_jumped() -> None:
     assert ledger.checkpoint() == PartitionCheckpoint(20, 14, ())
 
 
+def test_a_mark_is_kept_until_the_end_is() -> None:
+    ledger = PartitionLedger("p", PartitionCheckpoint(0, 1, mark="old"))
+    assert ledger.checkpoint().mark == "old"
+    [(start, run)] = ledger.admit([Record(1, "b")])
+    ledger.mark = "new"
+    assert ledger.checkpoint().mark == "new"
+    ledger.end = "end"
+    assert ledger.checkpoint().mark == "new"
+    ledger.ack(start, start + len(run), 1, 1)
+    assert ledger.checkpoint() == PartitionCheckpoint(1, 2, (), "end")
+
+
 def test_at_the_end_of_the_input_ranges_left_out_count_as_reached() -> None:
     ledger = PartitionLedger("p", RESTORED)
     for seq, run in ledger.admit([Record(n, None) for n in (11, 12, 15, 16)]):

@@ -52,6 +52,66 @@ def test_but_not_with_several_slots_or_a_channel_without_order(slots: int, order
     assert driver.core.counters.lost == 0
 
 
+# -- loss, several slots ---------------------------------------------------------------------
+
+
+def of_two_slots() -> tuple[Driver, list[int]]:
+    """a was sent five tuples and b one; return the ids of the five."""
+    driver = Driver(window_policy="fixed", window_initial=5)
+    driver.add("a", slots=2, in_order=True)
+    driver.beat("a")
+    driver.offer(5)
+    ids = [emission.tuple_id for emission in driver.emit()]
+    driver.add("b")
+    return driver, ids
+
+
+def lost_ids(driver: Driver) -> list[int]:
+    return [event.tuple_id for event in driver.events(TupleLost)]
+
+
+def test_what_was_sent_before_what_is_begun_and_is_not_there_was_lost() -> None:
+    driver, ids = of_two_slots()
+    driver.beat("a", busy=2, queued=1, begun=[ids[1], ids[3]])
+    assert lost_ids(driver) == [ids[0], ids[2]]
+    assert [(e.tuple_id, e.bolt) for e in driver.emit()] == [(ids[0], "b"), (ids[2], "b")]
+    driver.beat("a", busy=2, queued=1, begun=[ids[1], ids[3]])
+    assert len(lost_ids(driver)) == 2
+
+
+def test_what_is_at_work_for_long_or_waits_is_not_lost() -> None:
+    driver, ids = of_two_slots()
+    driver.beat("a", busy=2, queued=3, begun=ids[:2])
+    driver.ack(driver.log_emitted[1])
+    driver.beat("a", busy=2, queued=2, begun=[ids[0], ids[2]])
+    driver.beat("a", busy=2, queued=1, begun=[77, ids[0]])  # of something that is done
+    assert lost_ids(driver) == []
+
+
+def test_a_sending_that_came_after_another_of_the_same_tuple_proves_nothing() -> None:
+    driver = Driver(window_policy="fixed", window_initial=5)
+    driver.add("a", slots=2, in_order=True)
+    driver.offer(3)
+    first, second, third = driver.emit()
+    driver.give_back("a", first.tuple_id)
+    (again,) = driver.emit()
+    assert (again.tuple_id, again.bolt, again.attempt) == (first.tuple_id, "a", 2)
+    driver.beat("a", busy=2, queued=1, begun=[first.tuple_id, second.tuple_id])
+    assert third.tuple_id not in lost_ids(driver)
+
+
+def test_what_is_not_begun_and_does_not_wait_was_lost_in_time() -> None:
+    """The newest: nothing that was sent later can show it."""
+    driver, ids = of_two_slots()
+    for emission in driver.log_emitted[1:4]:
+        driver.ack(emission)
+    for _ in range(30):
+        driver.clock.advance(0.25)
+        driver.beat("a", busy=1, begun=ids[:1])
+        driver.wait(0)
+    assert lost_ids(driver) == [ids[4]]
+
+
 def test_what_was_given_back_is_not_lost() -> None:
     driver = in_order("a", "b")
     driver.offer(6)

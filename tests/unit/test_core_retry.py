@@ -62,12 +62,12 @@ def test_what_is_done_after_all_is_dropped(not_before_s: float) -> None:
     assert not queue and ids(queue) == []
 
 
-def test_what_could_not_go_keeps_its_place() -> None:
+def test_what_could_not_go_has_its_next_turn_after_the_others() -> None:
     queue = RetryQueue()
     for tuple_id in (1, 2):
         queue.add(tuple_due(tuple_id, float(tuple_id)), not_before_s=0.0, now_s=0.0)
     queue.put_back(next(queue.take_ready()))
-    assert ids(queue) == [1, 2]
+    assert ids(queue) == [2, 1]
 
 
 @pytest.mark.req("S110")

@@ -7,8 +7,9 @@ from collections import deque
 import pytest
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import BoltState
+from flowctl.core.joined import Joined
 from flowctl.core.records import Ack, Record
 from flowctl.core.tuples import FlowTuple
 from flowctl.testing.clock import ManualClock

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.joined import Joined
 from flowctl.core.records import Record
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple

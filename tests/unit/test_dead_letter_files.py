@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,8 @@ def positions(letters: FileDeadLetter, job: str = "job") -> list[Position]:
     [
         None, True, 0, -1, 2**63, 2**64 - 1, 1.5, math.inf, "", "text", "ü\x00\x1b[2J", b"",
         b"\xff\x00", [], [1, [b"x"]], {}, {"a": b"bytes"}, {1: "int key"},
-        {"nested": {"list": [1.0, None]}},
+        {"nested": {"list": [1.0, None]}}, (1, 2), {"day": date(2026, 11, 22)},
+        {"price": Decimal("1.50")}, {"at": datetime(2026, 11, 22, 9, 30)},
     ],
 )  # fmt: skip
 def test_a_value_comes_back_as_the_wire_carries_it(tmp_path: Path, value: Any) -> None:

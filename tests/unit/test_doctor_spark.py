@@ -7,6 +7,7 @@ import pickle
 import platform
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,8 +51,8 @@ def greeter() -> Iterator[Greeter]:
     made.close()
 
 
-def probed(*targets: Target, process: bytes = b"") -> dict[str, Any]:
-    task = ProbeTask(tuple(map(tuple, targets)), 5.0, 0.0, process)
+def probed(*targets: Target, process: bytes = b"", paths: tuple[str, ...] = ()) -> dict[str, Any]:
+    task = ProbeTask(tuple(map(tuple, targets)), 5.0, 0.0, process, paths)
     found: dict[str, Any] = json.loads(run_probe(*task))
     return found
 
@@ -82,6 +83,20 @@ def test_a_process_that_can_t_be_loaded_is_told() -> None:
     assert probed(process=pickle.dumps(print))["load"] == ""
     missing = b"cno_such_module\nload\n."
     assert "no_such_module" in probed(process=missing)["load"]
+
+
+def test_the_first_block_of_a_path_tells_files_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("one")
+    (tmp_path / "b.log").write_text("two")
+    names = ("a.log", "*.log", "", "b.log", "c.log", "c*.log")
+    paths = tuple(f"{tmp_path}/{name}".rstrip("/") for name in names)
+    urls = tuple(f"file://{path}" for path in paths)
+    for given in (paths, urls):
+        found = list(probed(paths=given)["paths"].values())
+        assert found[0] == found[1] == found[2] != found[3]
+        assert found[3].startswith("=")
+        assert not found[4].startswith("=") and not found[5].startswith("=")
+    assert "nosuch" in probed(paths=("nosuch://x/y",))["paths"]["nosuch://x/y"]
 
 
 # -- verdicts --------------------------------------------------------------------------------
@@ -119,6 +134,24 @@ def test_the_driver_has_to_reach_redis_and_says_if_it_does_not() -> None:
     [(said, _)] = problems_of(found)
     assert said == "driver: can't reach the redis: refused."
     assert "refused" in list(matrix(found, ["redis"]))[1]
+
+
+@pytest.mark.parametrize(
+    ("found", "problem", "remedy"),
+    [
+        ("=other", "/data/a.log is another file there", "Mount the same disk"),
+        ("no such file", "can't read /data/a.log: no such file", "same path"),
+        ("pyarrow is not installed", "pyarrow is not installed", "flowctl-spark[parquet]"),
+    ],
+)
+def test_a_path_must_be_the_same_file_everywhere(found: str, problem: str, remedy: str) -> None:
+    driver = Seen(host="driver", paths={"/data/a.log": "=same"})
+    good = changed(host="w2", paths={"/data/a.log": "=same"})
+    seen = [changed(paths={"/data/a.log": found}), good]
+    told = problems_of(Examined(master="m", listener="d:1", executors=seen, driver=driver))
+    [(said, advice)] = told
+    assert said.startswith("w1: ") and problem in said
+    assert remedy in advice
 
 
 def test_a_patch_version_of_python_may_differ() -> None:

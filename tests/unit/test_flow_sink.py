@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sqlite3
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
 from flowctl.bolts.batch import Batch
 from flowctl.delivery.tally import Tally
@@ -20,7 +22,8 @@ from flowctl.errors import ConfigError, MissingExtraError, RetryLater, TooManyLo
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
-from pyspark_flowctl.sink_task import Origin
+from pyspark_flowctl.sink_letters import _row
+from pyspark_flowctl.sink_task import Origin, plain_row
 from pyspark_flowctl.sink_writers import sink_of
 from tests.search_service import Cluster, serve
 
@@ -108,6 +111,64 @@ def test_lost_rows_are_kept_as_dicts_and_shown_by_name(tmp_path: Path) -> None:
     [letter] = FileDeadLetter(tmp_path).file_of("orders").read().of("orders")
     assert letter.value == {"n": 7, "name": "row 7"}
     assert letter.reason == "rejected: no seven" and letter.position == 7
+
+
+def test_letters_that_were_marked_are_written_by_the_next_action(tmp_path: Path) -> None:
+    """Of two, one fails again: it stays a letter; the other comes as the Row that it was."""
+    days = [Row(n=n, day=date(2026, 11, n), at=Row(x=n)) for n in range(1, 9)]
+    mended = tmp_path / "mended"
+    sink = flow_sink(_NotYet("letters", mended), target="t", name="orders", dead_letter=tmp_path)
+    sink(days)
+    file = FileDeadLetter(tmp_path).file_of("orders")
+    marked, number = file.redrive("orders")
+    assert marked == 2
+    mended.touch()
+    sink(days[:1])
+    (partition, third), (_, first) = _Remembers.seen.pop("letters")
+    assert (partition, third, first) == (f"redrive:{number}", days[2], days[0])
+    [letter] = file.read().of("orders")
+    assert letter.value["n"] == 7 and letter.redrives == 1 and letter.redrive is None
+    assert letter.value["day"] == date(2026, 11, 7)
+    sink(days[:1])
+    assert len(_Remembers.seen.pop("letters")) == 1, "a letter is written once"
+
+
+def test_letters_of_a_job_without_a_name_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = flow_sink(_NotYet("unnamed", tmp_path), target="t", dead_letter=tmp_path)
+    sink([Row(n=3), Row(n=7)])
+    file = FileDeadLetter(tmp_path).file_of("t")
+    assert file.redrive("t")[0] == 1
+    sink([Row(n=1)])
+    assert [value.n for _, value in _Remembers.seen.pop("unnamed")] == [1]
+    assert len(file.read().of("t")) == 1 and "letters_wait" in capsys.readouterr().out
+
+
+def test_a_redriven_row_has_the_types_of_its_columns() -> None:
+    day = Row(n=1, at=Row(x=1), tags={"a": 1}, parts=[Row(x=2)])
+    number = LongType()
+    inner = StructType().add("x", number)
+    schema = StructType().add("n", number).add("at", inner)
+    schema = schema.add("tags", MapType(StringType(), number)).add("parts", ArrayType(inner))
+    back = _row(plain_row(day), schema)
+    assert back == day and type(back.tags) is dict and back.parts[0].x == 2
+
+
+class _NotYet(_Remembers):
+    """Never takes 7, and 3 only if ``mended`` exists."""
+
+    def __init__(self, name: str, mended: Path) -> None:
+        super().__init__(name)
+        self.mended = mended
+
+    def __call__(self, batch: Batch) -> None:
+        seen = self.seen.setdefault(self.name, [])
+        for record in batch:
+            if record.value.n == 7 or (record.value.n == 3 and not self.mended.exists()):
+                batch.reject(record, "not yet")
+            else:
+                seen.append((batch.span.partition, record.value))
 
 
 def test_a_share_may_be_lost() -> None:

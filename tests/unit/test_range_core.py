@@ -91,7 +91,8 @@ class Ranges:
     def wait(self, by_s: float, *speaking: str) -> None:
         self.clock.advance(by_s)
         for bolt in speaking:
-            self.core.on_heartbeat(bolt, 1, busy_slots=1, queued=0, now_s=self.clock())
+            busy = min(1, len(self.core.bolts[bolt].flight))
+            self.core.on_heartbeat(bolt, 1, busy_slots=busy, queued=0, now_s=self.clock())
         self.core.on_deadline(now_s=self.clock())
 
     @property
@@ -130,6 +131,19 @@ def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
     e = again.emit()[0]
     assert e.start == 1000, "goes on behind what is done"
     assert e.stop == second.start, "and leaves out what is done above"
+
+
+def test_what_was_done_and_written_again_since_is_refused_by_name() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 999)
+    assert ranges.state.end is None, "there is more to do"
+    ranges.did(e, 999, 1000)
+    saved = ranges.core.checkpoint()
+    assert saved.partitions["p"].end == "v1"
+    assert Ranges("a", stop=1000, checkpoint=saved).emit() == []
+    with pytest.raises(SourceError, match=r"p: all of it was done.*it was v1, and is v2"):
+        Ranges("a", extent=Extent(0, 1000, "v2"), checkpoint=saved)
 
 
 def test_a_checkpoint_of_another_kind_of_source_is_refused_by_name() -> None:
@@ -184,7 +198,9 @@ def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> No
     assert ranges.did(ours, 100_000, 500_000) is AckOutcome.ACKED
     assert ranges.did(rest, rest.start, rest.stop) is AckOutcome.ACKED
     assert ranges.core.is_drained
-    assert ranges.state == PartitionCheckpoint(2 * MB - 1, ranges.core.counters.records_acked)
+    assert ranges.state == PartitionCheckpoint(
+        2 * MB - 1, ranges.core.counters.records_acked, end="v1"
+    )
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again_under_its_number() -> None:
@@ -192,6 +208,23 @@ def test_an_answer_that_does_not_come_is_asked_for_again_under_its_number() -> N
     (question,) = ranges.questions()
     ranges.wait(0.3, "a", "b")
     assert ranges.questions() == [question]
+
+
+def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
+    ranges = Ranges("a", "b", "c", stop=3 * MB)
+    of = {e.bolt: e for e in ranges.emit()}
+    ranges.end()
+    ranges.wait(0.1, "a", "b", "c")
+    for bolt, position_s in (("a", 1e-7), ("b", 1e-7), ("c", 1e-6), ("c", 1e-6)):
+        start = ranges.core._pending[of[bolt].tuple_id].cut.pieces[0][0]
+        ranges.wait(position_s * MB / 2, "a", "b", "c")
+        ranges.did(of[bolt], start, start + MB // 2, service_s=position_s * MB / 2)
+    ranges.core.on_revoked("b", 1, [of["b"].tuple_id], now_s=ranges.clock())
+    slow, rest = ranges.emit()
+    assert slow.bolt == "c"
+    assert slow.start == of["b"].start + MB // 2
+    assert 0.02e6 * 0.8 <= slow.stop - slow.start <= 0.2 * MB, "a tenth of the others' speed"
+    assert (rest.bolt, rest.start) == ("b", slow.stop), "the others do the rest"
 
 
 def test_if_the_bolt_dies_the_split_never_happened() -> None:
@@ -213,6 +246,47 @@ def test_a_bolt_that_refuses_is_not_asked_again_before_it_has_done_something() -
     ranges.wait(0.05, "a", "b")
     ranges.emit()
     assert ranges.questions() == []
+
+
+def test_a_range_that_moves_whole_stays_longer_each_time() -> None:
+    """A source that is slow to open: otherwise bolts would pass the range on for ever."""
+    ranges = Ranges("a", "b", stop=2 * MB)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    left = MB // 8  # not worth two ranges
+    for start in range(0, MB, MB // 16):
+        ranges.wait(0.01, "a", "b")
+        ranges.did(theirs, theirs.start + start, theirs.start + start + MB // 16)
+        if start < MB - left:
+            ranges.did(ours, start, start + MB // 16)
+    stayed_s = []
+    for _ in range(5):
+        since_s, questions = ranges.clock(), ranges.questions()
+        while not questions and ranges.clock() < since_s + 20:
+            ranges.wait(0.1, "a", "b")
+            ranges.emit()
+            questions = ranges.questions()
+        stayed_s.append(ranges.clock() - since_s)
+        (question,) = questions
+        answer = SplitAnswered(question.bolt, 1, question.tuple_id, question.request, 0)
+        ranges.core.on_split(answer, now_s=ranges.clock())
+        (moved,) = ranges.emit()
+        assert (moved.start, moved.stop) == (MB - left, MB)
+    assert stayed_s[2] < stayed_s[3] < stayed_s[4]
+    assert stayed_s[4] >= 1.9
+
+
+def test_who_would_not_get_the_end_of_a_range_does_not_ask_for_it() -> None:
+    """What was refused at both others is at ``a``: they would pass it back to it for ever."""
+    ranges, ours = split_scene()
+    (question,) = ranges.questions()
+    for cut, asks in (({"b"}, False), ({"a"}, True), ({"a", "b"}, True)):
+        ranges.core._splits.forget(ours.tuple_id)
+        ranges.core._pending[ours.tuple_id].avoided = cut
+        ranges.wait(0.2, "a", "b")
+        ranges.emit()
+        assert bool(ranges.questions()) is asks, cut
+    assert question.bolt == "a"
 
 
 def test_what_cannot_be_split_is_one_range_and_nobody_asks_for_its_end() -> None:
@@ -285,7 +359,7 @@ def test_a_record_that_fails_alone_is_a_letter_with_its_value() -> None:
     assert list(dead.records) == [poison]
     assert ranges.state.position == 399
     ranges.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=ranges.clock())
-    assert ranges.state == PartitionCheckpoint(999, 10)
+    assert ranges.state == PartitionCheckpoint(999, 10, end="v1")
 
 
 def test_when_the_target_is_down_bolts_give_back_what_they_have_not_begun() -> None:

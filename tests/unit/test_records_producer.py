@@ -1,21 +1,18 @@
-"""Records(iterable): what it reads once, what it refuses; what a spout takes as its parts."""
+"""Records(iterable): what it reads once, what it recognises, what it refuses."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts, Records
-from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
+from flowctl import Records
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
-from flowctl.instrumentation.summary import lines
 from flowctl.ports import MeasuredProducer
-from flowctl.testing.stores import MemoryCheckpointStore
-from tests.runtime_parts import ListProducer, Witness
+from tests.runtime_parts import a_spout
 
 
 def done_to(position: Any) -> Checkpoint:
@@ -29,13 +26,6 @@ def values_of(producer: Records, checkpoint: Checkpoint | None = None) -> list[R
         found += chunk.records
     producer.close()
     return found
-
-
-def spout(**parts: Any) -> FlowControlSpout:
-    parts.setdefault("producer", [1])
-    parts.setdefault("bolts", LocalBolts(print, count=1))
-    parts.setdefault("checkpoint", MemoryCheckpointStore())
-    return FlowControlSpout(name="j", **parts)
 
 
 # -- iterators that can be read once ----------------------------------------------------------
@@ -129,6 +119,58 @@ def test_an_end_says_nothing_of_a_job_that_was_set_back_or_of_values_without_a_d
     assert ended([]).partitions["records"].end is None
 
 
+def killed(
+    values: Any, *, read: int, done: int, holes: Sequence[int] = (), **how: Any
+) -> Checkpoint:
+    """The checkpoint of a run that was killed when it had read so many values in chunks of two."""
+    producer = Records(values, **how)
+    producer.open(Checkpoint())
+    mark = None
+    while read > 0:
+        chunk = producer.poll(2)
+        assert chunk is not None
+        read -= len(chunk.records)
+        mark = chunk.mark
+    acked = tuple(AckedRange(place, place, 1) for place in holes)
+    position = done - 1 if done else None
+    return Checkpoint({"records": PartitionCheckpoint(position, done, acked, mark=mark)})
+
+
+@pytest.mark.parametrize("form", [list, lambda values: lambda: iter(values)])
+def test_other_values_are_refused_after_a_kill_in_mid_run(form: Any) -> None:
+    """A list of what is still to do is shorter the next time: its first values would be skipped."""
+    saved = killed(form("abcdef"), read=4, done=2)
+    assert values_of(Records(form("abcdef")), saved) == [
+        Record(n, "abcdef"[n]) for n in range(2, 6)
+    ]
+    for others, said in [
+        ("cdefgh", "position 0 is not the one"),
+        ("abcxef", "position 3 is not the one"),
+        ("abc", "read 4"),
+    ]:
+        with pytest.raises(SourceError, match=said) as caught:
+            values_of(Records(form(others)), saved)
+        assert "flowctl checkpoint clear" in caught.value.remedy
+        assert values_of(Records(form(others), compare=False), saved)
+    unmarked = killed(form("abcdef"), read=4, done=2, compare=False)
+    assert values_of(Records(form("abxxxx")), unmarked)
+
+
+def test_values_above_a_hole_count_as_done_and_are_compared() -> None:
+    saved = killed(list("abcd"), read=4, done=0, holes=[1, 2])
+    with pytest.raises(SourceError, match="read 4"):
+        values_of(Records(["a", "d"]), saved)  # what is left; "d" is where "b" was
+    nothing_done = killed(list("abcd"), read=4, done=0)
+    assert len(values_of(Records(["x"]), nothing_done)) == 1
+
+
+def test_after_a_kill_the_end_is_saved_once_all_is_done() -> None:
+    producer = Records([1, 2, 3])
+    producer.open(killed([1, 2, 3], read=3, done=2))
+    ends = [chunk.end for chunk in iter(lambda: producer.poll(9), None)]
+    assert ends == [None, ended([1, 2, 3]).partitions["records"].end]
+
+
 def test_progress_counts_what_an_earlier_run_did() -> None:
     producer = Records([1, 2, 3, 4])
     assert isinstance(producer, MeasuredProducer)
@@ -214,150 +256,17 @@ def test_data_frames_are_refused_by_name() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
     with pytest.raises(ConfigError, match="pandas DataFrame") as caught:
-        spout(producer=frame)
+        a_spout(producer=frame)
     assert caught.value.field == "producer"
     assert 'df.to_dict("records")' in caught.value.remedy
     rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     assert [r.value for r in values_of(Records(frame.to_dict("records")))] == rows
 
 
-@pytest.mark.parametrize("make", [Records, lambda frame: spout(producer=frame)])
+@pytest.mark.parametrize("make", [Records, lambda frame: a_spout(producer=frame)])
 @pytest.mark.parametrize("module", ["sql.classic.dataframe", "sql.connect.dataframe"])
 def test_spark_data_frames_are_refused_by_name(make: Any, module: str) -> None:
     frame = type("DataFrame", (), {"__module__": f"pyspark.{module}", "__iter__": None})()
     with pytest.raises(ConfigError, match="Spark DataFrame") as caught:
         make(frame)
-    assert "df.write.json" in caught.value.remedy
-
-
-# -- what a spout takes -----------------------------------------------------------------------
-
-
-def test_a_spout_takes_an_iterable_as_records() -> None:
-    def values() -> Iterator[int]:
-        yield 1
-
-    for given in ([1], (1,), range(1, 2), values, values()):
-        producer = spout(producer=given).producer
-        assert isinstance(producer, Records)
-        assert values_of(producer) == [Record(0, 1)]
-    own = ListProducer(3)
-    assert spout(producer=own).producer is own
-
-
-def test_a_spout_whose_producer_is_replaced_takes_an_iterable_too() -> None:
-    done: list[Any] = []
-    job = spout(bolts=LocalBolts(lambda batch: done.extend(r.value for r in batch), count=1))
-    job.producer = ["x"]
-    assert job.run(view="off").records_acked == 1
-    assert done == ["x"]
-
-
-class Halfway:
-    """Was meant as a producer."""
-
-    def partitions(self) -> list[str]:
-        return ["p"]
-
-    def poll(self, max_records: int) -> None:
-        return None
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([1])
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (Halfway(), "Halfway is not a producer: it has no open(), close()."),
-        (7, "int is not a producer: it has no partitions(), open(), poll(), close()."),
-        (None, "None is not a producer"),
-        (ListProducer, "ListProducer is a class. Give an instance: ListProducer(…)."),
-        ("logs/*.log", "flowctl_files.TextLines(path)"),
-        ({1, 2}, "no order"),
-    ],
-)
-def test_what_is_not_a_producer(given: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        spout(producer=given)
-    assert caught.value.field == "producer"
-    assert said in str(caught.value)
-
-
-def load(batch: Any) -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (load, "a function does not run bolts: it has no listen_host()"),
-        (load, "LocalBolts(load, count=4) or SparkBolts(load)"),
-        (lambda batch: None, "LocalBolts(load, count=4)"),
-        (LocalBolts, "is a class"),
-        (3, "int does not run bolts: it has no listen_host(), start(), stop(), count."),
-    ],
-)
-def test_what_is_not_bolts(given: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        spout(bolts=given)
-    assert caught.value.field == "bolts"
-    assert said in str(caught.value)
-
-
-def test_a_url_is_taken_as_the_checkpoint() -> None:
-    from flowctl_redis import RedisCheckpointStore
-
-    store = spout(checkpoint="redis://user:secret@localhost:6399/3").checkpoint
-    assert isinstance(store, RedisCheckpointStore)
-    assert store.address == "localhost:6399/3"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("localhost:6379/secret", 'checkpoint="redis://host:6379/0"'),
-        ("redis://user:secret@a/b", "database is not a number"),
-        (7, "int is not a checkpoint store: it has no acquire(), load()"),
-        (MemoryCheckpointStore, "is a class"),
-    ],
-)
-def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        spout(checkpoint=given)
-    assert caught.value.field in ("checkpoint", "redis")
-    assert said in str(caught.value)
-    assert "secret" not in str(caught.value)
-
-
-def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
-    job, view = spout(checkpoint=None), Witness()
-    job.run(view=view)
-    assert view.messages[0].startswith("1 bolt · LocalBolts")
-    assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
-    again = job.run(view=view)  # the object still knows
-    assert (again.records_acked, again.resumed_records) == (0, 1)
-
-
-def fails_after_two() -> Iterator[int]:
-    yield from (1, 2)
-    raise OSError("disk")
-
-
-@pytest.mark.parametrize("survives", [False, True])
-def test_what_is_kept_in_memory_only_is_not_called_saved(survives: bool) -> None:
-    store, view = MemoryCheckpointStore(), Witness()
-    store.survives = survives
-    with pytest.raises(SourceError) as caught:
-        spout(producer=fails_after_two, checkpoint=store).run(view=view)
-    report = view.report
-    assert report is not None and report.error == str(caught.value)
-    assert ("a new process starts over" in caught.value.remedy) is not survives
-    assert ("checkpoint 2 records saved" in lines(report)[-1]) is survives
-    assert ("in memory only: a new process starts over" in lines(report)[-1]) is not survives
-
-
-def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flowctl_redis", None)
-    with pytest.raises(ConfigError, match=r"flowctl-spark\[redis\]"):
-        spout(checkpoint="redis://localhost")
+    assert "pyspark_flowctl.apply(df" in caught.value.remedy

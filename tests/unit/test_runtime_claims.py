@@ -104,6 +104,7 @@ LIES: dict[str, Any] = {
     "fewer than no slots busy": lambda d: Heartbeat(-1, 0),
     "more slots busy than there are": lambda d: Heartbeat(3, 0),
     "fewer than none queued": lambda d: Heartbeat(0, -5),
+    "more begun than there are slots": lambda d: Heartbeat(2, 0, [], [1, 2, 3]),
     "another's tuple given back": lambda d: Revoked([d.sent["b"].tuple_id]),
     "given back what was never sent": lambda d: Revoked([1 << 60]),
     **{
@@ -157,6 +158,7 @@ def test_it_may_come_back(driver: Driver) -> None:
         lambda d: fail(d, record_index=4),
         lambda d: fail(d, record_index=None, refused=True, after_s=0.0),
         lambda d: Heartbeat(2, 1_000),
+        lambda d: Heartbeat(2, 1_000, [], [1, 99]),
         lambda d: Revoked([d.sent["a"].tuple_id]),
         lambda d: Revoked([]),
     ],

@@ -12,6 +12,7 @@ import pytest
 from flowctl.errors import ConfigError
 from pyspark_flowctl.frames import columns_checked, input_of
 
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 PLAN = """== Parsed Logical Plan ==
 anything
 == Analyzed Logical Plan ==
@@ -22,6 +23,19 @@ anything
 """
 
 
+class Conf(dict[str, Any]):
+    """The settings of a session."""
+
+    set = dict.__setitem__
+
+
+class Session:
+    """What writes a frame."""
+
+    def __init__(self) -> None:
+        self.conf = Conf({TIMESTAMPS: "INT96"})
+
+
 class Frame:
     """As much of a DataFrame as is asked."""
 
@@ -30,6 +44,7 @@ class Frame:
         self.relation = relation
         self.files = files
         self.written: list[Any] = []
+        self.sparkSession = Session()
 
     def explain(self, *, extended: bool) -> None:
         assert extended
@@ -56,6 +71,7 @@ class Frame:
 
     def parquet(self, url: str) -> None:
         self.written.append(url)
+        self.written.append(self.sparkSession.conf[TIMESTAMPS])
 
 
 @pytest.fixture
@@ -79,7 +95,8 @@ def test_everything_else_is_written_once(file: Path, relation: str) -> None:
     given = input_of(frame, ["id"])
     assert not given.paths
     given.write("file:///out")
-    assert frame.written == [("id",), "file:///out"]
+    assert frame.written == [("id",), "file:///out", "TIMESTAMP_MICROS"]
+    assert frame.sparkSession.conf == {TIMESTAMPS: "INT96"}, "and as it was"
 
 
 def test_files_that_lack_a_column_of_the_frame_are_no_plain_read(file: Path) -> None:

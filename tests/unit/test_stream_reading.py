@@ -169,7 +169,24 @@ def test_where_a_batch_costs_more_than_its_rows_it_does_not_shrink_to_nothing() 
         rows.append(sizes.rows)
         sizes.took(sizes.rows, 20.0 + 0.001 * sizes.rows)
     assert min(rows) >= 40
-    assert 1_000 < max(rows) < 40_000, "until the rows cost about as much as the batch"
+    assert min(rows[15:]) > 5_000, "the rows get half as much time as the batch itself"
+    assert max(rows) < 40_000
+
+
+def test_batches_that_shrink_step_by_step_for_nothing_are_tried_larger() -> None:
+    """A batch costs a little more than the time wanted: each step is small, and wins nothing."""
+    sizes = BatchRows(target_s=2.0, rows=200, rows_max=10**6)
+    rows = []
+    for _ in range(60):
+        rows.append(sizes.rows)
+        sizes.took(sizes.rows, 2.3 + 0.0001 * sizes.rows)
+    assert min(rows) >= 90
+
+
+def test_a_target_that_becomes_slower_and_slower_costs_one_long_batch_for_each_half() -> None:
+    sizes = BatchRows(target_s=2.0, rows=2_000, rows_max=10**6)
+    times = [run(sizes, 1, 0.001 * 1.03**step, fixed_s=0.1)[0] for step in range(80)]
+    assert sum(step > 2.6 for step in times) <= 4, "it became 10 times slower"
 
 
 def test_rows_have_bounds() -> None:

@@ -52,6 +52,11 @@ class EndOfInput:
             return 0
         return self._shares.records_for(consumer, records, left, pending)
 
+    @property
+    def shares(self) -> Shares:
+        """How the rest of the input is shared out."""
+        return self._shares
+
     def pick_copy(
         self, pool: ServicePool, now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:

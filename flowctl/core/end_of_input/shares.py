@@ -22,12 +22,14 @@ class Shares:
     """Shares and lateness of bolts once the input has ended.  Not thread-safe.
 
     The speeds are added up anew after as many questions as there are bolts: O(1) amortised.
+    ``least_s``: less work is not worth a tuple, whatever that costs by itself.
     """
 
-    __slots__ = ("_bolts", "_fastest_s", "_questions_left", "_records_per_s")
+    __slots__ = ("_bolts", "_fastest_s", "_questions_left", "_records_per_s", "least_s")
 
     def __init__(self, bolts: Mapping[str, AdaptiveFlowConsumer]) -> None:
         self._bolts = bolts
+        self.least_s = 0.0
         self._questions_left = 0
         self._records_per_s = 0.0  # of all bolts that are heard of
         self._fastest_s = 0.0  # the shortest time that any of them needs for a tuple
@@ -45,10 +47,27 @@ class Shares:
         if own and self._records_per_s:
             share = own / self._records_per_s
         # As much for the records as for the tuple: smaller ones would cost more than they spread.
-        per_record_s = consumer.service.record_s
-        fewest = fixed_s(consumer, len(self._bolts)) / per_record_s if per_record_s else 1
+        fewest = self._fewest(consumer)
         own = share * (left + pending) - consumer.records_held
         return max(1, min(records, int(max(fewest, _SHARE_PART * own))))
+
+    def fitting(self, consumer: AdaptiveFlowConsumer, records: int, pending: int) -> int:
+        """How many of the ``records`` that the bolt was just given it should do.
+
+        More, and others would wait for it.  All ``pending`` records are sent and not acked.
+        """
+        if not self._records_per_s:
+            self._questions_left = 0  # by now somebody may have answered
+        self._refresh()
+        if not (consumer.service.samples and self._records_per_s):
+            return records
+        own = speed(consumer) / self._records_per_s * pending - (consumer.records_held - records)
+        return max(1, min(records, int(max(self._fewest(consumer), own))))
+
+    def _fewest(self, consumer: AdaptiveFlowConsumer) -> float:
+        per_record_s = consumer.service.record_s
+        least_s = max(fixed_s(consumer, len(self._bolts)), self.least_s)
+        return least_s / per_record_s if per_record_s else 1
 
     def is_late(self, consumer: AdaptiveFlowConsumer, left: int, pending: int) -> bool:
         """Whether the others would have to wait for ``consumer``, were it given a tuple.

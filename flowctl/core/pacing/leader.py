@@ -73,16 +73,14 @@ class Leader:
         done = table.total.minus(self._total)
         span_s = now_s - self._at_s
         self._at_s, self._total = now_s, table.total
-        return Sample(
+        claims = table.claims
+        return Sample.of(
             span_s,
-            max(0, done.calls),
-            max(0.0, done.cost),
-            max(0.0, done.call_s),
-            max(0, done.refused),
-            sum(claim.in_flight for claim in table.claims),
-            any(claim.is_held for claim in table.claims),
-            has_budget and any(claim.want_rate >= RATE_MOST for claim in table.claims),
-            sum(claim.resting for claim in table.claims),
+            done,
+            in_flight=sum(claim.in_flight for claim in claims),
+            is_held=any(claim.is_held for claim in claims),
+            is_rate_held=has_budget and any(claim.want_rate >= RATE_MOST for claim in claims),
+            resting=sum(claim.resting for claim in claims),
         )
 
     def _goals(self, reply: Reply, table: Table, limit: int) -> dict[str, tuple[int, float]]:

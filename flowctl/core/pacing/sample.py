@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flowctl.core.pacing.leases import Sums
+
 
 class Sample(NamedTuple):
     """Sums over ``span_s`` seconds.
@@ -23,6 +25,33 @@ class Sample(NamedTuple):
     is_held: bool = False
     is_rate_held: bool = False
     resting: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        span_s: float,
+        done: Sums,
+        *,
+        in_flight: int,
+        is_held: bool,
+        is_rate_held: bool,
+        resting: int,
+    ) -> Sample:
+        """Return the sample of what was ``done`` in ``span_s`` seconds, and of the peaks.
+
+        Sums of a server that was emptied begin again, so a difference may be below 0: it is 0 then.
+        """
+        return cls(
+            span_s,
+            max(0, done.calls),
+            max(0.0, done.cost),
+            max(0.0, done.call_s),
+            max(0, done.refused),
+            in_flight,
+            is_held,
+            is_rate_held,
+            resting,
+        )
 
     @property
     def mean_s(self) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer, Joined
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
 from flowctl.core.events import FlowEvent
+from flowctl.core.joined import Joined
 from flowctl.core.ranges.messages import Progress
 from flowctl.core.ranges.pieces import RangeCut
 from flowctl.core.records import Ack

@@ -13,7 +13,7 @@ from typing import cast
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import Measured
-from flowctl.core.events import FlowEvent, RangeSplit
+from flowctl.core.events import FlowEvent
 from flowctl.core.failures import DeadTuple, Keeper
 from flowctl.core.ranges.by_reference import ByReference
 from flowctl.core.ranges.consumer import RangeConsumer
@@ -29,7 +29,7 @@ from flowctl.core.ranges.messages import (
 from flowctl.core.ranges.pieces import Pieces, RangeCut
 from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.ranges.settling import Settling
-from flowctl.core.ranges.sizing import RANGE_S, positions_for
+from flowctl.core.ranges.sizing import LEAST_S, RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
 from flowctl.core.records import AckOutcome, Checkpoint, Emission
 from flowctl.core.settings import CoreSettings
@@ -77,6 +77,7 @@ class RangeCore(ByReference):
         # It failed, and nothing has succeeded yet: first comes what failed.
         self._is_doubtful = False
         self._splits = Splits(self.book)
+        self._end_phase.shares.least_s = LEAST_S
         self._settling = Settling(self.book, self.intake, self._failures, self._completion)
 
     # -- ranges come in ------------------------------------------------------------------
@@ -137,7 +138,9 @@ class RangeCore(ByReference):
         if len(cut.pieces) > 1:  # a bolt gets one span at a time
             self._settling.part_with(flow_tuple, cut.outside(*cut.pieces[0]).rebound())
             self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
-            cut = _cut(flow_tuple)
+        if self.book.input_ended and not self.buffer.records:
+            self._settling.keep_fitting(flow_tuple, self._end_phase.shares)
+        cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(
             emission.tuple_id,
@@ -331,17 +334,7 @@ class RangeCore(ByReference):
             self._settling.put_back(flow_tuple, rest)
         else:
             piece = self._settling.part_with(flow_tuple, rest)
-            self.counters.splits += 1
-            self.book.events.append(
-                RangeSplit(
-                    at_s=now_s,
-                    tuple_id=flow_tuple.tuple_id,
-                    bolt=flow_tuple.held_by or "",
-                    partition=rest.partition,
-                    at=rest.pieces[0][0],
-                    rest_id=piece.tuple_id,
-                )
-            )
+            self._splits.parted(flow_tuple, piece, now_s)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
 

@@ -97,6 +97,7 @@ class RangeIntake:
         self.ledgers: dict[str, RangeLedger] = {}
         self.is_held = False
         self.has_room = True
+        self.is_full = False
         self.skipped = 0
         self.uncommitted = 0
         self.positions_done = 0  # in this run
@@ -151,6 +152,9 @@ class RangeIntake:
 
     def end(self) -> None:
         """No partition grows any more."""
+
+    def note_mark(self, partition: str, mark: Position) -> None:
+        """For sources by value."""
 
     def finish(self, partition: str, end: Position) -> None:
         """For sources by value."""

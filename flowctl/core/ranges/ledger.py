@@ -7,7 +7,7 @@ last position done is 99.
 from __future__ import annotations
 
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.pieces import Pieces, minus
+from flowctl.core.ranges.pieces import Pieces
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import AckedRange, PartitionCheckpoint, Position
 from flowctl.errors import SourceError
@@ -25,6 +25,7 @@ class RangeLedger:
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
     ) -> None:
         restored = restored or PartitionCheckpoint()
+        _check_not_rewritten(partition, restored.end, extent)
         self.partition = partition
         self.extent = extent
         self._base = extent.start
@@ -54,9 +55,15 @@ class RangeLedger:
 
     def missing(self, start: int, stop: int) -> Pieces:
         """What of ``[start, stop)`` is not done."""
-        if start >= stop:
-            return ()
-        return minus(((start, stop),), tuple(self._done.touching(start, stop)))
+        left: list[tuple[int, int]] = []
+        at = start
+        for low, high in self._done.touching(start, stop) if start < stop else ():
+            if at < low:
+                left.append((at, low))
+            at = max(at, high)
+        if at < stop:
+            left.append((at, stop))
+        return tuple(left)
 
     @property
     def done_through(self) -> int:
@@ -74,8 +81,8 @@ class RangeLedger:
     def positions_done(self) -> int:
         """How many positions of the extent are done."""
         extent = self.extent
-        left = self.missing(extent.start, extent.stop)
-        return extent.stop - extent.start - sum(stop - start for start, stop in left)
+        done = self._done.touching(extent.start, extent.stop)
+        return sum(min(high, extent.stop) - max(low, extent.start) for low, high in done)
 
     @property
     def has_holes(self) -> bool:
@@ -90,7 +97,21 @@ class RangeLedger:
         if position is not None:
             records = self._counts[ranges.pop(0)[0]]
         acked = tuple(AckedRange(start, stop - 1, self._counts[start]) for start, stop in ranges)
-        return PartitionCheckpoint(position, records, acked)
+        is_over = self.extent.is_final and self.done_through >= self.extent.stop
+        mark = self.extent.identity or None
+        return PartitionCheckpoint(position, records, acked, mark if is_over else None)
+
+
+def _check_not_rewritten(partition: str, done_as: Position | None, extent: Extent) -> None:
+    """``done_as``: the identity that the partition had when all of it was done."""
+    if not isinstance(done_as, str) or not extent.identity or done_as == extent.identity:
+        return
+    raise SourceError(
+        f"{partition}: all of it was done by an earlier run, and it was written again since: it was"
+        f" {done_as}, and is {extent.identity}.",
+        remedy="Give the job another name to do all again, put new data beside the old under"
+        " another name, or leave this file out.",
+    )
 
 
 def _integer(partition: str, position: Position) -> int:

@@ -6,6 +6,7 @@ from typing import cast
 
 from flowctl.core.book import Book
 from flowctl.core.completion import Completion
+from flowctl.core.end_of_input.shares import Shares
 from flowctl.core.events import RecordsRejected
 from flowctl.core.failures import Failures
 from flowctl.core.ranges.consumer import RangeConsumer
@@ -14,6 +15,9 @@ from flowctl.core.ranges.messages import Progress, RejectedRecord
 from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, joined, measure, minus, within
 from flowctl.core.records import Record
 from flowctl.core.tuples import FlowTuple
+
+# A range that would have to be cut by less than a fifth stays whole: that is not worth another one.
+_FITS_SHARE = 0.8
 
 
 class Settling:
@@ -48,6 +52,18 @@ class Settling:
         now_s = flow_tuple.sent_at_s
         self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
         return piece
+
+    def keep_fitting(self, flow_tuple: FlowTuple, shares: Shares) -> None:
+        """A slow bolt that was idle gets as much of another's range as it can do in time."""
+        cut = cast("RangeCut", flow_tuple.cut)
+        consumer = self._book.bolts[flow_tuple.held_by or ""]
+        start, stop = cut.pieces[0]
+        kept = shares.fitting(consumer, stop - start, self._book.counters.records_pending_now)
+        is_cut = cut.is_splittable and flow_tuple.search is None
+        if is_cut and kept < _FITS_SHARE * (stop - start):
+            rest = self.part_with(flow_tuple, cut.between(start + kept, stop))
+            rest.avoid(consumer.bolt)  # or it would get that too, crumb by crumb
+            self._book.changed(consumer)
 
     def put_back(self, flow_tuple: FlowTuple, part: RangeCut) -> None:
         """``part`` of ``flow_tuple`` waits again, as if nobody had been given it."""

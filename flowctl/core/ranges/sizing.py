@@ -8,6 +8,8 @@ from flowctl.core.ranges.consumer import RangeConsumer
 # short enough that an unknown cost in it is seen soon: what was begun can be split, so nobody has
 # to wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
 RANGE_S = 2.0
+# A range is at least so long [s]: to open a file on a disk and to send a range takes some 2 ms.
+LEAST_S = 0.02
 # A range is at most so many times all that the bolt has done: a wrong guess from the first records
 # must not cost a minute.
 _GROWTH = 4

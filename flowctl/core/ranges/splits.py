@@ -15,6 +15,7 @@ import msgspec
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import NEVER
+from flowctl.core.events import RangeSplit
 from flowctl.core.ranges.consumer import Pace, RangeConsumer
 from flowctl.core.ranges.messages import SplitOrder
 from flowctl.core.ranges.pieces import RangeCut
@@ -29,6 +30,10 @@ _ASK_AGAIN_S = 0.1
 _ASK_AGAIN_MAX_S = 10.0
 # Who gave nothing is asked again after this, if it has told nothing since.
 _REFUSED_S = 0.5
+# A range that was given back whole goes on where it is for so long before it may move whole again,
+# doubled at each move: a bolt that is slow to open the source must get to its first batch.
+_SETTLE_S = 0.5
+_SETTLE_MOVES_MAX = 10  # then it stays for minutes
 # Looking at all bolts costs about 1 us each: at most a twentieth of the time goes into it.
 _LOOK_S_PER_BOLT = 20e-6
 _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
@@ -85,6 +90,8 @@ class Splits:
         self._requests = 0
         # Refused when so many positions were left: not asked again before that changes, or then.
         self._refused: dict[int, tuple[int, float]] = {}
+        # How often in a row the range was given back whole, with nothing of it done.
+        self._moves: dict[int, int] = {}
         self._look_at_s = -NEVER  # not before
         self._look_again_s = NEVER  # although nothing happens
 
@@ -105,10 +112,21 @@ class Splits:
         self._look_at_s = now_s + max(_LOOK_EVERY_S, pause_s)
         self._look_again_s = now_s + max(_LOOK_AGAIN_S, pause_s)
         donors = sorted(self._donors(now_s), key=lambda d: -d.left_s)
-        for donor, bolt in zip(donors, islice(idle, missing), strict=False):
+        for bolt in islice(idle, missing):
+            donor = next((d for d in donors if not self._avoids(d.flow_tuple, bolt)), None)
+            if donor is None:
+                continue
+            donors.remove(donor)
             taker = bolts[bolt]
             assert isinstance(taker, RangeConsumer)
             self._ask_for(taker, donor, now_s)
+
+    def _avoids(self, flow_tuple: FlowTuple, bolt: str) -> bool:
+        """Whether ``bolt`` would not get the end of ``flow_tuple``, as it did not manage it."""
+        avoid = flow_tuple.avoided
+        if not avoid or bolt not in avoid:
+            return False
+        return any(one not in avoid and one not in self._book.out for one in self._book.bolts)
 
     def next_s(self, *, is_idle: bool) -> float | None:
         """When to look again, or to ask again; None: not by time."""
@@ -125,6 +143,8 @@ class Splits:
                 cut = flow_tuple.cut
                 assert isinstance(cut, RangeCut)
                 if not self._may_ask(consumer, flow_tuple.tuple_id, cut, now_s):
+                    continue
+                if self._must_settle(consumer, flow_tuple, now_s):
                     continue
                 positions = len(cut.records)
                 pace = consumer.pace(others)
@@ -152,6 +172,12 @@ class Splits:
             ask = None
         positions, until_s = self._refused.get(tuple_id, (-1, 0.0))
         return ask is None and (positions != len(cut.records) or now_s >= until_s)
+
+    def _must_settle(self, consumer: RangeConsumer, flow_tuple: FlowTuple, now_s: float) -> bool:
+        moves = min(self._moves.get(flow_tuple.tuple_id, 0), _SETTLE_MOVES_MAX)
+        if not moves or consumer.moved_at_s > flow_tuple.sent_at_s:
+            return False
+        return now_s < flow_tuple.sent_at_s + _SETTLE_S * (1 << (moves - 1))
 
     def _mean(self) -> Pace:
         """The mean bolt of those that have told something."""
@@ -223,6 +249,27 @@ class Splits:
         wait_s = max(_REFUSED_S, consumer.silent_s(flow_tuple, now_s))
         self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
 
+    def parted(self, whole: FlowTuple, piece: FlowTuple, now_s: float) -> None:
+        """The bolt of ``whole`` gave ``piece`` of it back, which is a range of its own now."""
+        bolt, cut = whole.held_by or "", piece.cut
+        holder = self._book.bolts.get(bolt)
+        if isinstance(holder, RangeConsumer) and holder.moved_at_s <= whole.sent_at_s:
+            self._moves[piece.tuple_id] = self._moves.get(whole.tuple_id, 0)
+            self._moves[piece.tuple_id] += not whole.cut.records
+        assert isinstance(cut, RangeCut)
+        self._book.counters.splits += 1
+        self._book.events.append(
+            RangeSplit(
+                at_s=now_s,
+                tuple_id=whole.tuple_id,
+                bolt=bolt,
+                partition=cut.partition,
+                at=cut.pieces[0][0],
+                rest_id=piece.tuple_id,
+            )
+        )
+
     def forget(self, tuple_id: int) -> None:
         """The range is in nobody's hands, or done."""
         self._asks.pop(tuple_id, None)
+        self._moves.pop(tuple_id, None)

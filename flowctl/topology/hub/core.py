@@ -21,6 +21,7 @@ from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuple_core import TupleCore
+from flowctl.core.tuples import Ids
 from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.hub.calls import CALLS_FROM, Calls
@@ -268,15 +269,14 @@ class TopologyCore:
         self._place(bolt)[1].on_revoked(bolt, epoch, tuple_ids, now_s=now_s)
 
     def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float
+        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
     ) -> None:
         """As in ``SpoutCore``."""
-        core = self._place(bolt)[1]
-        core.on_heartbeat(bolt, epoch, busy_slots=busy_slots, queued=queued, now_s=now_s)
+        self._place(bolt)[1].on_heartbeat(
+            bolt, epoch, busy_slots=busy_slots, queued=queued, now_s=now_s, begun=begun
+        )
 
-    def on_prolonged(
-        self, bolt: str, epoch: int, input_ids: Iterable[int], *, now_s: float
-    ) -> None:
+    def on_prolonged(self, bolt: str, epoch: int, input_ids: Ids, *, now_s: float) -> None:
         """``bolt`` needs longer for inputs that it has: the timers of their trees restart."""
         consumer = self.bolts.get(bolt)
         if consumer is not None and consumer.epoch == epoch:

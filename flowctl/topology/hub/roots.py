@@ -177,6 +177,7 @@ class Roots:
             before = ledger.cumulative_seq
             ledger.ack(root.seq, root.seq + 1, position, position)
             self.intake.uncommitted -= ledger.cumulative_seq - before
+            self.intake.undone -= 1
             self.intake.touch((part.name,))
 
     def on_verdict(self, verdict: Verdict, reason: str, now_s: float, bolt: str = "") -> None:

@@ -1,0 +1,15 @@
+"""A bolt that came, as the core is told of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Joined(NamedTuple):
+    """A bolt that came at ``now_s``; ``in_order`` as in ``TupleCore.add_bolt``."""
+
+    bolt: str
+    slots: int
+    epoch: int
+    now_s: float
+    in_order: bool = False

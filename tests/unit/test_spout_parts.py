@@ -1,0 +1,148 @@
+"""What a spout takes as its parts: a producer, bolts, a checkpoint; and what it says to others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowctl import LocalBolts, Records
+from flowctl.core.records import Checkpoint, Record
+from flowctl.errors import ConfigError, SourceError
+from flowctl.instrumentation.summary import lines
+from flowctl.testing.stores import MemoryCheckpointStore
+from tests.runtime_parts import ListProducer, Witness, a_spout
+
+
+def test_a_spout_takes_an_iterable_as_records() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+
+    for given in ([1], (1,), range(1, 2), values, values()):
+        producer = a_spout(producer=given).producer
+        assert isinstance(producer, Records)
+        producer.open(Checkpoint())
+        chunk = producer.poll(9)
+        assert chunk is not None and list(chunk.records) == [Record(0, 1)]
+    own = ListProducer(3)
+    assert a_spout(producer=own).producer is own
+
+
+def test_a_spout_whose_producer_is_replaced_takes_an_iterable_too() -> None:
+    done: list[Any] = []
+    job = a_spout(bolts=LocalBolts(lambda batch: done.extend(r.value for r in batch), count=1))
+    job.producer = ["x"]
+    assert job.run(view="off").records_acked == 1
+    assert done == ["x"]
+
+
+class Halfway:
+    """Was meant as a producer."""
+
+    def partitions(self) -> list[str]:
+        return ["p"]
+
+    def poll(self, max_records: int) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Halfway(), "Halfway is not a producer: it has no open(), close()."),
+        (7, "int is not a producer: it has no partitions(), open(), poll(), close()."),
+        (None, "None is not a producer"),
+        (ListProducer, "ListProducer is a class. Give an instance: ListProducer(…)."),
+        ("logs/*.log", "flowctl_files.TextLines(path)"),
+        ({1, 2}, "no order"),
+    ],
+)
+def test_what_is_not_a_producer(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        a_spout(producer=given)
+    assert caught.value.field == "producer"
+    assert said in str(caught.value)
+
+
+def load(batch: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (load, "a function does not run bolts: it has no listen_host()"),
+        (load, "LocalBolts(load, count=4) or SparkBolts(load)"),
+        (lambda batch: None, "LocalBolts(load, count=4)"),
+        (LocalBolts, "is a class"),
+        (3, "int does not run bolts: it has no listen_host(), start(), stop(), count."),
+    ],
+)
+def test_what_is_not_bolts(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        a_spout(bolts=given)
+    assert caught.value.field == "bolts"
+    assert said in str(caught.value)
+
+
+def test_a_url_is_taken_as_the_checkpoint() -> None:
+    from flowctl_redis import RedisCheckpointStore
+
+    store = a_spout(checkpoint="redis://user:secret@localhost:6399/3").checkpoint
+    assert isinstance(store, RedisCheckpointStore)
+    assert store.address == "localhost:6399/3"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("localhost:6379/secret", 'checkpoint="redis://host:6379/0"'),
+        ("redis://user:secret@a/b", "database is not a number"),
+        (7, "int is not a checkpoint store: it has no acquire(), load()"),
+        (MemoryCheckpointStore, "is a class"),
+    ],
+)
+def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        a_spout(checkpoint=given)
+    assert caught.value.field in ("checkpoint", "redis")
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
+    job, view = a_spout(checkpoint=None), Witness()
+    job.run(view=view)
+    assert view.messages[0].startswith("1 bolt · LocalBolts")
+    assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
+    again = job.run(view=view)  # the object still knows
+    assert (again.records_acked, again.resumed_records) == (0, 1)
+
+
+def fails_after_two() -> Iterator[int]:
+    yield from (1, 2)
+    raise OSError("disk")
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_what_is_kept_in_memory_only_is_not_called_saved(survives: bool) -> None:
+    store, view = MemoryCheckpointStore(), Witness()
+    store.survives = survives
+    with pytest.raises(SourceError) as caught:
+        a_spout(producer=fails_after_two, checkpoint=store).run(view=view)
+    report = view.report
+    assert report is not None and report.error == str(caught.value)
+    assert ("a new process starts over" in caught.value.remedy) is not survives
+    assert ("checkpoint 2 records saved" in lines(report)[-1]) is survives
+    assert ("in memory only: a new process starts over" in lines(report)[-1]) is not survives
+
+
+def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flowctl_redis", None)
+    with pytest.raises(ConfigError, match=r"flowctl-spark\[redis\]"):
+        a_spout(checkpoint="redis://localhost")
