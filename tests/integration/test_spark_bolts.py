@@ -158,12 +158,21 @@ def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
     with Peer(SparkBolts(accept, count=SLOTS + 2)) as peer:
         waiting = {peer.until_notice("waiting").bolt, peer.until_notice("waiting").bolt}
         assert len(waiting) == 2
-        assert len(peer.there) == SLOTS
+        peer.until_there(SLOTS)
         assert not waiting & set(peer.there)
         peer.end()
         peer.until(lambda: len(peer.joins) == SLOTS + 2)  # they get the slots that came free
         peer.end()
         peer.until_there(0)
+    assert_no_jobs(spark)
+
+
+def test_auto_is_a_bolt_for_each_slot_and_leaves_none_behind(spark: Any) -> None:
+    with Peer(SparkBolts(accept, count="auto")) as peer:
+        peer.until_there(SLOTS)
+        tracker = spark.sparkContext.statusTracker()
+        peer.until(lambda: len(tracker.getActiveJobsIds()) == 2 * SLOTS)  # as many wait
+        assert len(peer.there) == SLOTS
     assert_no_jobs(spark)
 
 

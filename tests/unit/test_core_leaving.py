@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from flowctl.core.leaving import dismiss, retire
+from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered, SplitOrder
 from flowctl.core.records import Ack, LeaveOrder, Record, RevokeOrder
 from flowctl.core.settings import CoreSettings, TupleSettings, WindowSettings
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.invariants import check
+from flowctl.testing.range_invariants import check_ranges
 
 
 @pytest.fixture
@@ -80,3 +84,29 @@ def test_one_that_dies_while_it_is_to_leave_is_a_bolt_that_died(core: SpoutCore)
         _ack(core, "b2", tuple_id, 0.3)
     core.on_deadline(now_s=20.0)
     assert set(_sent(core, 20.0)["b2"]) & set(held)
+
+
+def test_one_that_reads_a_range_gives_back_what_it_has_not_claimed() -> None:
+    core = RangeCore(CoreSettings(window=WindowSettings(policy="fixed", initial=2)))
+    core.offer_extents({"p": Extent(0, 100 << 20, "v1", size_bytes=100 << 20)})
+    for bolt in ("a", "b"):
+        core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
+    sent = list(iter(lambda: core.poll_emit(now_s=0.0), None))
+    first, *queued = [emission.tuple_id for emission in sent if emission.bolt == "a"]
+    retire(core, "a", 0.0)
+    question, revoke = iter(core.poll_order, None)
+    assert isinstance(question, SplitOrder)
+    assert (question.tuple_ids, question.keep) == ([first], 0.0)
+    assert revoke == RevokeOrder("a", [first, *queued])
+    core.on_revoked("a", 1, queued, now_s=0.1)
+    answer = SplitAnswered("a", 1, first, question.request, 3000)  # so much it has claimed
+    core.on_split(answer, now_s=0.1)
+    assert not dismiss(core, "a", 0.1, "gone soon")
+    start = next(e.start for e in sent if isinstance(e, RangeEmission) and e.tuple_id == first)
+    done = Progress(
+        bolt="a", epoch=1, tuple_id=first, attempt=1, start=start, done_through=3000, records=30
+    )
+    core.on_progress(done, now_s=0.2)
+    assert dismiss(core, "a", 0.2, "gone soon")
+    check_ranges(core)
+    assert core.checkpoint().partitions["p"].position == 2999

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from flowctl.core.events import TargetWentDown
-from flowctl.core.leaving import dismiss, retire
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
@@ -26,7 +25,6 @@ from flowctl.core.records import (
     Checkpoint,
     PartitionCheckpoint,
     Record,
-    RevokeOrder,
 )
 from flowctl.core.tuples import FlowTuple
 from flowctl.errors import SourceError
@@ -415,26 +413,3 @@ def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> Non
     assert {(q.bolt, q.keep) for q in ranges.questions()} == {("a", 0.0)}
     assert ranges.did(again, 1000, 6000) is AckOutcome.ACKED, "what is new of it counts"
     assert ranges.state.position == 5999
-
-
-def test_a_bolt_that_is_to_leave_gives_back_what_it_has_not_claimed() -> None:
-    ranges = Ranges("a", "b")
-    first, *queued = [e for e in ranges.emit() if e.bolt == "a"]
-    retire(ranges.core, "a", ranges.clock())
-    orders = list(iter(ranges.core.poll_order, None))
-    [question] = [order for order in orders if isinstance(order, SplitOrder)]
-    assert (question.tuple_ids, question.keep) == ([first.tuple_id], 0.0)
-    given = [e.tuple_id for e in queued]
-    assert RevokeOrder("a", [first.tuple_id, *given]) in orders
-    ranges.core.on_revoked("a", 1, given, now_s=ranges.clock())
-    # It has claimed up to 3000: the rest is another's.
-    claimed = SplitAnswered(
-        bolt="a", epoch=1, tuple_id=first.tuple_id, request=question.request, stop=3000
-    )
-    ranges.core.on_split(claimed, now_s=ranges.clock())
-    assert not dismiss(ranges.core, "a", ranges.clock(), "gone soon")
-    ranges.did(first, 0, 3000)
-    assert dismiss(ranges.core, "a", ranges.clock(), "gone soon")
-    check_ranges(ranges.core)
-    assert ranges.state.position == 2999
-    assert all(e.bolt == "b" for e in ranges.emit())
