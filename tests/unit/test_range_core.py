@@ -8,15 +8,11 @@ import pytest
 
 from flowctl.core.events import TargetWentDown
 from flowctl.core.ranges.consumer import RangeConsumer
-from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import (
-    Progress,
     RangeEmission,
-    RangeFailed,
     Receipts,
     SplitAnswered,
-    SplitOrder,
 )
 from flowctl.core.ranges.splits import Donor, share_kept
 from flowctl.core.records import (
@@ -28,74 +24,7 @@ from flowctl.core.records import (
 )
 from flowctl.core.tuples import FlowTuple
 from flowctl.errors import SourceError
-from flowctl.testing.clock import ManualClock
-from flowctl.testing.range_invariants import check_ranges
-from tests.core_driver import core_settings
-
-MB = 1 << 20
-
-
-class Ranges:
-    """A core of ranges, a clock, and short words; checks after each."""
-
-    def __init__(self, *bolts: str, stop: int = 100 * MB, **how: Any) -> None:
-        extent = how.pop("extent", Extent(0, stop, "v1", size_bytes=stop))
-        settings = core_settings(window_policy="just_full", **how.pop("settings", {}))
-        self.core = RangeCore(settings, **how)
-        self.clock = ManualClock()
-        self.core.offer_extents({"p": extent})
-        for bolt in bolts:
-            self.core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
-
-    def end(self) -> None:
-        self.core.end_of_input(now_s=self.clock())
-
-    def emit(self) -> list[RangeEmission]:
-        sent = []
-        while (emission := self.core.poll_emit(now_s=self.clock())) is not None:
-            assert isinstance(emission, RangeEmission)
-            sent.append(emission)
-        check_ranges(self.core)
-        return sent
-
-    def did(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
-        bolt = how.pop("bolt", e.bolt)
-        outcome = self.core.on_progress(
-            Progress(
-                bolt=bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt, start=start,
-                done_through=stop, idle_total_s=0.0,
-                **{"records": (stop - start) // 100, "service_s": (stop - start) * 1e-7, **how},
-            ),
-            now_s=self.clock(),
-        )  # fmt: skip
-        check_ranges(self.core)
-        return outcome
-
-    def failed(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
-        outcome = self.core.on_range_failed(
-            RangeFailed(
-                bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, start=start, stop=stop,
-                **{"records": 5, "reason": "boom", **how},
-            ),
-            now_s=self.clock(),
-        )  # fmt: skip
-        check_ranges(self.core)
-        return outcome
-
-    def questions(self) -> list[SplitOrder]:
-        orders = iter(self.core.poll_order, None)
-        return [order for order in orders if isinstance(order, SplitOrder)]
-
-    def wait(self, by_s: float, *speaking: str) -> None:
-        self.clock.advance(by_s)
-        for bolt in speaking:
-            busy = min(1, len(self.core.bolts[bolt].flight))
-            self.core.on_heartbeat(bolt, 1, busy_slots=busy, queued=0, now_s=self.clock())
-        self.core.on_deadline(now_s=self.clock())
-
-    @property
-    def state(self) -> PartitionCheckpoint:
-        return self.core.checkpoint().partitions["p"]
+from tests.range_driver import MB, Ranges
 
 
 def test_the_first_ranges_are_a_block_and_then_seconds_of_work() -> None:
