@@ -8,8 +8,8 @@ from typing import Any
 
 from flowctl.errors import ConfigError
 
-# Spark adds these by itself.
-SPARKS = frozenset({"path", "checkpointlocation"})
+# Spark adds these by itself; the last for .queryName(…), as declarative pipelines do.
+SPARKS = frozenset({"path", "checkpointlocation", "queryname"})
 
 
 def named_object(field: str, given: str, what: str) -> Any:

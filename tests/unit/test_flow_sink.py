@@ -253,7 +253,7 @@ def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], 
 
 def test_options_are_those_of_flow_sink_in_any_case() -> None:
     options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
-    task = sink_of({**options, "path": "added by Spark"}).task
+    task = sink_of({**options, "path": "added by Spark", "queryName": "by .queryName()"}).task
     assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
