@@ -103,11 +103,11 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
     if inspect.isasyncgen(made) or inspect.isgenerator(made):
         kind = "a generator" if inspect.isgenerator(made) else "an async generator"
         return f"{kind} ({getattr(made, '__qualname__', '?')})", _LOOP_OVER
-    if type(made) in (list, tuple) and made and (kind := _unfinished(made[0])) is not None:
+    if type(made) in (list, tuple) and made and (first := _unfinished(made[0])) is not None:
         for each in made:
             if inspect.iscoroutine(each):
                 each.close()
-        return f"a {type(made).__name__} of which the first is {kind[0]}", (
+        return f"a {type(made).__name__} of which the first is {first[0]}", (
             "Await all of them: `await asyncio.gather(*them)` in an `async def process`."
         )
     if isinstance(made, map | filter):
