@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.core.first_tuples import FirstTuples
 from flowctl.core.times import AckTimes
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
@@ -17,6 +18,8 @@ _SPLIT_DECAY = 0.99
 # Sizes that spread less than this about their mean tell nothing of it: at 5 % and a noise of 10 %,
 # a thousand tuples give a fixed cost that is 3 % of the whole only to about as much again.
 _SPREAD_MIN = 0.05
+# A line through few tuples tells less than the first ones of all bolts, where those tell anything.
+_FITTED_MIN = 8
 # Of the time of a tuple of mean size, the part of the records that is still told from none.
 _RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
@@ -28,9 +31,11 @@ _MEAN_GAIN = 1 / 64
 class ServicePool:
     """What the bolts of one spout have in common: they do the same work, at speeds of their own.
 
-    ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first.
+    ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first, and
+    ``mean_records`` its size.
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
-    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``).
+    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
+    at one bolt, or in the first tuples of several where calls are clearly what costs.
     ``bytes_held`` counts what is in flight at all bolts; they count it themselves.  ``times`` is
     for people: of every fourth ack, and nothing is decided by it.
 
@@ -39,11 +44,15 @@ class ServicePool:
     """
 
     __slots__ = (
-        "_w", "_x", "_xx", "_xy", "bytes_held", "fixed_records", "is_split", "mean_s", "times",
+        "_firsts", "_is_fitted", "_is_shown", "_w", "_x", "_xx", "_xy", "bytes_held",
+        "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.mean_s = 0.0
+        self.mean_s = self.mean_records = 0.0
+        self._firsts = FirstTuples()
+        self._is_shown = False  # the first tuples tell what a call costs
+        self._is_fitted = False  # later ones tell it better
         self.fixed_records = 0.0
         self.is_split = False
         self.bytes_held = 0
@@ -64,8 +73,27 @@ class ServicePool:
         slope = max(0.0, self._xy / self._xx)
         # Where records seem to cost nothing, or less, they cost this little.
         per_record = max(_RECORDS_SHARE_MIN, 1.0 - slope * mean_x)
-        self.fixed_records = slope / per_record
-        self.is_split = True
+        self._is_fitted = self._w >= _FITTED_MIN
+        if not (self.is_split and self._is_shown and not self._is_fitted):
+            self.is_split = True
+            self.fixed_records = slope / per_record
+
+    def on_first(self, service_s: float, records: int) -> None:
+        """A bolt acked its first tuple."""
+        self._firsts.add(service_s, records)
+        if self._is_fitted:
+            return
+        fixed = self._firsts.fixed_records()
+        self._is_shown = fixed is not None
+        if fixed is not None:
+            self.is_split = True
+            self.fixed_records = fixed
+
+    @property
+    def record_s(self) -> float:
+        """What a record costs at the mean bolt; 0 while nothing is known."""
+        records = self.fixed_records + self.mean_records
+        return self.mean_s / records if records else 0.0
 
 
 class ServiceModel:
@@ -130,7 +158,14 @@ class ServiceModel:
             self.mean_records += gain * (records - self.mean_records)
         pool = self.pool
         pool_s = pool.mean_s
-        pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s) if pool_s else service_s
+        if pool_s:
+            pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s)
+            if records != pool.mean_records:
+                pool.mean_records += _MEAN_GAIN * (records - pool.mean_records)
+        else:
+            pool.mean_s, pool.mean_records = service_s, float(records)
+        if samples == 1:
+            pool.on_first(service_s, records)
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
             self._draw_line(service_s, records)
@@ -175,17 +210,18 @@ class ServiceModel:
 
     @property
     def record_s(self) -> float:
-        """What a record costs (b); 0 while nothing is known."""
-        return self.of(1, tuples=0)
+        """What a record costs (b), by what all bolts know now; 0 while nothing is known."""
+        records = self.pool.fixed_records + self.mean_records
+        return self.mean_s / records if records else 0.0
 
     @property
     def tuple_s(self) -> float:
         """What a tuple costs beside its records (a)."""
-        return self.of(0)
+        return self.record_s * self.pool.fixed_records
 
     def of(self, records: float, *, tuples: int = 1) -> float:
         """S(n) for a tuple of ``records``; for several ``tuples``, their sum."""
         if not self.samples:
             return 0.0
-        fixed = self.fixed_records
+        fixed = self.pool.fixed_records
         return self.mean_s * (fixed * tuples + records) / (fixed + self.mean_records)

@@ -12,11 +12,15 @@ from flowctl.core.records import Position, Record
 class Supply(Protocol):
     """What a ``TupleCore`` needs of it: :class:`flowctl.core.intake.Intake`, or :class:`Backlog`.
 
-    ``is_held``: nothing new may be sent yet.
+    ``is_held``: nothing new may be sent yet.  ``holds_rest``: as far as is known no more records
+    will come than those that it holds.
     """
 
     buffer: SendBuffer
     is_held: bool
+
+    @property
+    def holds_rest(self) -> bool: ...
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are done."""
@@ -35,6 +39,9 @@ class Backlog:
     """
 
     __slots__ = ("_next_seq", "buffer", "is_held")
+
+    # More comes as long as the stage before has something; the end is known only when it is told.
+    holds_rest = False
 
     def __init__(self) -> None:
         self.buffer = SendBuffer()

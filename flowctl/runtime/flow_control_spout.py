@@ -92,9 +92,11 @@ class FlowControlSpout(RunnableJob):
         check_listener(self.listener)
 
     def _make_core(self, checkpoint: Checkpoint) -> SpoutCore:
-        return SpoutCore(
+        core = SpoutCore(
             self.settings,
             checkpoint=checkpoint,
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
+        core.expect_bolts(self.bolts.count)
+        return core

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.end_of_input.stealing import IDLE_LOOKED_AT
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
@@ -19,8 +20,6 @@ from flowctl.core.tuples import FlowTuple
 _GAIN = 2.0
 # A time that was asked for must count as reached when it comes: far above the rounding of clocks.
 _ROUNDING_S = 1e-6
-# Idle bolts looked at for one tuple, the longest idle first: all would be O(N) for each of N.
-_IDLE_LOOKED_AT = 64
 
 
 class Hedging:
@@ -126,7 +125,7 @@ class Hedging:
     ) -> tuple[AdaptiveFlowConsumer, float] | None:
         best: tuple[AdaptiveFlowConsumer, float] | None = None
         records = len(flow_tuple.cut.records)
-        for bolt in islice(idle, _IDLE_LOOKED_AT):
+        for bolt in islice(idle, IDLE_LOOKED_AT):
             consumer = self._bolts[bolt]
             service = consumer.service
             if not (service.samples and consumer.has_room):

@@ -23,15 +23,18 @@ class EndOfInput:
 
     def __init__(self, book: Book) -> None:
         settings = book.settings
+        self._book = book
         self._bolts = book.bolts
         # Blindly in turn is a baseline: what is dealt out stays there, however late.
         self._is_blind = settings.dispatch.choice == "in_turn"
         # Bolts are asked in the order of their completion, so that if one would be too late, so
         # would all others that have room.
         self._holds_back = is_by_completion(settings)
+        # Before the end of the input there is nothing to share out where tuples are single records.
+        self._cuts_before = self._holds_back and settings.tuple.records_max > 1
         self._counters = book.counters
         self._is_last_out = False  # nothing is left that was never sent
-        self._shares = Shares(book.bolts)
+        self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
         hedge = settings.hedge
         if not book.guarantee.sends_again:  # a copy is a second time
@@ -44,9 +47,13 @@ class EndOfInput:
 
         None now: the others would have to wait for it.  If nobody is at work there are no others.
         """
-        if self._is_blind:
+        if self._is_blind or not (self._book.input_ended or self._cuts_before):
+            return records
+        if self._shares.is_plenty(consumer, records, left):
             return records
         pending = self._counters.records_pending_now
+        if pending and self._holds_back and self._shares.awaits_first(consumer, left):
+            return 0
         is_ordered = self._holds_back and len(self._bolts) <= EXACT_MAX
         if pending and is_ordered and self._shares.is_late(consumer, left, pending):
             return 0
