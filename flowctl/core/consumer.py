@@ -86,6 +86,8 @@ class AdaptiveFlowConsumer:
         self.epoch: int = epoch
         self.is_fifo: bool = in_order and slots == 1 and settings.timeout.rule == "signs"
         self.policy = make_policy(settings.window, learned=learned)
+        if settings.window.policy == "just_full":  # at first a tuple for each slot
+            self.policy.window = max(self.policy.window, float(slots))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
@@ -94,8 +96,7 @@ class AdaptiveFlowConsumer:
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        # when its last heartbeat came, if that said: nothing to do
-        self.idle_said_at_s: float = -NEVER
+        self.idle_said_at_s: float = -NEVER  # its last heartbeat, if that said: nothing to do
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
         self._is_full = False  # by its last heartbeat: all slots at work
         self.liveness: Liveness = Liveness.ALIVE
