@@ -47,7 +47,8 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 class Book:
     """Part of ``TupleCore``; not thread-safe.
 
-    ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``pending``: tuples
+    ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``to_come``: bolts that
+    are expected to connect, as far as is known.  ``pending``: tuples
     that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
     for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
     ``lost`` are tuples that the caller has to make something of.
@@ -72,6 +73,7 @@ class Book:
         self.dispatcher = make_dispatcher(settings)
         self.alarms: Alarms = Alarms()
         self.input_ended = False
+        self.to_come = 0
         self.idle_listener: IdleListener | None = None
         # What is different where tuples are ranges.
         self.consumer_type: type[AdaptiveFlowConsumer] = AdaptiveFlowConsumer
@@ -81,8 +83,16 @@ class Book:
         """A bolt came.  Among very many the best is not looked for."""
         self.bolts[consumer.bolt] = consumer
         self.slots += consumer.slots
+        if self.to_come:
+            self.to_come -= 1
         if len(self.bolts) > EXACT_MAX and isinstance(self.dispatcher, LeastCompletion):
             self.dispatcher = dispatcher_for(self.bolts.values())
+
+    @property
+    def slots_expected(self) -> float:
+        """Slots in all, with those of bolts that are to come: as many each as others have."""
+        here = len(self.bolts)
+        return self.slots * (here + self.to_come) / here if here else self.to_come
 
     def remove_bolt(self, bolt: str) -> AdaptiveFlowConsumer:
         """A bolt that is there went; what it held is its caller's to move."""

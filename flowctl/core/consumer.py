@@ -73,6 +73,8 @@ class AdaptiveFlowConsumer:
         self.is_in_order: bool = in_order and settings.timeout.rule == "signs"
         self.is_fifo: bool = self.is_in_order and slots == 1
         self.policy = make_policy(settings.window, learned=learned)
+        if settings.window.policy == "just_full":  # at first a tuple for each slot
+            self.policy.window = max(self.policy.window, float(slots))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)

@@ -18,6 +18,8 @@ from flowctl.core.tuples import FlowTuple
 # Ready retries looked at before new tuples get their turn: one whose other bolts are all full
 # must not hold up the rest, and looking at each on every poll would cost O(retries).
 _RETRIES_LOOKED_AT = 4
+# Bolts asked in turn, the first to be done first, whether they should have more at all.
+_BOLTS_ASKED = 4
 _NOBODY: frozenset[str] = frozenset()
 
 
@@ -84,7 +86,13 @@ class Emitter:
         if consumer is None:
             self._window_limited = True
             return None
-        return self._emit_new(consumer, now_s)
+        records_max = self._size_for(consumer, now_s)
+        if not records_max:
+            consumer, records_max = self._next_to_have_more(consumer, now_s)
+            if consumer is None:
+                self._window_limited = False  # no window is what holds it back
+                return None
+        return self._emit_new(consumer, records_max, now_s)
 
     def _is_held(self, now_s: float) -> bool:
         """Whether the target, not a window, takes no more now."""
@@ -123,21 +131,38 @@ class Emitter:
         """Tuples at bolts, as far as they are waited for."""
         return len(self._pending) - len(self._scheduled) - self._failures.dying
 
-    def _emit_new(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Emission | None:
-        settings, counters, buffer = self._settings, self._counters, self._buffer
+    def _size_for(self, consumer: AdaptiveFlowConsumer, now_s: float) -> int:
+        """How many records ``consumer`` should be given now; 0: none."""
         size_for = self._book.size_for
         if size_for is not None:
             records_max = size_for(consumer)
         else:
-            records_max = records_for(consumer, settings, len(self._bolts), self._pool)
+            records_max = records_for(consumer, self._settings, len(self._bolts), self._pool)
+        if self._book.input_ended or self._supply.holds_rest:
+            left = self._buffer.records
+            records_max = self._end_phase.size_of_next(consumer, records_max, left, now_s)
         if self._target.is_troubled and self._target.records_max < records_max:
             records_max = int(self._target.records_max)
-        if self._book.input_ended:
-            records_max = self._end_phase.size_of_next(consumer, records_max, buffer.records)
-            if not records_max:
-                self._window_limited = False  # its window is not what holds it back
-                return None
-        cut = buffer.cut(records_max, settings.bytes_max)
+        return records_max
+
+    def _next_to_have_more(
+        self, first: AdaptiveFlowConsumer, now_s: float
+    ) -> tuple[AdaptiveFlowConsumer | None, int]:
+        """``first`` should have no more: one of the next may be a bolt that should."""
+        avoid = {first.bolt}
+        while len(avoid) < _BOLTS_ASKED:
+            consumer = self._book.dispatcher.pick(avoid)
+            if consumer is None:
+                break
+            records_max = self._size_for(consumer, now_s)
+            if records_max:
+                return consumer, records_max
+            avoid.add(consumer.bolt)
+        return None, 0
+
+    def _emit_new(self, consumer: AdaptiveFlowConsumer, records_max: int, now_s: float) -> Emission:
+        counters = self._counters
+        cut = self._buffer.cut(records_max, self._settings.bytes_max)
         ids = self._ids
         ids.last = tuple_id = ids.last + 1  # as next() does, without its call for each tuple
         flow_tuple = FlowTuple(tuple_id, cut)
@@ -177,7 +202,10 @@ class Emitter:
         emission = None
         for flow_tuple in self._failures.retries.take_ready():
             avoid = self._avoided(flow_tuple)
-            consumer = self._end_phase.pick_idle(avoid) or self._pick_for(flow_tuple, avoid)
+            consumer = self._end_phase.pick_idle(avoid)
+            other = self._pick_for(flow_tuple, avoid)
+            if consumer is None or (other and other.completion_s < consumer.completion_s):
+                consumer = other
             if consumer is not None:
                 moved_from = flow_tuple.held_by or ""
                 emission = self._send(flow_tuple, consumer, now_s)

@@ -13,6 +13,8 @@ from flowctl.core.ledger import PartitionLedger
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
+# Fewer than a block of a file holds: 64 KB of lines of 100 B are some 600.
+_FEW = 256
 _NOT_BEGUN = PartitionCheckpoint()
 # Records read and not acked, where no bound on how far the reader goes is set.  They are what takes
 # memory: what is done above a hole is one range, however long, and there are at most as many ranges
@@ -50,6 +52,10 @@ class Intake:
         self._moved: set[str] = set()  # partitions to look at for the next save
         self._unsettled: dict[str, PartitionLedger] = {}  # all that are; some have become settled
         self._paused_at_s: float | None = None
+        self._is_worked_on = False  # something was acked
+        self._is_stream = False
+        self._first_at_s: float | None = None  # when records came first
+        self._offered = 0  # records that came so far
 
     def offer(
         self,
@@ -65,6 +71,8 @@ class Intake:
         room = self._room_records()
         sizes = sizes_of(records[:room]) if sizes is None else sizes[:room]
         taken = self._fitting(sizes)
+        if taken:
+            self._look_for_stream(taken, now_s)
         if records:  # an empty offer neither begins nor ends a stretch
             self._note(taken, taken < len(records), now_s)
         if not taken:
@@ -104,6 +112,24 @@ class Intake:
             elif self._commits_acked:
                 ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
             start = stop
+
+    @property
+    def holds_rest(self) -> bool:
+        """Whether, as far as is known, no more will come: all that there was found room."""
+        return self._paused_at_s is None and not self._is_stream
+
+    def _look_for_stream(self, taken: int, now_s: float) -> None:
+        """Some sources give what there is now, which does not tell how much is left.
+
+        That is seen when more records come although there was room for them before: after bolts
+        had acked some, or after a first few.
+        """
+        if self._first_at_s is None:
+            self._first_at_s = now_s
+        elif self._paused_at_s is None:
+            were_few = now_s > self._first_at_s and self._offered < _FEW
+            self._is_stream = self._is_stream or self._is_worked_on or were_few
+        self._offered += taken
 
     @property
     def has_room(self) -> bool:
@@ -189,6 +215,7 @@ class Intake:
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are processed."""
+        self._is_worked_on = True
         if not self._commits_acked:
             return  # they were counted when they were read
         ledger = self.ledgers[cut.partition]

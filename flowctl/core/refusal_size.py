@@ -12,7 +12,7 @@ from typing import Final
 # Twice as many a second after the last refusal, so that a limit that is gone costs some seconds.
 _GROWTH: Final = 2
 _GROW_EVERY_S: Final = 1.0
-_NO_BOUND_ABOVE: Final = 2_000  # records: as many as the largest tuple has by default
+_NO_BOUND_ABOVE: Final = 10_000  # records: as many as the largest tuple has by default
 
 
 class RefusalSize:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from flowctl.core.first_tuples import FirstTuples
 from flowctl.core.times import AckTimes
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
@@ -17,6 +20,12 @@ _SPLIT_DECAY = 0.99
 # Sizes that spread less than this about their mean tell nothing of it: at 5 % and a noise of 10 %,
 # a thousand tuples give a fixed cost that is 3 % of the whole only to about as much again.
 _SPREAD_MIN = 0.05
+_POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
+# As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
+# calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
+_DOUBT = 0.1
+# A line through few tuples tells less than the first ones of all bolts, where those tell anything.
+_FITTED_MIN = 8
 # Of the time of a tuple of mean size, the part of the records that is still told from none.
 _RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
@@ -24,48 +33,84 @@ _TELL_EVERY = 8
 # The mean of all bolts moves by 1/64 of the difference per ack: five tuples of each of twelve.
 _MEAN_GAIN = 1 / 64
 
+_NOTHING = (0.0,) * 6
+
 
 class ServicePool:
     """What the bolts of one spout have in common: they do the same work, at speeds of their own.
 
-    ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first.
+    ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first, and
+    ``mean_records`` its size.
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
-    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``).
+    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
+    at one bolt, or in the first tuples of several where calls are clearly what costs.
     ``bytes_held`` counts what is in flight at all bolts; they count it themselves.  ``times`` is
     for people: of every fourth ack, and nothing is decided by it.
 
-    r comes from the slope of s / n over 1 / n, least squares within each bolt, each relative to
-    its own mean: relative, because the noise of service times is.  Not thread-safe.
+    r comes from a line through s over n within each bolt, weighted least squares: the noise of
+    service times is relative, so a tuple weighs 1 / (r + n)^2, by what r is known to be then.  All
+    bolts' lines together give the one r that fits them best.  Not thread-safe.
     """
 
     __slots__ = (
-        "_w", "_x", "_xx", "_xy", "bytes_held", "fixed_records", "is_split", "mean_s", "times",
+        "_firsts", "_is_fitted", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points", "_w",
+        "bytes_held", "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.mean_s = 0.0
+        self.mean_s = self.mean_records = 0.0
+        self._firsts = FirstTuples()
+        self._is_shown = False  # the first tuples tell what a call costs
+        self._is_fitted = False  # later ones tell it better
         self.fixed_records = 0.0
         self.is_split = False
         self.bytes_held = 0
         self.times = AckTimes()
-        self._w = self._x = self._xx = self._xy = 0.0  # sums over the bolts
+        self._points = self._w = self._n = 0.0  # sums over the bolts
+        self._nn = self._ns = self._nsn = 0.0
 
-    def add(self, w: float, x: float, xx: float, xy: float) -> None:
-        """Count in what a bolt has: weight, sum of 1/n, and the centred sums of its line."""
+    def add(self, told: Sequence[float]) -> None:
+        """Count in what a bolt has; see ``ServiceModel._tell``."""
+        points, w, n, nn, ns, nsn = told
+        self._points += points
         self._w += w
-        self._x += x
-        self._xx += xx
-        self._xy += xy
-        if self._w <= 0:
+        self._n += n
+        self._nn += nn
+        self._ns += ns
+        self._nsn += nsn
+        if self._w <= 0 or self._nn <= _SPREAD_MIN**2 * self._points:
             return
-        mean_x = self._x / self._w
-        if self._xx / self._w <= (_SPREAD_MIN * mean_x) ** 2:
+        self._is_fitted = self._points >= _FITTED_MIN
+        if self.is_split and self._is_shown and not self._is_fitted:
             return
-        slope = max(0.0, self._xy / self._xx)
-        # Where records seem to cost nothing, or less, they cost this little.
-        per_record = max(_RECORDS_SHARE_MIN, 1.0 - slope * mean_x)
-        self.fixed_records = slope / per_record
         self.is_split = True
+        per_record = self._ns + _DOUBT * self._w / (self.fixed_records * self._w + self._n)
+        # Where records seem to cost nothing, or less, they cost this little.
+        most = self.mean_records / _RECORDS_SHARE_MIN
+        fixed = (self._nn - self._nsn) / per_record if per_record > 0 else most
+        self.fixed_records = min(max(fixed, 0.0), most)
+
+    def on_first(self, service_s: float, records: int) -> None:
+        """A bolt acked its first tuple."""
+        self._firsts.add(service_s, records)
+        if self._is_fitted:
+            return
+        fixed = self._firsts.fixed_records()
+        self._is_shown = fixed is not None
+        if fixed is not None:
+            self.is_split = True
+            self.fixed_records = fixed
+
+    @property
+    def record_s(self) -> float:
+        """What a record costs at the mean bolt; 0 while nothing is known."""
+        records = self.fixed_records + self.mean_records
+        return self.mean_s / records if records else 0.0
+
+    @property
+    def call_s(self) -> float:
+        """What a call costs at the mean bolt, whatever its size; 0 while that is not known."""
+        return self.record_s * self.fixed_records
 
 
 class ServiceModel:
@@ -85,16 +130,16 @@ class ServiceModel:
 
     __slots__ = (
         "_last_records",
+        "_n",
+        "_nn",
+        "_ns",
         "_path_before_s",
         "_path_now_s",
         "_path_since_s",
         "_points",
+        "_s",
         "_told",
         "_w",
-        "_x",
-        "_xx",
-        "_xy",
-        "_y",
         "fixed_records",
         "is_told",
         "mean_records",
@@ -113,9 +158,9 @@ class ServiceModel:
         self.records_most = 0
         self.mean_s = self.mean_records = self.fixed_records = 0.0
         self.path_s = self.path_peak_s = 0.0
-        self._w = self._x = self._y = self._xx = self._xy = 0.0  # of the line, x = 1/n, y = s/n
+        self._w = self._n = self._s = self._nn = self._ns = 0.0  # of the line, weighted
         self._points = self._last_records = 0
-        self._told = (0.0, 0.0, 0.0, 0.0)
+        self._told = _NOTHING
         self._path_now_s = self._path_before_s = float("inf")
         self._path_since_s = float("-inf")
 
@@ -130,7 +175,14 @@ class ServiceModel:
             self.mean_records += gain * (records - self.mean_records)
         pool = self.pool
         pool_s = pool.mean_s
-        pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s) if pool_s else service_s
+        if pool_s:
+            pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s)
+            if records != pool.mean_records:
+                pool.mean_records += _MEAN_GAIN * (records - pool.mean_records)
+        else:
+            pool.mean_s, pool.mean_records = service_s, float(records)
+        if samples == 1:
+            pool.on_first(service_s, records)
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
             self._draw_line(service_s, records)
@@ -148,44 +200,47 @@ class ServiceModel:
         self.path_peak_s = path_s if path_s > peak_s else peak_s
 
     def _draw_line(self, service_s: float, records: int) -> None:
-        x = 1.0 / records
-        y = service_s * x
-        self._w = _SPLIT_DECAY * self._w + 1.0
-        self._x = _SPLIT_DECAY * self._x + x
-        self._y = _SPLIT_DECAY * self._y + y
-        self._xx = _SPLIT_DECAY * self._xx + x * x
-        self._xy = _SPLIT_DECAY * self._xy + x * y
+        w = 1.0 / (self.pool.fixed_records + records) ** 2
+        wn = w * records
+        self._w = _SPLIT_DECAY * self._w + w
+        self._n = _SPLIT_DECAY * self._n + wn
+        self._s = _SPLIT_DECAY * self._s + w * service_s
+        self._nn = _SPLIT_DECAY * self._nn + wn * records
+        self._ns = _SPLIT_DECAY * self._ns + wn * service_s
         self._points += 1
         if self._points % _TELL_EVERY == 0 or self._points < _TELL_EVERY:
             self._tell()
 
     def _tell(self) -> None:
-        w, x, y = self._w, self._x, self._y
-        if y <= 0:
+        w, n, s = self._w, self._n, self._s
+        if s <= 0:
             return
-        xy = (self._xy - x * y / w) / (y / w)
-        told = (w, x, self._xx - x * x / w, xy)
+        # The centred sums; those of times relative to the bolt's mean time.
+        mean = n / w
+        ns = (self._ns - s * mean) * w / s
+        told = (float(min(self._points, _POINTS_MAX)), w, n, self._nn - n * mean, ns, ns * mean)
         before, self._told = self._told, told
-        self.pool.add(*(new - old for new, old in zip(told, before, strict=True)))
+        self.pool.add([new - old for new, old in zip(told, before, strict=True)])
 
     def leave(self) -> None:
         """The bolt went: the pool forgets it."""
-        before, self._told = self._told, (0.0, 0.0, 0.0, 0.0)
-        self.pool.add(*(-old for old in before))
+        before, self._told = self._told, _NOTHING
+        self.pool.add([-old for old in before])
 
     @property
     def record_s(self) -> float:
-        """What a record costs (b); 0 while nothing is known."""
-        return self.of(1, tuples=0)
+        """What a record costs (b), by what all bolts know now; 0 while nothing is known."""
+        records = self.pool.fixed_records + self.mean_records
+        return self.mean_s / records if records else 0.0
 
     @property
     def tuple_s(self) -> float:
         """What a tuple costs beside its records (a)."""
-        return self.of(0)
+        return self.record_s * self.pool.fixed_records
 
     def of(self, records: float, *, tuples: int = 1) -> float:
         """S(n) for a tuple of ``records``; for several ``tuples``, their sum."""
         if not self.samples:
             return 0.0
-        fixed = self.fixed_records
+        fixed = self.pool.fixed_records
         return self.mean_s * (fixed * tuples + records) / (fixed + self.mean_records)

@@ -57,14 +57,15 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
 class TupleSettings(_Section, frozen=True, kw_only=True):
     """How many records ride in one tuple."""
 
-    # A bound on the size that is found; 2,000 records of 100 B pass at 2.8 M/s, larger tuples are
-    # no faster (make bench) and a kill repeats more.
-    records_max: Count = 2_000
+    # A bound on the size that is found: as many as bytes_max holds of records of 100 B.  For the
+    # driver 2,000 are enough (2.8 M/s, make bench); a call of 20 ms with records of 20 us needs
+    # more.  How much a kill repeats is bounded by service_max_s.
+    records_max: Count = 10_000
     # Larger tuples make acks rare and retries dear; one record larger than this rides alone.
     bytes_max: Count = 1 << 20
     # None should take longer than this: what a bolt holds when it dies is done again, and what it
-    # holds when the input ends is what the others wait for.  A tuple whose call alone costs a fifth
-    # of it or more may take five times as long as the call (core/sizing.py).
+    # holds when the input ends is what the others wait for.  A tuple whose call alone costs a tenth
+    # of it or more may take ten times as long as the call (core/sizing.py).
     service_max_s: Seconds = 0.25
 
 
@@ -136,7 +137,7 @@ class HedgeSettings(_Section, frozen=True, kw_only=True):
     # False where processing a tuple twice does harm, and it must not happen without a fault.
     enabled: bool = True
     # At most this share of the tuples, or one a bolt, and this share of the work (Dean & Barroso
-    # 2013 report 2 % more load for their hedged requests).
+    # 2013 report 2 % more load for their hedged requests), beside half of what bolts are idle for.
     share_max: Share = 0.02
 
 
@@ -159,9 +160,9 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
 class BufferSettings(_Section, frozen=True, kw_only=True):
     """Bounds on what the spout holds."""
 
-    # Two of the largest tuples for each of twelve bolts, so that each can refill while the producer
-    # polls once more.
-    records_max: Count = 50_000
+    # Half of it, which is there when the producer is polled again, is most of one of the largest
+    # tuples for each of twelve bolts; some 40 MB of small records.
+    records_max: Count = 200_000
     bytes_max: Count = 64 << 20
     # Records read and not below the cumulative ack.  A hole stops intake here; retries go on.
     # None: how many of them are not done is bounded (core/intake.py), not how far the others go

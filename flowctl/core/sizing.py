@@ -2,11 +2,11 @@
 
 From a bolt's service time S(n) = a + b n::
 
-    n = min( a' (1 - e) / (e b),  max( T - a, 4 a ) / b )
+    n = min( a' (1 - e) / (e b),  max( T - a, 9 a ) / b )
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
 of the time that the fixed cost may take, T the longest that a tuple should take.  Where a call
-costs so much that T leaves little room for records, the tuple takes five times as long as the call.
+costs so much that T leaves little room for records, the tuple takes ten times as long as the call.
 At the end of the input tuples are made smaller than that
 (:mod:`flowctl.core.end_of_input.shares`).
 """
@@ -24,16 +24,22 @@ FIXED_SHARE = 0.03
 _RECORDS_PER_FIXED = (1 - FIXED_SHARE) / FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
-_DRIVER_S = 60e-6
+DRIVER_S = 60e-6
 # Where a call takes so long that a tuple of T would be nothing else, it gets so many times its own
-# time for records: four fifths of the time are work then.  More would win little, and a kill
+# time for records: nine tenths of the time are work then.  More would win little, and a kill
 # repeats a whole tuple.
-_RECORDS_PER_DEAR_CALL = 4
+_RECORDS_PER_DEAR_CALL = 9
 # Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
 # that they tell a from b, and small, for a record may take a second.
-_FIRST = (25, 100)
-# A size is at most this many times the largest so far: one wrong guess must not cost a minute.
+FIRST = (25, 100)
+# A tuple should take at most so many times as long as the bolt's largest so far: one wrong guess
+# must not cost a minute.
 _GROWTH = 4
+# Or this share of the longest that a tuple should take, were all of its cost its records': a guess
+# that is wrong eight times is no longer than that.
+_SHORT = 1 / 8
+# A bolt that has not answered may be this much slower than the others.
+_UNKNOWN_SPEED = 0.5
 # Sizes vary by so much about the best one, evenly (steps of the golden ratio): without that the
 # two costs could not be told apart.
 _DITHER = 0.15
@@ -65,23 +71,42 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     if most == 1:
         return 1
     if not service.samples:
-        return min(most, _FIRST[min(consumer.sent, len(_FIRST) - 1)])
+        return min(most, _unanswered(consumer, settings, pool))
     record_s = service.record_s
     if record_s <= 0:
         return most
     work_s = settings.service_max_s - service.tuple_s
+    fixed = 0.0
     if service.is_told and pool.is_split:  # else the two costs are not known apart
+        fixed = pool.fixed_records
         work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
         work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
-    records = work_s / record_s
-    records = min(records, _GROWTH * service.records_most)
+    most_records = _GROWTH * (fixed + service.records_most) - fixed
+    short = _SHORT * settings.service_max_s * service.mean_records / service.mean_s
+    records = min(work_s / record_s, max(most_records, short))
     dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
     size = max(1, min(most, int(records * dither)))
+    if size == service.records_most and not pool.is_split:
+        return min(most, 2 * size)  # tuples of one size never tell what a call costs
     if size == 1 and most > 1 and consumer.sent % _TRY_TWO_EVERY == 0:
         return 2 if service.of(2) <= settings.service_max_s else 1
     return size
 
 
+def _unanswered(consumer: Sized, settings: TupleSettings, pool: ServicePool) -> int:
+    """For a bolt that has not acked: small, and not longer than a tuple should take elsewhere."""
+    first = FIRST[min(consumer.sent, len(FIRST) - 1)]
+    if not pool.mean_s:
+        return first
+    work_s = max(settings.service_max_s, pool.mean_s) - pool.record_s * pool.fixed_records
+    return max(1, min(first, int(_UNKNOWN_SPEED * work_s / pool.record_s)))
+
+
+def is_dear(call_s: float, settings: TupleSettings) -> bool:
+    """Whether a call costs so much that tuples take longer than ``settings.service_max_s``."""
+    return (1 + _RECORDS_PER_DEAR_CALL) * call_s > settings.service_max_s
+
+
 def fixed_s(consumer: Sized, bolts: int) -> float:
     """What a tuple costs beside its records: at the bolt, and at the driver for each bolt."""
-    return consumer.service.tuple_s + _DRIVER_S * bolts
+    return consumer.service.tuple_s + DRIVER_S * bolts

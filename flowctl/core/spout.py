@@ -43,6 +43,10 @@ class SpoutCore(KeepingCore):
         self.handover: Handover = Handover(self.intake, under_way, events)
         self._aside = Aside(self.book, self.intake, self._failures)
 
+    def expect_bolts(self, count: int) -> None:
+        """``count`` bolts in all are to connect: those to come have a share of what is left."""
+        self.book.to_come = max(0, count - len(self.bolts))
+
     # -- records come in -----------------------------------------------------------------
 
     def offer(

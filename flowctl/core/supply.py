@@ -12,7 +12,8 @@ from flowctl.core.records import Position, Record
 class Supply(Protocol):
     """What a ``TupleCore`` needs of it: :class:`flowctl.core.intake.Intake`, or :class:`Backlog`.
 
-    ``is_held``: nothing new may be sent yet.
+    ``is_held``: nothing new may be sent yet.  ``holds_rest``: as far as is known no more records
+    will come than those that it holds.
     """
 
     is_held: bool
@@ -20,6 +21,10 @@ class Supply(Protocol):
     @property
     def buffer(self) -> SendBuffer:
         """What no bolt was given yet."""
+
+    @property
+    def holds_rest(self) -> bool:
+        """Whether, as far as is known, no more will come."""
 
     def ack(self, cut: Cut) -> None:
         """The records of ``cut`` are done."""
@@ -38,6 +43,9 @@ class Backlog:
     """
 
     __slots__ = ("_next_seq", "buffer", "is_held")
+
+    # More comes as long as the stage before has something; the end is known only when it is told.
+    holds_rest = False
 
     def __init__(self) -> None:
         self.buffer: SendBuffer = SendBuffer()

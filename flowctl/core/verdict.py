@@ -17,6 +17,13 @@ from flowctl.core.tuples import FlowTuple
 # Asked at each alarm: a member of an enum costs .2 us.
 _RESTING: Final = Liveness.RESTING
 _STALLED: Final = Liveness.STALLED
+# A bolt that beats and is busy gets so many times as long as all that it holds should take before
+# the spout gives up on it: of records whose costs follow Pareto's law with exponent 1.1, two in a
+# thousand take more than thirty times the mean.
+_PATIENCE_RATIO: Final = 30.0
+# While no bolt has acked anything nobody knows what a tuple takes, and another bolt would not be
+# faster: eight times the longest time-out, as calls of five minutes are not rare (a model).
+_PATIENCE_FIRST: Final = 8.0
 
 
 class Verdict(NamedTuple):
@@ -66,7 +73,8 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
     flight, heard_s = consumer.flight, consumer.heard_at_s
     overdue_s = consumer.armed_at_s + consumer.rtt.rto_s
     # A bolt of several slots may go on acking and never be through with one tuple (S48).
-    hopeless_s = next(iter(flight.values())).sent_at_s + timeout.rto_max_s
+    wait_s = patience_s(consumer, timeout)
+    hopeless_s = next(iter(flight.values())).sent_at_s + wait_s
     asked_s = min(overdue_s, hopeless_s)
     # Silence alone takes long to mean something; with work overdue, or stalled, it is soon enough.
     short_s = heard_s + min(timeout.silence_s, timeout.silence_max_s)
@@ -78,7 +86,6 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
         return Verdict(next_s)
     if short_s <= now_s:
         return Verdict(next_s, is_silent=True)
-    wait_s = timeout.rto_max_s
     hopeless = [t for t in flight.values() if t.sent_at_s + wait_s <= now_s]
     lost = [
         t
@@ -101,3 +108,13 @@ def _has_lost(
     service = consumer.service
     there_s = service.path_peak_s if service.samples else timeout.silence_s
     return consumer.idle_said_at_s >= flow_tuple.sent_at_s + there_s
+
+
+def patience_s(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings) -> float:
+    """How long a tuple may be at a bolt that says that it is busy."""
+    service = consumer.service
+    mean_s = service.mean_s or service.pool.mean_s
+    if not mean_s:
+        return _PATIENCE_FIRST * timeout.rto_max_s
+    work_s = consumer.work_s() or mean_s * consumer.held
+    return max(timeout.rto_max_s, _PATIENCE_RATIO * work_s / consumer.slots)

@@ -16,7 +16,7 @@ from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, repeated, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
-from flowctl.instrumentation.pace import claim, slow_bolts
+from flowctl.instrumentation.pace import claim, dear_call, slow_bolts
 from flowctl.instrumentation.plain import is_routine, left_out, store_away, target_down
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
@@ -49,7 +49,9 @@ class Screen:
     def render(self, snapshot: Snapshot, *, width: int, height: int) -> Group:
         """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
         lost, slow = "  ".join(left_out(snapshot)), claim(slow_bolts(snapshot))
-        rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - bool(lost) - bool(slow))
+        dear = dear_call(snapshot.dear_call)
+        extra = bool(lost) + bool(slow) + len(dear)
+        rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - extra)
         parts = [
             _line(self.headline, "bold"),
             *bolt_table(snapshot, rows_max=rows, width=width),
@@ -58,6 +60,7 @@ class Screen:
         ]
         if slow:
             parts.append(_line(slow, "yellow"))
+        parts += [_line(text, "dim") for text in dear]
         if lost:
             parts.append(_line(lost, "yellow"))
         if snapshot.note:

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from flowctl.core.events import BoltState
-from flowctl.instrumentation.numbers import percent
-from flowctl.instrumentation.snapshot import BoltView, Snapshot, WaitReason
+from flowctl.instrumentation.numbers import counted, percent
+from flowctl.instrumentation.snapshot import BoltView, DearCall, Snapshot, WaitReason
 
 # Tuples take up to a quarter of a second, so the rate of three seconds is off by a tuple in
 # twelve; a bolt at half the rate of the others stands clear of that.
@@ -140,3 +140,11 @@ def target_holds_back(snapshot: Snapshot) -> bool:
     if snapshot.sink_cap is None:
         return False
     return sum(bolt.in_flight for bolt in snapshot.bolts) >= snapshot.sink_cap
+
+
+def dear_call(told: DearCall | None) -> list[str]:
+    """Why tuples are as large as they are, where calls and not records cost; else nothing."""
+    if told is None:
+        return []
+    records = counted(told.records, "record")
+    return [f"a call costs {told.call_s:.2g} s whatever its size: tuples hold about {records}"]

@@ -14,7 +14,7 @@ from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
-from flowctl.instrumentation.pace import claim, condition, slow_bolts, target_holds_back
+from flowctl.instrumentation.pace import claim, condition, dear_call, slow_bolts, target_holds_back
 from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 
@@ -66,6 +66,7 @@ class PlainView(BaseView):
         self._left_out: Counter[str] = Counter()
         self._store_away = False
         self._note = ""
+        self._is_dear_told = False
 
     def start(self, job: str, headline: str) -> None:
         super().start(job, headline)
@@ -84,6 +85,9 @@ class PlainView(BaseView):
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
             if slow := claim(slow_bolts(snapshot)):
                 self._write(f"{self.now()}  {slow}")
+            if snapshot.dear_call and not self._is_dear_told:
+                self._is_dear_told = True
+                self._write(f"{self.now()}  {dear_call(snapshot.dear_call)[0]}")
             if snapshot.target_down_s is not None:
                 self._write(f"{self.now()}  {target_down(snapshot)}")
 

@@ -87,6 +87,14 @@ class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
     service: TimesView = TimesView()
 
 
+class DearCall(msgspec.Struct, frozen=True):
+    """A call costs ``call_s`` whatever its size, more than a tuple should take: so tuples are
+    large, of ``records`` on the mean."""
+
+    call_s: float
+    records: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment.  Counts are of this run unless said otherwise."""
 
@@ -128,6 +136,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     # How long ago everything acked was in the store; None: nothing was saved yet.
     checkpoint_age_s: float | None = None
     holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
+    dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
 
 
 class LossReason(msgspec.Struct, frozen=True):
@@ -177,6 +186,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight_records: int  # the most that was emitted and not acked at one moment
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
+    dear_call: DearCall | None = None  # as in the snapshot
     waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
+from flowctl.instrumentation.pace import dear_call
 from flowctl.instrumentation.snapshot import Report
 from flowctl.instrumentation.text import shown_command
 
@@ -22,6 +23,7 @@ def lines(report: Report) -> list[str]:
         found.append(_resumed(report))
     found += [
         _tuples(report),
+        *dear_call(report.dear_call),
         *_losses(report),
         *_quietly(report),
         *_all_left_out(report),

@@ -108,9 +108,11 @@ class FlowControlSpout(RunnableJob):
                 chance=random.random,
                 keeps_receipts=self.receipts is not None,
             )
-        return SpoutCore(
+        core = SpoutCore(
             settings,
             checkpoint=checkpoint,
             has_dead_letter=self.dead_letter is not None,
             chance=random.random,
         )
+        core.expect_bolts(self.bolts.count)
+        return core

@@ -16,12 +16,14 @@ from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWent
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
+from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
+    DearCall,
     PartitionView,
     Report,
     Snapshot,
@@ -50,6 +52,7 @@ class _Reading(NamedTuple):
     target_down: TargetWentDown | None
     times: AckTimesView
     measured: Measured | None = None
+    dear_call: DearCall | None = None
 
 
 class Meter:
@@ -85,7 +88,7 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, times, measured = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times, measured, dear = self._read()
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         unacked = buffered + counters.records_pending_now
@@ -94,7 +97,6 @@ class Meter:
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
-        reruns = max(0, counters.records_pending_now + done - control.records_saved)
         away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
         reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
@@ -114,7 +116,7 @@ class Meter:
             progress=progress,
             eta_s=eta_s,
             records_saved=control.records_saved,
-            kill_reruns=reruns,
+            kill_reruns=max(0, counters.records_pending_now + done - control.records_saved),
             kill_reruns_cumulative_only=reruns_cumulative,
             store_survives=control.store_survives,
             waits=waits,
@@ -131,6 +133,7 @@ class Meter:
             times=times,
             checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
             holes=sum(len(p.acked) for p in partitions.values()),
+            dear_call=dear,
         )
 
     def _read(self) -> _Reading:
@@ -158,6 +161,7 @@ class Meter:
                 core.target_down,
                 self._times_of(core.bolts.values()),
                 measured,
+                self._dear_call(),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -169,6 +173,13 @@ class Meter:
             wait=_sum([t.wait for t in times]),
             service=_sum([t.service for t in times]),
         )
+
+    def _dear_call(self) -> DearCall | None:
+        """The dearest of all stages, if it decides the size of tuples."""
+        pool = max(self._pools.values(), key=lambda pool: pool.call_s, default=None)
+        if pool is None or not is_dear(pool.call_s, self._control.core.settings.tuple):
+            return None
+        return DearCall(pool.call_s, round(pool.mean_records))
 
     def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
         views = {c.bolt: _view(c, acked) for c in consumers}
@@ -253,6 +264,7 @@ class Meter:
             tuples_failed=counters.failed,
             tuples_lost=counters.lost,
             tuples_hedged=counters.hedged,
+            dear_call=last.dear_call,
             acks_late=counters.late,
             acks_duplicate=counters.duplicate,
             bolts=last.bolts,

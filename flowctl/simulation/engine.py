@@ -25,8 +25,8 @@ from flowctl.simulation.yardsticks import chunks_s, greedy_s
 _CURVE_POINTS = 100  # samples of the windows over the shortest possible run
 # A period without backlog begins when the acks of the last backlog are in: so many round trips.
 _IDLE_AFTER_RTTS = 5
-# A run of a scenario that was drawn ends after so many steps: some seconds.
-_STEPS_MAX = 1_000_000
+# A run of a scenario that was drawn ends after so many steps: some ten seconds.
+_STEPS_MAX = 3_000_000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,8 @@ class SimSpout:
 
     def _join(self, at_s: float, _: Any, __: Any) -> None:
         world, scenario = self._world, self._world.scenario
+        if scenario.is_as_shipped:
+            self.core.expect_bolts(scenario.bolts)
         for bolt in world.bolts:
             rng = Random(f"net {world.seed} {self.index} {bolt.index}")
             there = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)

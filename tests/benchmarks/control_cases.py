@@ -128,6 +128,46 @@ CASES: Final = MappingProxyType(
     }
 )
 
+_SPEEDS = (2.0,) * 4 + (1.0,) * 4 + (0.25,) * 4
+_AS_SHIPPED = "settings as shipped, nothing is known before; E: against greedy"
+
+
+def _shipped(name: str, what: str, gate_e: float, **values: object) -> Case:
+    scenario = Scenario(name=name, what=what, **values)  # type: ignore[arg-type]
+    return Case(scenario=scenario, gate_e=gate_e, differs=f"{what}; {_AS_SHIPPED}")
+
+
+# Jobs as users start them, of some seconds: the second that twelve workers take to connect counts.
+# The gates are what one run on a busy machine had, rounded down; without shares W3 has .08.
+SHIPPED: Final = MappingProxyType(
+    {
+        case.scenario.name: case
+        for case in (
+            _shipped(
+                "W1", "a call costs .3 s, a record 1 ms", 0.60,
+                records=24_000, tuple_s=0.3, record_s=0.001,
+            ),
+            _shipped(
+                "W2", "records of 2 s, as 20 to 300 s", 0.85,
+                records=60, tuple_s=0.01, record_s=2.0,
+            ),
+            _shipped(
+                "W3", "24 records of 1 s, the end is told late", 0.50,
+                records=24, tuple_s=0.001, record_s=1.0, end_late_s=0.5,
+            ),
+            _shipped(
+                "W4", "uneven bolts and skewed records", 0.70,
+                records=5_000, tuple_s=0.01, record_s=0.01, pareto=1.1, speeds=_SPEEDS,
+            ),
+            _shipped(
+                "F2", "bolts connect one after the other", 0.70,
+                records=12_000, tuple_s=0.001, record_s=0.002,
+                connects_s=tuple(0.15 * number for number in range(12)),
+            ),
+        )
+    }
+)  # fmt: skip
+
 # What can't be had here, and why.
 LEFT_OUT: Final = MappingProxyType(
     {"two, three": "the bolts of a SparkBolts belong to one spout; there is no way to share them"}

@@ -23,7 +23,7 @@ from flowctl.ports import SourceChunk
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.oracle import arrivals_s
 from flowctl.simulation.scenario import Death, Scenario
-from flowctl.simulation.workload import Workload
+from flowctl.simulation.workload import Workload, workload_of
 
 WARM: Final = "warm"  # the partition of the one tuple that is there before time 0
 TRACE: Final = "p"
@@ -66,7 +66,7 @@ class TraceWorker:
         self._tells_pid = bool(scenario.freezes or scenario.pauses or scenario.deaths)
         self._tuple_s, self._record_s = scenario.tuple_s, scenario.record_s
         self._machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
-        self._workload = Workload(scenario, seed, 0)
+        self._workload = workload_of(scenario, seed, 0)
         self._returned: Machine | None = None  # whose fate it is, after a death
         self._start_s: float | None = None
         self._slot = threading.local()
@@ -78,20 +78,35 @@ class TraceWorker:
         """On a worker, before it connects: the place to be dead."""
         self.__init__(*arguments)  # type: ignore[misc]
         scenario: Scenario = arguments[0]
+        if scenario.is_as_shipped:
+            self._connect(scenario)
         began_s = start_s(self._place)
         if scenario.deaths and began_s is not None:
             death = self._my_death(scenario.deaths)
             self._returned = self._machines[death.bolt]
             self._stay_dead(death, began_s)
 
+    def _connect(self, scenario: Scenario) -> None:
+        """A job as shipped begins when all workers are there; they connect then, or when due."""
+        number = next(n for n in range(scenario.bolts) if self._claims(f"ready{n}"))
+        if number == scenario.bolts - 1:  # the last to come
+            _write_whole(self._place / "start", repr(time.monotonic() + _LEAD_S))
+        due_s = _await_start(self._place) + scenario.connects_at_s(number)
+        time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def _claims(self, name: str) -> bool:
+        """Whether this worker is the first that wants ``name``."""
+        try:
+            (self._place / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
     def _my_death(self, deaths: Sequence[Death]) -> Death:
         """The first that nobody has taken: a worker does not know yet which bolt it will be."""
         for number, death in enumerate(deaths):
-            try:
-                (self._place / f"death{number}").touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            return death
+            if self._claims(f"death{number}"):
+                return death
         raise RuntimeError("a worker died that should not have.")
 
     def _stay_dead(self, death: Death, began_s: float) -> None:
@@ -158,13 +173,15 @@ class TraceProducer:
     ) -> None:
         self._place = place
         self._is_ready = is_ready
-        self._workload = Workload(scenario, seed, 0)
+        self._workload: Workload = workload_of(scenario, seed, 0)
         self._arrivals = arrivals_s(scenario)
         self._left: list[Record] = []  # read and not given out yet
         self._read_to = 0  # the record after the last that was read
-        # A tuple of the usual size, or a small one where the size is free.
-        self.warm_records = min(scenario.sizes[0], 100)
-        self._is_warm = False
+        # A tuple of the usual size, or a small one where the size is free.  None where nothing may
+        # be known before: a job as shipped.
+        self.warm_records = 0 if scenario.is_as_shipped else min(scenario.sizes[0], 100)
+        self._is_warm = not self.warm_records
+        self._end_late_s = scenario.end_late_s
         self.start_s: float | None = None
 
     @property
@@ -183,6 +200,8 @@ class TraceProducer:
         if not self._is_warm:
             self._is_warm = True
             return SourceChunk(WARM, [Record(n, None) for n in range(self.warm_records)])
+        if not self.warm_records:
+            return self._read_at_once(max_records)
         if self.start_s is None:
             if not self._is_ready():
                 return SourceChunk(TRACE, [])
@@ -199,6 +218,14 @@ class TraceProducer:
             self._read_to += len(self._left)
         records, self._left = self._left[:max_records], self._left[max_records:]
         return SourceChunk(TRACE, records)
+
+    def _read_at_once(self, max_records: int) -> SourceChunk | None:
+        """All is there before the workers, who begin by themselves; the end may be told late."""
+        if self._left or not self._workload.is_read:
+            return self._read(max_records, 0.0)
+        self.start_s = start_s(self._place)
+        is_told = self.start_s is not None and time.monotonic() >= self.start_s + self._end_late_s
+        return None if is_told else SourceChunk(TRACE, [])
 
     def _arrived(self, began_s: float) -> int | None:
         """The end of the records that are there (None: all); waits a little for the next ones."""

@@ -129,7 +129,10 @@ def _state(consumer: AdaptiveFlowConsumer) -> tuple[int, float, float | None, in
     """What it holds, in tuples and in work, what it may hold, and whether it may get any."""
     service, flight = consumer.service, consumer.flight.values()
     records = sum(len(flow_tuple.cut.records) for flow_tuple in flight)
-    work_s = len(flight) * service.tuple_s + records * service.record_s
+    # What a call costs is the pool's; a bolt's room is as of its last change.
+    known = service.fixed_records + service.mean_records
+    record_s = service.mean_s / known if known else 0.0
+    work_s = (len(flight) * service.fixed_records + records) * record_s
     work_s += len(consumer.strays) * service.mean_s
     is_usable = consumer.liveness is Liveness.ALIVE
     window = int(consumer.policy.window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,7 @@ from flowctl.wire.auth import MAGIC, NONCE_BYTES, PROOF_BYTES
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Hello, Revoke, TupleFrame, Welcome
 from tests.benchmarks import control_trace
-from tests.benchmarks.control_cases import CASES, LEFT_OUT, shortened
+from tests.benchmarks.control_cases import CASES, LEFT_OUT, SHIPPED, shortened
 from tests.benchmarks.control_faults import signals_of
 from tests.benchmarks.control_net import Losses
 from tests.benchmarks.control_sink import RealTime
@@ -114,6 +115,24 @@ def test_the_producer_reads_the_whole_trace_once(tmp_path: Path) -> None:
         positions += [record.position for record in chunk.records]
     assert positions == list(range(producer.records - len(warm.records)))
     assert control_trace.start_s(tmp_path) == producer.start_s
+
+
+def test_a_job_as_shipped_begins_when_all_workers_are_there(tmp_path: Path) -> None:
+    """Its records are read before; the end is told late, after the beginning."""
+    scenario = replace(SHIPPED["W3"].scenario, bolts=3)
+    producer = TraceProducer(scenario, 7, tmp_path, lambda: False)
+    chunk = producer.poll(1_000)
+    assert chunk is not None
+    assert len(chunk.records) == producer.records == 24
+    worker = pickle.dumps(TraceWorker(scenario, 7, str(tmp_path), None))
+    with ThreadPoolExecutor(3) as pool:
+        first = [pool.submit(pickle.loads, worker) for _ in range(2)]
+        assert control_trace.start_s(tmp_path) is None
+        pool.submit(pickle.loads, worker).result()
+        for future in first:
+            future.result()
+    assert control_trace.start_s(tmp_path) is not None
+    assert producer.poll(1_000) is not None, "half a second late"
 
 
 def test_faults_are_the_machines_own() -> None:

@@ -155,3 +155,17 @@ def test_a_bolt_that_would_be_last_gets_nothing_more() -> None:
     assert {emission.bolt for emission in emissions} == {"fast"}
     assert driver.core.bolts["slow"].has_room
     assert not driver.core.bolts["fast"].has_room
+
+
+def test_an_idle_bolt_takes_nothing_that_would_be_done_sooner_where_it_is() -> None:
+    driver = Driver("fast", "slow", window_policy="fixed", window_initial=3)
+    driver.offer(6)
+    emissions = driver.emit()
+    driver.end()
+    times_s = {"fast": 0.1, "slow": 1.0}
+    for emission in emissions:
+        if emission.bolt == "slow" or emission is emissions[0]:
+            service_s = times_s[emission.bolt]
+            driver.ack(emission, wait_s=0.0, service_s=service_s, idle_total_s=0.0)
+    assert len(driver.core.bolts["fast"].flight) == 2
+    assert asked(driver) == []

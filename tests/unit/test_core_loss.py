@@ -233,6 +233,16 @@ def test_an_idle_bolt_runs_what_another_is_late_with_and_the_first_ack_counts() 
     assert driver.ack(slow) is AckOutcome.DUPLICATE
 
 
+def test_copies_may_take_half_of_the_time_that_bolts_are_idle_for() -> None:
+    """A share of the work that is less than one tuple: nobody else wants an idle bolt's time."""
+    driver, _slow = last_two(share_max=0.001)
+    idle_from_s = driver.clock()
+    while not (copies := driver.emit()):
+        driver.wait_for_deadline()
+    assert copies[0].bolt == "a"
+    assert 2 * 0.01 <= driver.clock() - idle_from_s < 3 * 0.01
+
+
 def test_if_the_slow_one_is_first_after_all_the_copy_is_called_back() -> None:
     driver, slow = last_two()
     driver.emit()

@@ -39,7 +39,8 @@ def one_bolt(**values: float) -> Driver:
 def test_the_first_tuples_are_small_and_differ_then_the_fixed_cost_is_three_percent() -> None:
     sizes = run(one_bolt(), 40, FIXED_S, RECORD_S)
     assert sizes[0] == 25
-    assert all(later <= 4 * 1.16 * max(sizes[:n]) for n, later in enumerate(sizes) if n > 2)
+    times_s = [FIXED_S + RECORD_S * size for size in sizes]
+    assert all(later <= 4 * 1.16 * max(times_s[:n]) for n, later in enumerate(times_s) if n > 2)
     # a' = 5 ms and 60 us at the driver; 32 times that, in records, give or take the dither.
     best = 0.97 / 0.03 * (FIXED_S + 60e-6) / RECORD_S
     settled = sizes[10:]
@@ -50,17 +51,17 @@ def test_the_first_tuples_are_small_and_differ_then_the_fixed_cost_is_three_perc
 
 def test_a_slow_bolt_gets_smaller_tuples() -> None:
     """None takes longer than tuple.service_max_s."""
-    sizes = run(one_bolt(tuple_service_max_s=0.25), 30, 0.03, 0.01)
-    assert all(size <= 1.16 * 0.22 / 0.01 for size in sizes[5:])
-    assert max(sizes[5:]) >= 0.22 / 0.01
+    sizes = run(one_bolt(tuple_service_max_s=0.25), 30, 0.02, 0.01)
+    assert all(size <= 1.16 * 0.23 / 0.01 for size in sizes[5:])
+    assert max(sizes[5:]) >= 0.23 / 0.01
 
 
 @pytest.mark.req("S1")
 @pytest.mark.parametrize("call_s", [0.1, 0.2, 0.3, 1.0])
-def test_a_dear_call_is_worth_four_times_its_time_in_records(call_s: float) -> None:
+def test_a_dear_call_is_worth_nine_times_its_time_in_records(call_s: float) -> None:
     """Also where the call alone takes longer than tuple.service_max_s: never one by one."""
     sizes = run(one_bolt(tuple_service_max_s=0.25), 40, call_s, 0.001)
-    best = 4 * call_s / 0.001
+    best = 9 * call_s / 0.001
     assert all(0.8 * best <= size <= 1.2 * best for size in sizes[12:])
     assert min(sizes[2:]) >= 25  # the second tells a call from its records
 
@@ -119,18 +120,27 @@ def test_while_sizes_do_not_vary_all_cost_is_the_records() -> None:
     assert model.record_s == pytest.approx(0.0001)
 
 
+def test_where_tuples_are_of_one_size_the_next_has_twice_as_many() -> None:
+    """A call of a second: else nobody ever learns that it is not the record."""
+    driver = one_bolt()
+    driver.core.bolts["a"].service.on_sample(0.0, 1.0, 0.0, 1)
+    driver.offer(100)
+    (emission,) = driver.emit(1)
+    assert len(emission.records) == 2
+
+
 def test_a_bolt_that_goes_takes_its_line_along() -> None:
     pool = ServicePool()
     stays, goes = ServiceModel(pool), ServiceModel(pool)
     for turn, records in enumerate((25, 100, 400, 800)):
         stays.on_sample(turn, 0.001 + 1e-5 * records, 0.0, records)
     alone = pool.fixed_records
-    assert alone == pytest.approx(100, rel=0.01)
+    assert alone == pytest.approx(100, rel=0.1)  # four tuples leave a doubt
     for turn, records in enumerate((25, 100, 400, 800)):
         goes.on_sample(turn, 1.0 + 1e-5 * records, 0.0, records)
-    assert pool.fixed_records > 2 * alone
+    assert pool.fixed_records > 1.5 * alone
     goes.leave()
-    assert pool.fixed_records == pytest.approx(alone)
+    assert pool.fixed_records == pytest.approx(alone, rel=0.1)
 
 
 def test_a_bolt_that_tells_nothing_gets_sizes_by_its_round_trips() -> None:

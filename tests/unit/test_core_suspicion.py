@@ -98,7 +98,8 @@ def sent(driver: Driver, bolt: str, tuple_id: int) -> Emission:
 
 
 def test_but_not_waited_for_without_end() -> None:
-    driver = beating("a", "b", window_initial=1, timeout_rto_max_s=10.0)
+    """Eight times the longest time-out, as nobody knows yet what a tuple takes."""
+    driver = beating("a", "b", window_initial=1, timeout_rto_max_s=1.3)
     driver.offer(1)
     (emission,) = driver.emit()
     wait_beating(driver, 9.0, a=BUSY_WITH_ONE, b={})
@@ -158,7 +159,7 @@ def test_a_lost_tuple_does_not_block_a_bolt_that_says_it_is_idle() -> None:
 
 
 def test_what_a_bolt_says_it_holds_keeps_its_room() -> None:
-    driver = beating("a", window_policy="fixed", window_initial=2, timeout_rto_max_s=4.0)
+    driver = beating("a", window_policy="fixed", window_initial=2, timeout_rto_max_s=0.5)
     driver.offer(9)
     driver.emit()
     wait_beating(driver, 10.0, a={"busy": 1})  # one is lost, it hangs in the other
@@ -184,7 +185,7 @@ def test_nor_a_bolt_that_tells_nothing() -> None:
 @pytest.mark.req("S7")
 def test_a_tuple_does_not_wait_for_a_bolt_that_hangs_for_ever() -> None:
     """b is alive and never done: a, which failed the tuple once, is the only bolt left."""
-    driver = beating("a", "b", window_policy="fixed", window_initial=1, timeout_rto_max_s=5.0)
+    driver = beating("a", "b", window_policy="fixed", window_initial=1, timeout_rto_max_s=0.6)
     driver.offer(2)
     on_a, on_b = driver.emit()
     driver.fail(on_a)

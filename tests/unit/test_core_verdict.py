@@ -14,7 +14,7 @@ from flowctl.core.joined import Joined
 from flowctl.core.records import Record
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
-from flowctl.core.verdict import Verdict, verdict
+from flowctl.core.verdict import Verdict, patience_s, verdict
 from tests.core_driver import core_settings
 
 TIMES = st.floats(0, 20).map(lambda s: round(s, 1))
@@ -95,6 +95,7 @@ def test_a_stalled_bolt_is_silent_sooner() -> None:
 
 def test_what_was_waited_for_long_enough_is_hopeless_and_not_lost_too() -> None:
     consumer = consumer_of(0.0, 8.0)
+    consumer.service.on_sample(0.0, 0.1, 0.0, 1)
     consumer.on_heartbeat(0, 9.9)  # it has nothing to do
     consumer.on_heard(9.9)
     consumer.armed_at_s = 9.0
@@ -102,6 +103,19 @@ def test_what_was_waited_for_long_enough_is_hopeless_and_not_lost_too() -> None:
     assert [t.tuple_id for t in judged.hopeless] == [0]
     assert [t.tuple_id for t in judged.lost] == [1]
     assert not judged.is_overdue
+
+
+@pytest.mark.parametrize(
+    ("tuple_s", "expected_s"),
+    [(None, 80.0), (0.1, 10.0), (20.0, 1200.0)],  # nobody has acked; quick tuples; slow ones
+)
+def test_a_bolt_that_beats_and_is_busy_has_as_long_as_what_it_holds_may_take(
+    tuple_s: float | None, expected_s: float
+) -> None:
+    consumer = consumer_of(0.0, 8.0)
+    if tuple_s is not None:
+        consumer.service.on_sample(0.0, tuple_s, 0.0, 1)
+    assert patience_s(consumer, SETTINGS.timeout) == pytest.approx(expected_s)
 
 
 def test_an_idle_bolt_has_no_alarm() -> None:

@@ -316,3 +316,20 @@ def test_the_age_of_the_checkpoint_is_since_what_it_holds_was_acked():
     stand.store.error = None
     stand.checkpointer.save()
     assert stand.meter.snapshot("running", "").checkpoint_age_s == 0.0
+
+
+def test_calls_that_cost_more_than_records_are_told_with_the_size_of_tuples() -> None:
+    stand = Stand()
+    pool = stand.control.core.book.pool
+    pool.is_split, pool.fixed_records, pool.mean_records, pool.mean_s = True, 300.0, 800.0, 1.1
+    told = stand.meter.snapshot("running", "").dear_call
+    assert told is not None
+    assert (round(told.call_s, 3), told.records) == (0.3, 800)
+    assert stand.meter.report("finished", None, 0).dear_call == told
+
+
+def test_a_call_of_a_millisecond_is_not_told() -> None:
+    stand = Stand()
+    pool = stand.control.core.book.pool
+    pool.is_split, pool.fixed_records, pool.mean_records, pool.mean_s = True, 10.0, 90.0, 0.01
+    assert stand.meter.snapshot("running", "").dear_call is None

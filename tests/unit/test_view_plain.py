@@ -17,7 +17,7 @@ from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
 from flowctl.instrumentation.plain import line as plain_line
-from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, WaitReason, Waits
+from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapshot, WaitReason, Waits
 from flowctl.instrumentation.stdlib import StdlibLogger
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
@@ -327,3 +327,15 @@ def test_a_topologys_summary_tells_of_trees_and_of_reported_errors() -> None:
     assert "trees 20 000 complete · 0 expired · 100 failed · 80 sent again" in told
     assert "store.1 reported 1 error, the last E1" in told
     assert "and 2 more tasks reported errors" in told
+
+
+def test_a_dear_call_is_told_once_and_in_the_summary(out: io.StringIO) -> None:
+    time, dear = Time(), DearCall(0.3, 812)
+    view = PlainView(out, clock=time)
+    view.start("j", "j · 1 bolt")
+    for _ in range(3):
+        view.update(msgspec.structs.replace(SNAPSHOT, dear_call=dear))
+        time.now_s += LINE_EVERY_S
+    told = "a call costs 0.3 s whatever its size: tuples hold about 812 records"
+    assert out.getvalue().count(told) == 1
+    assert told in summary.lines(msgspec.structs.replace(REPORT, dear_call=dear))

@@ -6,21 +6,24 @@ begun it costs work twice, so it comes last, within budgets, and can be switched
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from itertools import islice
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.dispatch import EXACT_MAX
+from flowctl.core.end_of_input.stealing import IDLE_LOOKED_AT
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
 # The idle bolt must be done in half of the time that the other still needs: a copy that is only a
 # little sooner is not worth its work.
 _GAIN = 2.0
+# Copies may take half of the time that bolts are idle for, beside their share of the work: nobody
+# else wants that time, and half is left to what is yet to come.
+_IDLE_PART = 0.5
 # A time that was asked for must count as reached when it comes: far above the rounding of clocks.
 _ROUNDING_S = 1e-6
-# Idle bolts looked at for one tuple, the longest idle first: all would be O(N) for each of N.
-_IDLE_LOOKED_AT = 64
 
 
 class Hedging:
@@ -43,7 +46,9 @@ class Hedging:
         self._latest: list[tuple[float, int]] = []  # (-due_s, tuple id)
         self._earliest: list[tuple[float, int]] = []  # (due_s, tuple id)
         self._left = 0  # tuples that may still be hedged
-        self._work_left_s = 0.0  # and seconds of work
+        self._work_left_s = 0.0  # and seconds of work, as of the last question
+        self._asked_s = 0.0  # when that was
+        self._were_idle = 0
         self._again_s: float | None = None
 
     def start(self, now_s: float, *, tuples: int, work_s: float) -> None:
@@ -52,6 +57,7 @@ class Hedging:
         share = self._settings.share_max
         self._left = max(len(self._bolts), int(share * tuples))
         self._work_left_s = share * work_s
+        self._asked_s = now_s
         for consumer in self._bolts.values():
             service = consumer.service
             done_s = consumer.armed_at_s + service.path_s
@@ -76,12 +82,15 @@ class Hedging:
         return self._again_s
 
     def pick(
-        self, idle: Iterable[str], now_s: float
+        self, idle: Collection[str], now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
         """Return a tuple and the idle bolt that shall have it as well, or None."""
         self._again_s = None
-        if not (self._settings.enabled and self._is_started and self._left > 0):
+        settings = self._settings
+        if not (settings.enabled and settings.share_max and self._is_started and self._left > 0):
             return None
+        self._work_left_s += _IDLE_PART * self._were_idle * (now_s - self._asked_s)
+        self._asked_s, self._were_idle = now_s, len(idle)
         flow_tuple = self._worst(now_s)
         if flow_tuple is None:
             return None
@@ -89,17 +98,39 @@ class Hedging:
         if found is None:
             return None
         consumer, needs_s = found
+        sooner_s = self._another_is_sooner_s(flow_tuple, needs_s, now_s)
+        if sooner_s is not None:
+            self._again_s = sooner_s + _ROUNDING_S
+            return None
         if _GAIN * needs_s > _remaining_s(flow_tuple, now_s) + _ROUNDING_S:
             overdue = self._top(self._earliest, 1.0)
             if overdue is not None:
                 self._again_s = overdue.due_s + _GAIN * needs_s
             return None
         if needs_s > self._work_left_s:
+            lacks_s = needs_s - self._work_left_s
+            self._again_s = now_s + lacks_s / (_IDLE_PART * len(idle)) + _ROUNDING_S
             return None
         self._left -= 1
         self._work_left_s -= needs_s
         flow_tuple.is_hedged = True
         return flow_tuple, consumer
+
+    def _another_is_sooner_s(
+        self, flow_tuple: FlowTuple, needs_s: float, now_s: float
+    ) -> float | None:
+        """When a bolt is free that is at work, not late, and would be done sooner; None: none."""
+        if len(self._bolts) > EXACT_MAX:
+            return None
+        records, holder = len(flow_tuple.cut.records), flow_tuple.held_by
+        for bolt, consumer in self._bolts.items():
+            service = consumer.service
+            if bolt == holder or not (consumer.flight and service.samples):
+                continue
+            free_s = consumer.armed_at_s + consumer.work_s() / consumer.slots - now_s
+            if 0 < free_s < needs_s - service.of(records) - service.path_s:
+                return now_s + free_s
+        return None
 
     def _worst(self, now_s: float) -> FlowTuple | None:
         latest = self._top(self._latest, -1.0)
@@ -122,11 +153,11 @@ class Hedging:
         return None
 
     def _soonest(
-        self, flow_tuple: FlowTuple, idle: Iterable[str]
+        self, flow_tuple: FlowTuple, idle: Collection[str]
     ) -> tuple[AdaptiveFlowConsumer, float] | None:
         best: tuple[AdaptiveFlowConsumer, float] | None = None
         records = len(flow_tuple.cut.records)
-        for bolt in islice(idle, _IDLE_LOOKED_AT):
+        for bolt in islice(idle, IDLE_LOOKED_AT):
             consumer = self._bolts[bolt]
             service = consumer.service
             if not (service.samples and consumer.has_room):

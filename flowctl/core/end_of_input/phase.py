@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.dispatch import EXACT_MAX, is_by_completion
+from flowctl.core.dispatch import is_by_completion
 from flowctl.core.end_of_input.hedging import Hedging
 from flowctl.core.end_of_input.shares import Shares
 from flowctl.core.end_of_input.stealing import WorkStealing
@@ -23,15 +23,15 @@ class EndOfInput:
 
     def __init__(self, book: Book) -> None:
         settings = book.settings
+        self._book = book
         self._bolts = book.bolts
         # Blindly in turn is a baseline: what is dealt out stays there, however late.
         self._is_blind = settings.dispatch.choice == "in_turn"
-        # Bolts are asked in the order of their completion, so that if one would be too late, so
-        # would all others that have room.
-        self._holds_back = is_by_completion(settings)
+        # Before the end of the input there is nothing to share out where tuples are single records.
+        self._cuts_before = is_by_completion(settings) and settings.tuple.records_max > 1
         self._counters = book.counters
         self._is_last_out = False  # nothing is left that was never sent
-        self._shares = Shares(book.bolts)
+        self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
         hedge = settings.hedge
         if not book.guarantee.sends_again:  # a copy is a second time
@@ -39,18 +39,15 @@ class EndOfInput:
         self._hedging = Hedging(hedge, book.bolts, book.pending)
         book.idle_listener = self
 
-    def size_of_next(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> int:
-        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.
-
-        None now: the others would have to wait for it.  If nobody is at work there are no others.
-        """
-        if self._is_blind:
+    def size_of_next(
+        self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
+    ) -> int:
+        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now."""
+        if self._is_blind or not (self._book.input_ended or self._cuts_before):
             return records
-        pending = self._counters.records_pending_now
-        is_ordered = self._holds_back and len(self._bolts) <= EXACT_MAX
-        if pending and is_ordered and self._shares.is_late(consumer, left, pending):
-            return 0
-        return self._shares.records_for(consumer, records, left, pending)
+        if self._shares.is_plenty(consumer, records, left):
+            return records
+        return self._shares.records_for(consumer, records, left, now_s)
 
     @property
     def shares(self) -> Shares:

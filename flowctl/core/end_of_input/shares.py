@@ -1,105 +1,257 @@
-"""How the rest of the input is shared out, so that all bolts finish together."""
+"""How much of what is left belongs to one bolt now, so that all bolts finish together.
+
+What is left is known once the input has ended; before that, where all that there was has been read,
+it is at least what was read and is not acked.  What each bolt holds, its speed and its path tell
+when all could be done at the earliest, the cost of each bolt's next call included.  What a bolt can
+do until then is its own.  It gets half of that at a time (factoring, Hummel, Schonberg & Flynn
+1992, weighted by measured speed as in Banicescu's adaptive weighted factoring), or all of it where
+another call would cost more than it could even out (Kruskal & Weiss 1985).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.sizing import fixed_s
+from flowctl.core.dispatch import EXACT_MAX, is_by_completion
+from flowctl.core.sizing import DRIVER_S, FIRST, fixed_s
 from flowctl.core.state import Liveness
 
-# Guided self-scheduling (Polychronopoulos & Kuck 1987): half of a bolt's share at a time, so that
-# the last tuples are small.
-_SHARE_PART = 0.5
+# Half of what is a bolt's own at a time, so that the last tuples are small.
+_PART = 0.5
+# While nothing is known of any bolt they get these parts of an equal share, in turn: different, so
+# that they tell a call's cost from a record's, and an eighth is not too much for a bolt that is
+# eight times slower than the others.
+_FIRST_PARTS = (1 / 32, 1 / 8)
+# Where a share is of so few records the odd ones are still of two: that is half of it.
+_PARTS_TO_DIFFER = 4
+# Splitting what is left once more costs a call, and evens out what the times are off by: half of
+# them, as speeds are known by a few tuples only and records differ.
+_SCATTER = 0.5
+# What a call costs is learned in the first acks; speeds are worked out from it.
+_FIXED_CHANGE = 0.25
+# The end is worked out anew after questions of a quarter of the bolts: O(log N) each, amortised.
+_QUESTIONS_PART = 0.25
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
-# Bolts that count: one that rests works on when its rest is over.
-_WORKING = (Liveness.ALIVE, Liveness.RESTING)
+# Bolts that count: one that is stalled is at work, one that rests works on when its rest is over.
+_WORKING = (Liveness.ALIVE, Liveness.STALLED, Liveness.RESTING)
+# With so many tuples left for each slot shares bound nothing: half of a share is eight tuples, one
+# of a bolt that is eight times slower than the others.  Many more while little is known.
+_TUPLES_PLENTY = 16
+_FIRST_PLENTY = 320
+# A tuple of fewer counts as this many: so many a bolt gets before anything is known of it.
+_RECORDS_FEW = 25
 
 
 class Shares:
-    """Shares and lateness of bolts once the input has ended.  Not thread-safe.
+    """What is each bolt's own.  Not thread-safe.
 
-    The speeds are added up anew after as many questions as there are bolts: O(1) amortised.
     ``least_s``: less work is not worth a tuple, whatever that costs by itself.
     """
 
-    __slots__ = ("_bolts", "_fastest_s", "_questions_left", "_records_per_s", "least_s")
+    __slots__ = (
+        "_at_s",
+        "_began_s",
+        "_bolts",
+        "_book",
+        "_end_s",
+        "_fastest_s",
+        "_fixed",
+        "_is_adaptive",
+        "_mean_speed",
+        "_path_s",
+        "_questions_left",
+        "_record_s",
+        "least_s",
+    )
 
-    def __init__(self, bolts: Mapping[str, AdaptiveFlowConsumer]) -> None:
-        self._bolts = bolts
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._bolts = book.bolts
+        self._is_adaptive = is_by_completion(book.settings)
         self.least_s = 0.0
         self._questions_left = 0
-        self._records_per_s = 0.0  # of all bolts that are heard of
+        self._began_s: float | None = None  # when it was asked first
+        self._at_s = 0.0  # when the end was worked out
+        self._end_s = 0.0  # when all could be done
+        self._fixed = 0.0  # what a call costs, in records, when the speeds were added up
+        self._mean_speed = 0.0  # records a second of a bolt, calls aside; 0: nothing is known
+        self._record_s = self._path_s = 0.0  # the mean record's time, and path
         self._fastest_s = 0.0  # the shortest time that any of them needs for a tuple
 
+    def is_plenty(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> bool:
+        """Whether so much is left that no bolt's share bounds a tuple of ``records``."""
+        book = self._book
+        if consumer.service.samples and book.pool.is_split:
+            return left > _TUPLES_PLENTY * records * book.slots and not book.to_come
+        return left > _FIRST_PLENTY * max(records, _RECORDS_FEW) * book.slots_expected
+
     def records_for(
-        self, consumer: AdaptiveFlowConsumer, records: int, left: int, pending: int
+        self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
     ) -> int:
-        """Cut ``records`` down to a part of what the bolt should still do until the end.
+        """Cut ``records`` down to a part of what the bolt should still do until the end; 0: none.
 
-        ``left`` records are not sent, ``pending`` are sent and not acked.
+        ``left`` records are not sent.  None: the others would have to wait for it, or it has to
+        answer first.  If nobody is at work there are no others.
         """
-        self._refresh()
-        share = 1.0 / max(1, len(self._bolts))  # of a bolt that has not answered yet
-        own = speed(consumer)
-        if own and self._records_per_s:
-            share = own / self._records_per_s
-        # As much for the records as for the tuple: smaller ones would cost more than they spread.
+        pending = self._book.counters.records_pending_now
+        slots = self._book.slots_expected
+        if slots == 1:
+            return records  # there is nobody to share with
+        self._refresh(left + pending, now_s)
+        if not self._mean_speed:
+            return self._first(consumer, records, left, (left + pending) / slots)
+        is_new = not consumer.service.samples and self._is_adaptive
+        if is_new and self._awaits(consumer, left, slots):
+            return 0
+        own = self._own(consumer, now_s)
+        if own <= 0 and self._at_s < now_s:
+            self._work_out(left + pending, now_s)
+            own = self._own(consumer, now_s)
+        may_refuse = pending and self._is_adaptive and len(self._bolts) <= EXACT_MAX
+        if own < 1 and may_refuse and self._is_late(consumer, own, now_s):
+            return 0
         fewest = self._fewest(consumer)
-        own = share * (left + pending) - consumer.records_held
-        return max(1, min(records, int(max(fewest, _SHARE_PART * own))))
+        return max(1, min(records, int(max(_PART * own, min(own, fewest / _SCATTER)))))
 
-    def fitting(self, consumer: AdaptiveFlowConsumer, records: int, pending: int) -> int:
+    def fitting(
+        self, consumer: AdaptiveFlowConsumer, records: int, pending: int, now_s: float
+    ) -> int:
         """How many of the ``records`` that the bolt was just given it should do.
 
         More, and others would wait for it.  All ``pending`` records are sent and not acked.
         """
-        if not self._records_per_s:
-            self._questions_left = 0  # by now somebody may have answered
-        self._refresh()
-        if not (consumer.service.samples and self._records_per_s):
+        self._work_out(pending, now_s)
+        if not (consumer.service.samples and self._mean_speed):
             return records
-        own = speed(consumer) / self._records_per_s * pending - (consumer.records_held - records)
+        own = records + self._own(consumer, now_s)  # they count as held already
         return max(1, min(records, int(max(self._fewest(consumer), own))))
 
     def _fewest(self, consumer: AdaptiveFlowConsumer) -> float:
-        per_record_s = consumer.service.record_s
+        """As many as cost as much as the tuple does."""
+        record_s = consumer.service.record_s
         least_s = max(fixed_s(consumer, len(self._bolts)), self.least_s)
-        return least_s / per_record_s if per_record_s else 1
+        return least_s / record_s if record_s else 1
 
-    def is_late(self, consumer: AdaptiveFlowConsumer, left: int, pending: int) -> bool:
-        """Whether the others would have to wait for ``consumer``, were it given a tuple.
+    def _own(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
+        """How many records one of its slots can do until the end."""
+        speed = (self._speed_of(consumer) or self._mean_speed) / consumer.slots
+        return (self._end_s - self._free_s(consumer, now_s)) * speed
 
-        ``left`` and ``pending`` as above.
+    def _first(self, consumer: AdaptiveFlowConsumer, records: int, left: int, own: float) -> int:
+        """While nothing is known of any bolt."""
+        if not self._is_adaptive or self._book.size_for is not None:
+            # Blind, or ranges, which can be split while a bolt is at work on them.
+            own -= consumer.records_held / consumer.slots
+            return max(1, min(records, int(_PART * own))) if own > 0 else 0
+        if self._awaits(consumer, left, self._book.slots_expected):
+            return 0
+        number = (self._book.counters.emitted + consumer.sent) % len(_FIRST_PARTS)
+        least = number + 1 if own >= _PARTS_TO_DIFFER else 1
+        most = min(FIRST[number], self._book.settings.tuple.records_max)
+        return max(least, min(most, int(_FIRST_PARTS[number] * own)))
+
+    def _awaits(self, consumer: AdaptiveFlowConsumer, left: int, slots: float) -> bool:
+        """Whether ``consumer`` should answer before it gets more than a tuple for each slot.
+
+        Where so little is left that first tuples are cut, what waits behind them would have been
+        cut before it is known what they take.
         """
-        service = consumer.service
-        if not service.samples:
+        if len(consumer.flight) < consumer.slots:
             return False
-        self._refresh()
-        if not self._records_per_s:
-            return False
-        rest_s = (left + pending) / self._records_per_s + self._fastest_s
-        records = self.records_for(consumer, round(service.mean_records), left, pending)
-        at_s = consumer.work_s() / consumer.slots + service.of(records) + service.path_s
-        return at_s > _LATE_RATIO * rest_s
+        most = min(FIRST[0], self._book.settings.tuple.records_max)
+        return _FIRST_PARTS[0] * left < most * slots and most > 1
 
-    def _refresh(self) -> None:
+    def _is_late(self, consumer: AdaptiveFlowConsumer, own: float, now_s: float) -> bool:
+        """Whether the others would have to wait for ``consumer``, were it given a record."""
+        service = consumer.service
+        if not service.samples or consumer.held >= consumer.slots:
+            return own <= 0.5
+        needs_s = self._free_s(consumer, now_s) - now_s + service.record_s
+        if needs_s <= _LATE_RATIO * (self._end_s - now_s + self._fastest_s):
+            return False
+        # Nobody waits for a bolt that is sooner than any other would be with one more tuple.
+        others = (c.completion_s for c in self._bolts.values() if c is not consumer)
+        return needs_s > _LATE_RATIO * min(others, default=needs_s)
+
+    def _refresh(self, rest: int, now_s: float) -> None:
         self._questions_left -= 1
-        if self._questions_left > 0:
-            return
+        fixed = self._book.pool.fixed_records
+        is_as_known = abs(fixed - self._fixed) <= _FIXED_CHANGE * self._fixed
+        if self._questions_left <= 0 or not is_as_known:
+            self._work_out(rest, now_s)
+
+    def _work_out(self, rest: float, now_s: float) -> None:
+        """When ``rest`` records, those that bolts hold included, could be done."""
+        if self._began_s is None:
+            self._began_s = now_s
+        self._at_s = now_s
+        self._fixed = self._book.pool.fixed_records
         there = [c for c in self._bolts.values() if c.liveness in _WORKING]
-        known = [c for c in there if c.service.samples]
-        self._questions_left = len(there)
-        self._records_per_s = sum(map(speed, known))
-        if known:
-            # Those that have not answered yet are as fast as the mean.
-            self._records_per_s *= len(there) / len(known)
-            self._fastest_s = min(c.service.mean_s + c.service.path_s for c in known)
+        known = [c for c in there if c.service.mean_s]
+        # Soon again while nothing is known.
+        self._questions_left = int(_QUESTIONS_PART * len(there)) if known else 0
+        self._mean_speed = 0.0
+        if not known:
+            return
+        self._mean_speed = sum(map(self._speed_of, known)) / len(known)
+        self._fastest_s = min(c.service.mean_s for c in known)
+        self._record_s = sum(c.service.record_s for c in known) / len(known)
+        self._path_s = sum(c.service.path_s for c in known) / len(known)
+        free = [(self._free_s(c, now_s), self._speed_of(c) or self._mean_speed) for c in there]
+        rest -= sum(c.records_held for c in there)
+        end_s = _level(free, rest)
+        to_come = float(self._book.to_come)
+        if to_come and now_s > self._began_s:
+            # They come as often as they came so far, and work for half of the time that is left.
+            came = len(self._bolts) / (now_s - self._began_s)
+            to_come = min(to_come, _PART * came * (end_s - now_s))
+        if to_come:
+            free.append((min(free)[0], to_come * self._mean_speed))
+            end_s = _level(free, rest)
+        self._end_s = end_s
+
+    def _free_s(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
+        """When the records of its next tuple begin to be done, as far as acks tell."""
+        service, held = consumer.service, consumer.held
+        # One that has not answered yet is as the mean.
+        if service.samples:
+            record_s, path_s = service.record_s, service.path_s
+        else:
+            record_s, path_s = self._record_s, self._path_s
+        call_s = record_s * service.pool.fixed_records
+        free_s = now_s + path_s
+        if held >= consumer.slots:
+            work_s = consumer.work_s() or call_s * held + record_s * consumer.records_held
+            free_s = max(free_s, consumer.armed_at_s + work_s / consumer.slots)
+        return free_s + call_s + DRIVER_S * len(self._bolts)
+
+    def _speed_of(self, consumer: AdaptiveFlowConsumer) -> float:
+        """Records that it does in a second, all slots together, calls aside; 0 while unknown."""
+        service = consumer.service
+        if not service.mean_s:
+            return 0.0
+        return consumer.slots * (self._fixed + service.mean_records) / service.mean_s
+
+
+def _level(free: list[tuple[float, float]], rest: float) -> float:
+    """When ``rest`` is done by workers that are free from a time on, and of some speed each.
+
+    As water fills a vessel: the first to be free begin, the others join when they are free.
+    """
+    free.sort()
+    speed = done = end_s = 0.0
+    for free_s, own_speed in free:
+        if speed and free_s >= end_s:
+            break
+        speed += own_speed
+        done += own_speed * free_s
+        end_s = (rest + done) / speed
+    return end_s
 
 
 def speed(consumer: AdaptiveFlowConsumer) -> float:
-    """Records that the bolt does in a second, all slots together; 0 while unknown."""
+    """Records that the bolt does in a second, all slots and calls counted; 0 while unknown."""
     service = consumer.service
     return consumer.slots * service.mean_records / service.mean_s if service.mean_s else 0.0

@@ -5,10 +5,15 @@ A revoked tuple is processed once, wherever that is: taking it back costs a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from typing import Final
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
+
+# Idle bolts looked at at once, the longest idle first: all would be O(N) for each of N.
+IDLE_LOOKED_AT: Final = 64
 
 
 class WorkStealing:
@@ -33,9 +38,17 @@ class WorkStealing:
 
     def steal(self) -> None:
         """There is nothing that could be sent now: ask on behalf of those that are idle."""
+        needs_s: list[float] | None = None
         while len(self._asked) < len(self._idle):
             donor = self._next_donor()
             if donor is None:
+                return
+            if needs_s is None:
+                needs_s = sorted(map(_needs_s, self._looked_at()))
+            # One idle bolt for each that is asked, the fastest first.
+            needed_s = needs_s[min(len(self._asked), len(needs_s) - 1)]
+            if donor.service.samples and needed_s > donor.work_s() / donor.slots:
+                self._push(donor)  # done there before it would be done elsewhere
                 return
             self._asked.add(donor.bolt)
             self._revoke(donor, [next(reversed(donor.flight))])
@@ -63,7 +76,7 @@ class WorkStealing:
         return None
 
     @property
-    def idle(self) -> Iterable[str]:
+    def idle(self) -> Collection[str]:
         """The bolts that have nothing to do, the longest idle first."""
         return self._idle
 
@@ -84,14 +97,12 @@ class WorkStealing:
             self._push(consumer)
 
     def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """Return an idle bolt that is not in ``avoid``, for a tuple that was given back.
+        """Return the idle bolt that would be done first and is not in ``avoid``."""
+        fits = (c for c in self._looked_at() if c.bolt not in avoid and c.has_room)
+        return min(fits, key=_needs_s, default=None)
 
-        Another would only have it taken away again by the one that is idle.
-        """
-        for bolt in self._idle:  # all but those in ``avoid`` fit: O(len(avoid))
-            if bolt not in avoid and self._bolts[bolt].has_room:
-                return self._bolts[bolt]
-        return None
+    def _looked_at(self) -> Iterable[AdaptiveFlowConsumer]:
+        return (self._bolts[bolt] for bolt in islice(self._idle, IDLE_LOOKED_AT))
 
     def on_answer(self, donor: AdaptiveFlowConsumer, *, given: bool) -> None:
         """``donor`` gave back what it could; if that was nothing, it is left alone."""
@@ -108,3 +119,9 @@ class WorkStealing:
     def _push(self, donor: AdaptiveFlowConsumer) -> None:
         if len(donor.flight) > donor.slots:
             heappush(self._donors, (-donor.work_s() / donor.slots, donor.bolt))
+
+
+def _needs_s(consumer: AdaptiveFlowConsumer) -> float:
+    """How long an idle bolt should need for a tuple; a new one as long as the others."""
+    service = consumer.service
+    return (service.mean_s or service.pool.mean_s) + service.path_s

@@ -125,21 +125,21 @@ class RangeCore(ByReference):
         self.intake.is_held = self._is_doubtful and bool(self._pending)
         emission = super().poll_emit(now_s=now_s)
         if emission is not None:
-            return self._by_reference(emission)
+            return self._by_reference(emission, now_s)
         if self.book.input_ended and not self.buffer.records and not self._target.is_down:
             idle = self.idle_bolts
             if idle:
                 self._splits.look(idle, now_s, questions=self._end_phase.questions)
         return None
 
-    def _by_reference(self, emission: Emission) -> RangeEmission:
+    def _by_reference(self, emission: Emission, now_s: float) -> RangeEmission:
         flow_tuple = self._pending[emission.tuple_id]
         cut = _cut(flow_tuple)
         if len(cut.pieces) > 1:  # a bolt gets one span at a time
             self._settling.part_with(flow_tuple, cut.outside(*cut.pieces[0]).rebound())
             self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
         if self.book.input_ended and not self.buffer.records:
-            self._settling.keep_fitting(flow_tuple, self._end_phase.shares)
+            self._settling.keep_fitting(flow_tuple, self._end_phase.shares, now_s)
         cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(

@@ -96,6 +96,7 @@ class RangeIntake:
         self.buffer: RangeBacklog = RangeBacklog()
         self.ledgers: dict[str, RangeLedger] = {}
         self.is_held = False
+        self.holds_rest = False  # known is only where the source ends, and that is told
         self.has_room = True
         self.is_full = False
         self.skipped = 0

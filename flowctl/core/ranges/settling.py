@@ -53,12 +53,14 @@ class Settling:
         self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
         return piece
 
-    def keep_fitting(self, flow_tuple: FlowTuple, shares: Shares) -> None:
+    def keep_fitting(self, flow_tuple: FlowTuple, shares: Shares, now_s: float) -> None:
         """A slow bolt that was idle gets as much of another's range as it can do in time."""
         cut = cast("RangeCut", flow_tuple.cut)
         consumer = self._book.bolts[flow_tuple.held_by or ""]
         start, stop = cut.pieces[0]
-        kept = shares.fitting(consumer, stop - start, self._book.counters.records_pending_now)
+        kept = shares.fitting(
+            consumer, stop - start, self._book.counters.records_pending_now, now_s
+        )
         is_cut = cut.is_splittable and flow_tuple.search is None
         if is_cut and kept < _FITS_SHARE * (stop - start):
             rest = self.part_with(flow_tuple, cut.between(start + kept, stop))

@@ -1,0 +1,176 @@
+"""How much of what is left belongs to one bolt now, before the end of the input is told too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from flowctl.core.first_tuples import FirstTuples
+from flowctl.core.records import Emission
+from tests.core_driver import Driver
+
+
+def just_full(*bolts: str, **values: object) -> Driver:
+    return Driver(*bolts, window_policy="just_full", tuple_records_max=1_000, **values)
+
+
+def ack(driver: Driver, emission: Emission, call_s: float, record_s: float) -> None:
+    service_s = call_s + record_s * len(emission.records)
+    driver.ack(emission, wait_s=0.0, service_s=service_s, idle_total_s=0.0)
+
+
+def sizes(emissions: list[Emission]) -> list[int]:
+    return [len(emission.records) for emission in emissions]
+
+
+@pytest.mark.req("S1")
+def test_a_short_job_uses_all_bolts_though_its_end_is_not_told() -> None:
+    """24 records in tuples of 25 would all go to one bolt."""
+    driver = just_full(*"abcdefghijkl")
+    driver.offer(24)
+    emissions = driver.emit()
+    assert len({emission.bolt for emission in emissions}) == 12
+    assert sizes(emissions) == [1] * 12, "one each until the first ack"
+
+
+def test_first_tuples_differ_so_that_they_tell_a_calls_cost() -> None:
+    driver = just_full("a", "b", "c", "d")
+    driver.offer(1_280)  # 320 each: 1/32 and 1/8 of that
+    assert sizes(driver.emit()) == [10, 40, 10, 40]
+
+
+def test_with_plenty_to_do_first_tuples_are_as_large_as_may_be() -> None:
+    driver = just_full("a", "b")
+    driver.offer(10_000)
+    assert sizes(driver.emit(2)) == [25, 100]
+
+
+def test_bolts_that_are_to_come_have_a_share() -> None:
+    driver = just_full("a")
+    driver.core.expect_bolts(10)
+    driver.offer(1_280)
+    (first,) = driver.emit()
+    assert len(first.records) == 4  # 1/32 of 128
+    ack(driver, first, 0.0, 0.001)
+    (second,) = driver.emit(1)
+    assert len(second.records) <= 64, "half of a tenth"
+
+
+def test_bolts_that_come_slowly_hold_up_nothing() -> None:
+    """One came in the first second, 50 more are to come: the rest is done before most of them."""
+    driver = just_full("a")
+    driver.core.expect_bolts(51)
+    driver.offer(1_000)
+    sent = driver.emit()
+    driver.clock.advance(1.0)
+    driver.add("b")
+    for emission in sent:
+        ack(driver, emission, 0.0, 1e-4)
+    assert max(sizes(driver.emit())) >= 100, "ten times an equal share of 51"
+
+
+def test_each_slot_gets_a_first_tuple() -> None:
+    driver = just_full("a", "b", slots=4)
+    driver.offer(1_280)
+    assert Counter(emission.bolt for emission in driver.emit()) == {"a": 4, "b": 4}
+
+
+def test_a_bolt_that_has_its_own_gets_no_single_records_on_top() -> None:
+    driver = just_full("a", "b", "c", "d")
+    driver.offer(2_000)
+    waiting = driver.emit()
+    while waiting:
+        emission = waiting.pop(0)
+        driver.clock.advance(0.02)
+        driver.ack(emission, wait_s=0.0, service_s=1e-4 * len(emission.records), idle_total_s=0.0)
+        waiting += driver.emit()
+    assert driver.core.counters.emitted < 100
+
+
+def test_a_bolt_alone_has_nobody_to_share_with() -> None:
+    driver = just_full("a")
+    driver.offer(100)
+    assert sizes(driver.emit(1)) == [25]
+
+
+def test_a_faster_bolt_has_a_larger_share() -> None:
+    driver = just_full("fast", "slow")
+    driver.offer(640)
+    record_s = {"fast": 0.001, "slow": 0.004}
+    got: Counter[str] = Counter()
+    ends_s: dict[str, float] = {}
+    held: dict[str, list[Emission]] = {"fast": [], "slow": []}
+    while not driver.core.is_drained:
+        for emission in driver.emit():
+            assert len(emission.records) <= 0.5 * 0.9 * 640
+            got[emission.bolt] += len(emission.records)
+            held[emission.bolt].append(emission)
+        for bolt, emissions in held.items():
+            if emissions and bolt not in ends_s:
+                ends_s[bolt] = driver.clock() + record_s[bolt] * len(emissions[0].records)
+        bolt = min(ends_s, key=lambda name: ends_s[name])
+        driver.clock.advance(ends_s.pop(bolt) - driver.clock())
+        ack(driver, held[bolt].pop(0), 0.0, record_s[bolt])
+    assert 3.5 * got["slow"] <= got["fast"] <= 4.5 * got["slow"]
+
+
+def test_where_the_call_is_what_costs_a_bolt_gets_all_that_is_its_own() -> None:
+    """Another call of .3 s would cost more than it could even out."""
+    driver = just_full("a", "b", "c", "d")
+    driver.offer(1_280)
+    for emission in driver.emit():
+        ack(driver, emission, 0.3, 0.001)
+    last = driver.emit()
+    assert sum(sizes(last)) >= 0.6 * 1_180
+    assert max(sizes(last)) <= 0.4 * 1_180
+
+
+def test_a_source_that_gives_records_as_they_come_is_not_cut() -> None:
+    driver = just_full("a", "b", "c", "d")
+    driver.offer(400)
+    first, *_ = driver.emit()
+    ack(driver, first, 0.0, 1e-5)
+    assert driver.core.intake.holds_rest
+    driver.clock.advance(0.1)
+    driver.offer(400)
+    assert not driver.core.intake.holds_rest
+
+
+def test_nor_one_that_gives_a_few_and_then_more() -> None:
+    driver = just_full("a", "b")
+    driver.offer(100)
+    driver.offer(100)
+    assert driver.core.intake.holds_rest, "at the same time: it is read at once"
+    driver.clock.advance(0.1)
+    driver.offer(100)
+    assert not driver.core.intake.holds_rest
+
+
+def test_nor_one_that_has_more_than_there_is_room_for() -> None:
+    driver = just_full("a", "b", buffer_records_max=100)
+    driver.offer(100)
+    assert driver.core.intake.holds_rest
+    driver.offer(1)
+    assert not driver.core.intake.holds_rest
+
+
+def first_tuples(call_s: float, record_s: float, speeds: tuple[float, ...]) -> FirstTuples:
+    firsts = FirstTuples()
+    for index, speed in enumerate(speeds):
+        records = (25, 100)[index % 2]
+        firsts.add((call_s + record_s * records) / speed, records)
+    return firsts
+
+
+@pytest.mark.parametrize("speeds", [(1.0,) * 4, (1.0, 1.1, 0.9, 1.0)])
+def test_first_tuples_tell_a_dear_call(speeds: tuple[float, ...]) -> None:
+    fixed = first_tuples(0.3, 0.001, speeds).fixed_records()
+    assert fixed is not None
+    assert 100 < fixed < 10_000
+
+
+def test_first_tuples_tell_nothing_where_records_cost_or_bolts_are_few() -> None:
+    assert first_tuples(0.0, 0.001, (1.0,) * 4).fixed_records() is None
+    assert first_tuples(0.3, 0.001, (2.0, 1.0, 0.25, 1.0)).fixed_records() is None
+    assert first_tuples(0.3, 0.001, (1.0, 1.0)).fixed_records() is None
