@@ -18,7 +18,7 @@ SOURCES = [
     for path in sorted((ADAPTERS / package).glob("*.py"))
 ]
 # The stream's own words, and what S87-S103 give to a source that commits by itself; letters are
-# for the dead letters that live beside our sources.
+# for the dead letters that live beside our sources, which write values as the wire does.
 MAY_IMPORT = {
     "flowctl.core.guarantee",
     "flowctl.core.letters",
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "flowctl.errors",
     "flowctl.ports",
     "flowctl.range_ports",
+    "flowctl.wire.values",
 }
 STREAM_NAMES = {"NOTHING", "AckedRange", "Checkpoint", "Extent", "PartitionCheckpoint", "Record"}
 
