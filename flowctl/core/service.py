@@ -53,13 +53,14 @@ class ServicePool:
     """
 
     __slots__ = (
-        "_firsts", "_is_fitted", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points", "_w",
+        "_firsts", "_is_fitted", "_is_free", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points", "_w",
         "bytes_held", "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.mean_s = self.mean_records = 0.0
         self._firsts = FirstTuples()
+        self._is_free = False  # calls cost nothing, whatever it looks like
         self._is_shown = False  # the first tuples tell what a call costs
         self._is_fitted = False  # later ones tell it better
         self.fixed_records = 0.0
@@ -69,8 +70,15 @@ class ServicePool:
         self._points = self._w = self._n = 0.0  # sums over the bolts
         self._nn = self._ns = self._nsn = 0.0
 
+    def take_calls_as_free(self) -> None:
+        """Look for no cost of a call: where a report comes every so many seconds, with as much as
+        was done, its time says nothing of its size."""
+        self._is_free = self.is_split = True
+
     def add(self, told: Sequence[float]) -> None:
         """Count in what a bolt has; see ``ServiceModel._tell``."""
+        if self._is_free:
+            return
         points, w, n, nn, ns, nsn = told
         self._points += points
         self._w += w
@@ -92,6 +100,8 @@ class ServicePool:
 
     def on_first(self, service_s: float, records: int) -> None:
         """A bolt acked its first tuple."""
+        if self._is_free:
+            return
         self._firsts.add(service_s, records)
         if self._is_fitted:
             return

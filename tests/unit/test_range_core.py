@@ -44,6 +44,20 @@ def test_the_first_ranges_are_a_block_and_then_seconds_of_work() -> None:
     assert 1.0 <= sizes[-1] * 1e-7 <= 4.0, "seconds of work"
 
 
+def test_reports_that_come_every_so_often_do_not_look_like_calls_of_a_fixed_cost() -> None:
+    """A slow bolt reports less in the same time: it was taken for as fast as the others."""
+    ranges = Ranges("a", "b", "c", "slow", stop=400 * MB)
+    for number in range(40):
+        for emission in ranges.emit():
+            fit = 10_000 if emission.bolt == "slow" else 100_000 + 1_000 * number
+            ranges.clock.advance(0.01)
+            stop = min(emission.stop, emission.start + fit)
+            ranges.did(emission, emission.start, stop, service_s=0.1)
+    service = ranges.core.bolts["slow"].service
+    assert ranges.core.book.pool.fixed_records == 0.0
+    assert service.record_s == pytest.approx(service.mean_s / service.mean_records)
+
+
 def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
     ranges = Ranges("a", "b")
     first, second = ranges.emit()[:2]

@@ -78,6 +78,7 @@ class RangeCore(ByReference):
         self._is_doubtful = False
         self._splits = Splits(self.book)
         self._end_phase.shares.least_s = LEAST_S
+        self.book.pool.take_calls_as_free()
         self._settling = Settling(self.book, self.intake, self._failures, self._completion)
 
     # -- ranges come in ------------------------------------------------------------------
