@@ -53,8 +53,8 @@ class ServicePool:
     """
 
     __slots__ = (
-        "_firsts", "_is_fitted", "_is_free", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points", "_w",
-        "bytes_held", "fixed_records", "is_split", "mean_records", "mean_s", "times",
+        "_firsts", "_is_fitted", "_is_free", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points",
+        "_w", "bytes_held", "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -58,6 +58,21 @@ def test_reports_that_come_every_so_often_do_not_look_like_calls_of_a_fixed_cost
     assert service.record_s == pytest.approx(service.mean_s / service.mean_records)
 
 
+def test_where_there_is_nothing_ranges_get_longer_until_there_is() -> None:
+    """Keys of a table may lie 2^62 apart: ranges of a fixed length would never get there."""
+    ranges = Ranges("a", "b", stop=2**62)
+    count = 0
+    while emissions := ranges.emit():
+        count += len(emissions)
+        assert count < 200, "it never ends"
+        for emission in emissions:
+            ranges.clock.advance(0.01)
+            ranges.did(emission, emission.start, emission.stop, records=0)
+    last = 2**62 - 1
+    assert ranges.state.position == last
+    assert count > 20, "step by step: what comes may be dense"
+
+
 def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
     ranges = Ranges("a", "b")
     first, second = ranges.emit()[:2]

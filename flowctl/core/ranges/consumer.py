@@ -33,7 +33,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
     ``moved_at_s``: when it last told of progress.
     """
 
-    __slots__ = ("moved_at_s", "positions_done")
+    __slots__ = ("empty_positions", "moved_at_s", "positions_done")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
     ) -> None:
         super().__init__(joined, settings, events, pool=pool, learned=learned)
         self.positions_done = 0
+        self.empty_positions = 0  # those of late that held no record
         self.moved_at_s = -NEVER  # when it told last that it got on
 
     def pace(self, others: Pace) -> Pace:
@@ -82,7 +83,9 @@ class RangeConsumer(AdaptiveFlowConsumer):
         self.armed_at_s = self.moved_at_s = now_s
         self._wait_on(flow_tuple, now_s)
         if not told.records or not positions:
+            self.empty_positions += positions
             return  # nothing of it says how long a record takes
+        self.empty_positions = 0
         work_s = told.service_s + told.read_s
         unqueued_s = now_s - since_s - told.wait_s if is_alone else work_s + self.service.path_s
         rtt_s = told.wait_s + max(work_s, unqueued_s)

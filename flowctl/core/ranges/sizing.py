@@ -21,7 +21,7 @@ def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) 
     ``first``: how many where nothing is known.
     """
     position_s = consumer.service.record_s
-    if position_s <= 0:
-        return first
     known = max(first, consumer.positions_done)
-    return max(1, int(min(work_s / position_s, _GROWTH * known)))
+    size = max(1, int(min(work_s / position_s, _GROWTH * known))) if position_s > 0 else first
+    # Where there is nothing, as between the keys of a table, steps get longer until there is.
+    return max(size, _GROWTH * consumer.empty_positions)
