@@ -40,6 +40,8 @@ _REFUSED_WAIT_MAX_S = 2.0
 # So many records may be given up, and kept elsewhere, before anything has succeeded: a process that
 # never works must not empty the source into the dead letter.
 _GIVEN_UP_FIRST_MAX = 8
+#: Stands in the reason then, for those who say what to do.
+NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
 
 
 class DeadTuple(msgspec.Struct, frozen=True, gc=False):
@@ -239,9 +241,7 @@ class Failures:
         if keeps and not (self.has_succeeded or is_letter):
             keeps = self._given_up <= _GIVEN_UP_FIRST_MAX
             if not keeps:
-                reason = (
-                    f"{reason} (nothing has succeeded so far, so this is not the records' fault)"
-                )
+                reason = f"{reason} ({NOTHING_SUCCEEDED})"
         event = _gave_up(flow_tuple, reason, now_s)
         if keeps:
             self.dying += 1

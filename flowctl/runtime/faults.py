@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.core.buffer import size_of_record
 from flowctl.core.events import TargetWentDown, TupleGaveUp
+from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, ProcessError, SourceError, TargetDownError
@@ -83,17 +84,24 @@ def gave_up_error(
     where = f"{gave_up.partition}, {show_records(gave_up.first, gave_up.last)}: process"
     if gave_up.first == "":  # a topology's on_end, which is called with no record
         where = gave_up.partition
+    if NOTHING_SUCCEEDED in gave_up.reason:
+        remedy = (
+            "Look at process and at what it calls, and run again: the checkpoint stands before"
+            " this record. The few that were given up first are in the dead letter: redrive them."
+        )
+    else:
+        remedy = (
+            "Fix process or the record and run again: the checkpoint stands before this record,"
+            " and nothing that was done is redone. To set such records aside and go on without"
+            " them: flowctl run --dead-letters .flowctl/dead-letters, or"
+            " dead_letter=flowctl_files.FileDeadLetter() in the job."
+        )
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
         f"{where} failed {gave_up.attempts} times, on {bolts}:"
         # A single line: what follows the first line of a problem is its traceback.
         f" {printable(gave_up.reason).rstrip('.')}.{traceback}",
-        remedy=(
-            "Fix process or the record and run again: the checkpoint stands before this record,"
-            " and nothing that was done is redone. To set such records aside and go on without"
-            " them: flowctl run --dead-letters .flowctl/dead-letters, or"
-            " dead_letter=flowctl_files.FileDeadLetter() in the job."
-        ),
+        remedy=remedy,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from flowctl import FlowControlSpout, LocalBolts, RetryLater, SourceError
 from flowctl.core.events import TupleGaveUp
+from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.records import Record
 from flowctl.errors import UnrunnableError
 from flowctl.runtime.faults import gave_up_error
@@ -45,6 +46,12 @@ def test_one_record_is_not_shown_as_a_range_and_a_sentence_ends_once(last: int, 
     text = str(gave_up_error(gave_up(7, last, "JobError: 2 rows for 3 records."), None))
     assert text.startswith(said)
     assert "records..." not in text and "records. Fix process" in text
+
+
+def test_who_has_a_dead_letter_is_not_told_to_make_one() -> None:
+    text = str(gave_up_error(gave_up(7, 7, f"OSError: refused ({NOTHING_SUCCEEDED})"), None))
+    assert "redrive them" in text
+    assert "--dead-letters" not in text
 
 
 def test_a_sources_remedy_names_the_job(tmp_path: Path) -> None:
