@@ -79,7 +79,7 @@ class Job:
         check_name(name)
         self.name = name
         self.schema = schema
-        self.results = Results(place_at(out), name)
+        self.results: Results = Results(place_at(out), name)
         self._fn = fn
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results

@@ -109,7 +109,7 @@ class Results:
         self.place = place
         self.job = job
         self.directory: str = directory_of(job)
-        self.manifest = PlaceManifest(place, job)
+        self.manifest: PlaceManifest = PlaceManifest(place, job)
 
     def description(self) -> Description | None:
         """Return what the job was begun with; None: it was not begun here."""

@@ -53,7 +53,7 @@ class LineCodec:
             raise ConfigError(
                 "errors", f"{errors!r} can't be used.", remedy=f"Use one of {', '.join(_ERRORS)}."
             )
-        self.encoding = encoding and _checked(encoding)
+        self.encoding: str | None = encoding and _checked(encoding)
         self.errors = errors
 
     def split(self, block: bytes) -> Lines:

@@ -46,8 +46,8 @@ class Held:
     __slots__ = ("_blocks", "_loose", "_next_block", "_where", "epoch", "partitions", "revision")
 
     def __init__(self, epoch: int, revision: bytes, next_block: int) -> None:
-        self.epoch = epoch
-        self.revision = revision
+        self.epoch: int = epoch
+        self.revision: bytes = revision
         self.partitions: Partitions = {}
         self._loose: dict[str, None] = {}  # the one that has not moved for longest comes first
         self._where: dict[str, int] = {}  # the others: in which block

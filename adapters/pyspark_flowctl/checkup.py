@@ -74,7 +74,7 @@ class Greeter:
         advertised = listener.advertised_host(listen, host)
         self._sock = listener.bind(listen, jobs.bind_host() or host)
         self._sock.setblocking(True)
-        self.target = Target(
+        self.target: Target = Target(
             LISTENER, advertised, self._sock.getsockname()[1], secrets.token_bytes(16)
         )
         threading.Thread(target=self._greet, name="flowctl-greeter", daemon=True).start()

@@ -67,11 +67,11 @@ class RangeClaims:
     )  # fmt: skip
 
     def __init__(self, start: int, stop: int) -> None:
-        self.start = start
-        self.stop = stop
-        self.claimed = start
-        self.settled = start
-        self.reported = start
+        self.start: int = start
+        self.stop: int = stop
+        self.claimed: int = start
+        self.settled: int = start
+        self.reported: int = start
         self._part = Part()
         self._report_at_s = -math.inf
         self._answers: dict[int, int] = {}

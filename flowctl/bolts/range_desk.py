@@ -35,10 +35,10 @@ class HeldRange:
     __slots__ = ("ahead", "claims", "frame", "is_begun")
 
     def __init__(self, frame: RangeFrame) -> None:
-        self.frame = frame
-        self.claims = RangeClaims(frame.start, frame.stop)
+        self.frame: RangeFrame = frame
+        self.claims: RangeClaims = RangeClaims(frame.start, frame.stop)
         self.ahead: ReadAhead | None = None
-        self.is_begun = False
+        self.is_begun: bool = False
 
     def cancel(self) -> None:
         """Stop reading; from any thread."""

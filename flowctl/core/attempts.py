@@ -80,7 +80,7 @@ class Attempts(Generic[T]):
         rank: Callable[[T], float] | None = None,
     ) -> None:
         self.settings: RetrySettings = settings
-        self.chance = chance
+        self.chance: Callable[[], float] | None = chance
         self.gave_up: GivenUp[T] | None = None
         self._sends_again = sends_again
         self._has_dead_letter = has_dead_letter

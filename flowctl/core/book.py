@@ -14,8 +14,15 @@ import msgspec
 from flowctl.core.alarms import Alarms
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
-from flowctl.core.dispatch import EXACT_MAX, LeastCompletion, dispatcher_for, make_dispatcher
+from flowctl.core.dispatch import (
+    EXACT_MAX,
+    Dispatcher,
+    LeastCompletion,
+    dispatcher_for,
+    make_dispatcher,
+)
 from flowctl.core.events import FlowEvent
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Record, RevokeOrder
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
@@ -59,7 +66,7 @@ class Book:
     ) -> None:
         self.settings = settings
         self.supply = supply
-        self.guarantee = settings.guarantee.processing
+        self.guarantee: ProcessingGuarantee = settings.guarantee.processing
         self.counters: Counters = Counters()
         self.events: deque[FlowEvent] = deque() if events is None else events
         self.orders: deque[RevokeOrder] = deque()
@@ -70,10 +77,10 @@ class Book:
         self.ids: TupleIds = TupleIds()
         self.out: set[str] = set()
         self.lost: deque[Lost] = deque()
-        self.dispatcher = make_dispatcher(settings)
+        self.dispatcher: Dispatcher = make_dispatcher(settings)
         self.alarms: Alarms = Alarms()
         self.input_ended = False
-        self.to_come = 0
+        self.to_come: int = 0
         self.idle_listener: IdleListener | None = None
         # What is different where tuples are ranges.
         self.consumer_type: type[AdaptiveFlowConsumer] = AdaptiveFlowConsumer

@@ -17,6 +17,7 @@ from flowctl.core.strays import Strays
 from flowctl.core.telling import StateTeller
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample, make_policy
+from flowctl.core.window.policy import WindowPolicy
 
 NEVER: Final = float("inf")
 NOT_QUEUED: Final = NEVER
@@ -72,25 +73,25 @@ class AdaptiveFlowConsumer:
         self.epoch: int = epoch
         self.is_in_order: bool = in_order and settings.timeout.rule == "signs"
         self.is_fifo: bool = self.is_in_order and slots == 1
-        self.policy = make_policy(settings.window, learned=learned)
+        self.policy: WindowPolicy = make_policy(settings.window, learned=learned)
         if settings.window.policy == "just_full":  # at first a tuple for each slot
             self.policy.window = max(self.policy.window, float(slots))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
         self.flight: dict[int, FlowTuple] = {}
-        self.records_held = self.bytes_held = 0  # of the tuples in flight
+        self.records_held: int = 0  # of the tuples in flight
+        self.bytes_held: int = 0  # as above
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        # when its last heartbeat came, if that said: nothing waits here
-        self.idle_said_at_s: float = -NEVER
+        self.idle_said_at_s: float = -NEVER  # its last heartbeat, if that said: nothing waits
         self.begun: Sequence[int] = ()  # what it is at work on, by its last heartbeat
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
         self.slow_since_s: float = now_s  # the same, of the one that made it slow
         self._is_full = False  # by its last heartbeat: all slots at work
         self.liveness: Liveness = Liveness.ALIVE
-        self.rests_until_s = -NEVER  # where it rests
+        self.rests_until_s: float = -NEVER  # where it rests
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
         self.alarm_s: float = NEVER  # when the spout will look at it next; the alarms' to set
@@ -167,7 +168,7 @@ class AdaptiveFlowConsumer:
             work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
         if self.liveness is not _ALIVE:
-            self.has_room = False
+            self.has_room: bool = False
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
         else:
@@ -177,7 +178,7 @@ class AdaptiveFlowConsumer:
         if self.has_room and self.bytes_held >= self._bytes_max:
             self.has_room = False
         if service.samples >= _SAMPLES_MIN:
-            self.completion_s = work_s / self.slots + mean_s + service.path_s
+            self.completion_s: float = work_s / self.slots + mean_s + service.path_s
         else:
             # While nobody knows anything, what each holds decides.
             service_s = max(mean_s, service.pool.mean_s) or 1.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -13,7 +15,7 @@ class BoltState(enum.Enum):
     """How a bolt is doing (S116); public in metrics and logs."""
 
     # A key for every other ack: members are single, and a hash by name is Python code.
-    __hash__ = object.__hash__
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     NORMAL = "NORMAL"  # acks in the normal range: the window holds or grows
     SLOW = "SLOW"  # acks over the threshold: the window shrinks

@@ -42,7 +42,7 @@ class PartitionLedger:
         restored = restored or PartitionCheckpoint()
         self.partition: str = partition
         self.cumulative: Position | None = restored.position
-        self.cumulative_seq = restored.records  # all below are acked
+        self.cumulative_seq: int = restored.records  # all below are acked
         self.next_seq: int = restored.records
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet

@@ -51,7 +51,7 @@ class RttEstimator:
         self.srtt_s: float | None = None
         self.rttvar_s: float = 0.0
         # The time after which an emission without an ack expires.
-        self.rto_s = min(settings.rto_max_s, settings.rto_first_s)
+        self.rto_s: float = min(settings.rto_max_s, settings.rto_first_s)
 
     def on_sample(self, now_s: float, rtt_s: float, *, is_checked: bool = True) -> None:
         """Take the time that one ack took; ``is_checked``: a time-out is held against signs."""

@@ -58,15 +58,16 @@ class ServicePool:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.mean_s = self.mean_records = 0.0
+        self.mean_s: float = 0.0
+        self.mean_records: float = 0.0
         self._firsts = FirstTuples()
         self._is_free = False  # calls cost nothing, whatever it looks like
         self._is_shown = False  # the first tuples tell what a call costs
         self._is_fitted = False  # later ones tell it better
-        self.fixed_records = 0.0
-        self.is_split = False
-        self.bytes_held = 0
-        self.times = AckTimes()
+        self.fixed_records: float = 0.0
+        self.is_split: bool = False
+        self.bytes_held: int = 0
+        self.times: AckTimes = AckTimes()
         self._points = self._w = self._n = 0.0  # sums over the bolts
         self._nn = self._ns = self._nsn = 0.0
 
@@ -162,12 +163,15 @@ class ServiceModel:
     )
 
     def __init__(self, pool: ServicePool | None = None) -> None:
-        self.pool = pool or ServicePool()
-        self.samples = 0
-        self.is_told = False
-        self.records_most = 0
-        self.mean_s = self.mean_records = self.fixed_records = 0.0
-        self.path_s = self.path_peak_s = 0.0
+        self.pool: ServicePool = pool or ServicePool()
+        self.samples: int = 0
+        self.is_told: bool = False
+        self.records_most: int = 0
+        self.mean_s: float = 0.0
+        self.mean_records: float = 0.0
+        self.fixed_records: float = 0.0
+        self.path_s: float = 0.0
+        self.path_peak_s: float = 0.0
         self._w = self._n = self._s = self._nn = self._ns = 0.0  # of the line, weighted
         self._points = self._last_records = 0
         self._told = _NOTHING

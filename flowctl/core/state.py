@@ -7,8 +7,9 @@ range means NORMAL again).
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from flowctl.core.events import BoltState
 
@@ -17,7 +18,7 @@ class Signal(enum.Enum):
     """What was seen of a bolt."""
 
     # Looked up in a table for every other ack: members are single, and by name it is Python code.
-    __hash__ = object.__hash__
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     IN_RANGE = "ack in range"  # an ack whose RTT is at or below the threshold
     OVER = "ack over threshold"

@@ -12,12 +12,15 @@ from typing import Final
 
 from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
+from flowctl.core.buffer import SendBuffer
 from flowctl.core.completion import Completion
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.counters import Counters
 from flowctl.core.emitter import Emitter
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.joined import Joined
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
@@ -50,26 +53,26 @@ class TupleCore:
         events: deque[FlowEvent] | None = None,
     ) -> None:
         self.settings = settings
-        self.guarantee = settings.guarantee.processing
-        book = self.book = Book(settings, supply, events)
-        self.bolts = book.bolts
-        self.counters = book.counters
+        self.guarantee: ProcessingGuarantee = settings.guarantee.processing
+        self.book: Book = Book(settings, supply, events)
+        book = self.book
+        self.bolts: dict[str, AdaptiveFlowConsumer] = book.bolts
+        self.counters: Counters = book.counters
         self._pending = book.pending
-        self.buffer = supply.buffer  # what no bolt was given yet
+        self.buffer: SendBuffer = supply.buffer  # what no bolt was given yet
         self._failures = Failures(book, keeper, chance)
         self._target = self._failures.target
         self._completion = Completion(book, self._failures)
         self._recovery = Recovery(book, self._failures)
         self._registry = BoltRegistry(book, self._failures)
         self._end_phase = EndOfInput(book)
-        self.guard = SinkGuard(book.events) if settings.dispatch.sink_guard else None
-        self._emitter = Emitter(
-            book,
-            self._failures,
-            recovery=self._recovery,
-            end_phase=self._end_phase,
-            guard=self.guard,
+        self.guard: SinkGuard | None = (
+            SinkGuard(book.events) if settings.dispatch.sink_guard else None
         )
+        self._emitter = Emitter(
+            book, self._failures, recovery=self._recovery, end_phase=self._end_phase,
+            guard=self.guard,
+        )  # fmt: skip
 
     # -- bolts come and go ---------------------------------------------------------------
 
@@ -187,13 +190,9 @@ class TupleCore:
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
         return self._failures.fault(
-            flow_tuple,
-            bolt,
-            reason,
-            now_s,
-            record_index=record_index,
-            may_be_target=not is_data_error,
-        )
+            flow_tuple, bolt, reason, now_s,
+            record_index=record_index, may_be_target=not is_data_error,
+        )  # fmt: skip
 
     def on_refused(
         self,

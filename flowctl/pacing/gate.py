@@ -45,7 +45,7 @@ class Waiter:
     __slots__ = ("wake",)
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
+        self.wake: Callable[[], None] = wake
 
 
 class Gate:
@@ -57,14 +57,16 @@ class Gate:
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, chance: random.Random | None = None
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.clock = clock
         self._chance = chance or random.Random()
-        self.counters = Counters()
-        self.rate = RateGate()
-        self.permits = 0
-        self.valid_until_s = inf  # of the permits: a lease may end while this process is frozen
-        self.in_flight = 0
+        self.counters: Counters = Counters()
+        self.rate: RateGate = RateGate()
+        self.permits: int = 0
+        self.valid_until_s: float = (
+            inf  # of the permits: a lease may end while this process is frozen
+        )
+        self.in_flight: int = 0
         self.source: Source | None = None
         self._waiting: deque[Waiter] = deque()
         self._resting: list[float] = []  # a heap: until when permits rest that were refused

@@ -21,7 +21,7 @@ class LocalSource:
 
     def __init__(self, gate: Gate, law: TargetLaw, *, rate: float) -> None:
         self._gate = gate
-        self.law = law
+        self.law: TargetLaw = law
         now_s = gate.clock()
         self._sampled_at_s = now_s
         self._before = gate.take_sums()

@@ -30,7 +30,7 @@ class Reporter:
         self._told_at_s = self._wanted_at_s = gate.clock()
         self._want_before = 0
         self._used_rate = 0.0
-        self.rate = 0.0
+        self.rate: float = 0.0
         limits = settings.limits
         self.known_limit: int = limits.bounds.clamped(limits.in_flight_start)
 

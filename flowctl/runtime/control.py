@@ -48,7 +48,8 @@ class RunControl:
         self.saved_cumulative: int = 0  # records of it below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.
-        self.records_before = self.records_saved = restored.records
+        self.records_before: int = restored.records
+        self.records_saved: int = restored.records
         self.store_away_since_s: float | None = None
         # All that was acked until then is in the store; None: nothing was saved yet.
         self.saved_until_s: float | None = None

@@ -54,11 +54,11 @@ class FlowControlSpout(RunnableJob):
         listener: SpoutListener | None = None,
     ) -> None:
         check_name(name)
-        self.name = name
-        self.producer = source_of(producer)
+        self.name: str = name
+        self.producer: FlowProducer | RangeProducer = source_of(producer)
         self.bolts: Bolts = bolts_of(bolts)
-        self.checkpoint = store_of(checkpoint)
-        self.settings = settings or Settings()
+        self.checkpoint: CheckpointStore = store_of(checkpoint)
+        self.settings: Settings = settings or Settings()
         self.dead_letter = dead_letter
         self.listener = listener
         self.receipts: ReceiptLog | None = None  # what keeps what process gives, of ranges

@@ -83,7 +83,7 @@ class Records:
         self._known_is_end = False
         self._first_mark = self._last_mark = ""
         if isinstance(values, Sized):
-            self.progress = self._progress
+            self.progress: Callable[[], SourceProgress] = self._progress
 
     def partitions(self) -> Sequence[str]:
         """The one partition."""

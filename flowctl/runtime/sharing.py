@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.control import RunControl
@@ -31,7 +32,7 @@ class Host:
     ) -> None:
         self.job = job
         self._finish_s = finish_s
-        self.guarantee = control.core.guarantee
+        self.guarantee: ProcessingGuarantee = control.core.guarantee
         self._control = control
         self._save = save
 

@@ -78,7 +78,7 @@ class Simulation:
         self.seed = seed
         self.settings: Settings = settings_for(scenario, settings)
         self.loop: EventLoop = EventLoop()
-        self.tally = measure.Tally()
+        self.tally: measure.Tally = measure.Tally()
         self.log: list[tuple[Any, ...]] | None = [] if keep_log else None
         self.arrivals: list[float] | None = arrivals_s(scenario)
         self.machines: list[Machine] = [
@@ -94,7 +94,8 @@ class Simulation:
             workload_of(scenario, seed, i) for i in range(len(scenario.joins_s))
         ]
         # Service times as drawn, and without their noise.
-        self.drawn_s = self.asked_s = 0.0
+        self.drawn_s: float = 0.0
+        self.asked_s: float = 0.0
         self.spouts: list[SimSpout] = [
             SimSpout(self, i, workload) for i, workload in enumerate(self.workloads)
         ]

@@ -35,16 +35,16 @@ class Place:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.is_away = False
-        self.exchanges = 0
+        self.exchanges: int = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all, as a server that is restarted empty."""
         self.limit: int | None = None
-        self.total = Sums()
+        self.total: Sums = Sums()
         self.jobs: dict[str, Sums] = {}
         self.entries: dict[str, _Entry] = {}
-        self.leased = 0
+        self.leased: int = 0
         self._rated = 0.0
         self._leader: str | None = None
         self._leader_until_s = 0.0

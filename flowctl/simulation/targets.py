@@ -24,7 +24,7 @@ class Clock:
     """Virtual time: what is due, in order."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s: float = 0.0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -79,7 +79,7 @@ class Worker:
         self._source = source
         self._cost = cost
         self.frozen: tuple[float, float] = (0.0, 0.0)
-        self.job = source.settings.job
+        self.job: str = source.settings.job
 
     def start(self, callers: int, first_turn_s: float) -> None:
         """Begin now; its thread's turns begin at ``first_turn_s``."""
@@ -154,9 +154,9 @@ class World:
     """A target, the place where its workers meet, and the workers."""
 
     def __init__(self, target: Target, *, seed: int = 1) -> None:
-        self.clock = Clock()
+        self.clock: Clock = Clock()
         self.target = target
-        self.place = Place(lambda: self.clock.now_s)
+        self.place: Place = Place(lambda: self.clock.now_s)
         self.workers: list[Worker] = []
         self._chance = random.Random(seed)
 

@@ -131,7 +131,8 @@ class RecordWorkload(Workload):
 
     def __init__(self, scenario: Scenario, seed: int, spout: int) -> None:
         super().__init__(replace(scenario, tuples=1, sizes=(1,), data_cv=0.0), seed, spout)
-        self.blocks = self.records = scenario.records
+        self.blocks: int = scenario.records
+        self.records: int = scenario.records
         self._cycle = min(_STOCK, scenario.records)
         factors = _skew_factors(scenario, self._cycle, Random(f"records {seed} {spout}"))
         self._sums = [0.0, *accumulate(factors)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.ports import (
     FlowProducer,
@@ -45,7 +46,7 @@ class SpoutHost:
 
     def __init__(self, host: SourceHost, spout: str) -> None:
         self.job: str = partition_of(host.job, spout)
-        self.guarantee = host.guarantee
+        self.guarantee: ProcessingGuarantee = host.guarantee
         self._host = host
         self._spout = spout
 

@@ -17,7 +17,14 @@ from flowctl.core.trees.anchors import NextId
 from flowctl.errors import FlowctlError, without_secrets
 from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report
-from flowctl.ports import BoltNotice, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
+from flowctl.ports import (
+    BoltNotice,
+    Bolts,
+    CheckpointStore,
+    DeadLetter,
+    FlowProducer,
+    SpoutListener,
+)
 from flowctl.runtime.launch import Interrupted, Launch, ViewChoice
 from flowctl.runtime.parts import RunnableJob, check_listener, check_name, check_parts
 from flowctl.runtime.run_plan import RunPlan
@@ -31,7 +38,7 @@ from flowctl.topology.local_stages import Stages
 from flowctl.topology.metrics import Consumer
 from flowctl.topology.plan import StagePlan
 from flowctl.topology.root_notifier import RootNotifier
-from flowctl.topology.sources import sources_of
+from flowctl.topology.sources import Sources, sources_of
 
 
 class Declared(Protocol):
@@ -84,9 +91,9 @@ class TopologyJob(RunnableJob):
         check_listener(listener)
         self.topology = topology
         self.plans: list[StagePlan] = topology.plans(settings)
-        self.name = topology.name
-        self.producer = sources_of(topology.producers)
-        self.bolts = stages.bolts(self.plans)
+        self.name: str = topology.name
+        self.producer: Sources = sources_of(topology.producers)
+        self.bolts: Bolts = stages.bolts(self.plans)
         self.checkpoint = checkpoint
         self.settings = settings
         self.dead_letter = dead_letter

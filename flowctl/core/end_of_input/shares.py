@@ -70,7 +70,7 @@ class Shares:
         self._book = book
         self._bolts = book.bolts
         self._is_adaptive = is_by_completion(book.settings)
-        self.least_s = 0.0
+        self.least_s: float = 0.0
         self._questions_left = 0
         self._began_s: float | None = None  # when it was asked first
         self._at_s = 0.0  # when the end was worked out

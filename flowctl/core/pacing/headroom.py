@@ -40,7 +40,7 @@ class Headroom:
         self._used = 1 - leave
         self._goodput = 0.0  # at full load [calls/s]
         self._calm_s = 0.0  # what a call takes while resting
-        self.rested_s = 0.0  # in all: the law's clock stands still meanwhile
+        self.rested_s: float = 0.0  # in all: the law's clock stands still meanwhile
         self._limit = 0  # the one that is being learned
         self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
         self._learned = 0  # the last one

@@ -38,7 +38,7 @@ class Ramp:
     )  # fmt: skip
 
     def __init__(self, level: float, *, is_known: bool = False) -> None:
-        self.level = level
+        self.level: float = level
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK

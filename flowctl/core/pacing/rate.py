@@ -24,7 +24,7 @@ class RateGate:
     __slots__ = ("_debt", "_free_at_s", "rate")
 
     def __init__(self, rate: float = inf) -> None:
-        self.rate = rate
+        self.rate: float = rate
         self._free_at_s = -inf
         self._debt = 0.0  # of calls begun, while there is no rate to pay it with
 

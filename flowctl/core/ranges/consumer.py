@@ -45,9 +45,9 @@ class RangeConsumer(AdaptiveFlowConsumer):
         learned: float | None = None,
     ) -> None:
         super().__init__(joined, settings, events, pool=pool, learned=learned)
-        self.positions_done = 0
-        self.empty_positions = 0  # those of late that held no record
-        self.moved_at_s = -NEVER  # when it told last that it got on
+        self.positions_done: int = 0
+        self.empty_positions: int = 0  # those of late that held no record
+        self.moved_at_s: float = -NEVER  # when it told last that it got on
 
     def pace(self, others: Pace) -> Pace:
         """How fast it is; ``others``: if nothing is known of it."""

@@ -66,7 +66,7 @@ class RangeCore(ByReference):
         """
         settings = for_ranges(settings or CoreSettings())
         events: deque[FlowEvent] = deque()
-        self.intake = RangeIntake(checkpoint or Checkpoint())
+        self.intake: RangeIntake = RangeIntake(checkpoint or Checkpoint())
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
         self.book.consumer_type = RangeConsumer

@@ -101,7 +101,7 @@ class RangeIntake:
         self.is_full = False
         self.skipped = 0
         self.uncommitted = 0
-        self.positions_done = 0  # in this run
+        self.positions_done: int = 0  # in this run
         self._restored = dict(restored.partitions)
         self._moved: set[str] = set()
 

@@ -26,8 +26,8 @@ class RangeLedger:
     ) -> None:
         restored = restored or PartitionCheckpoint()
         _check_not_rewritten(partition, restored.end, extent)
-        self.partition = partition
-        self.extent = extent
+        self.partition: str = partition
+        self.extent: Extent = extent
         self._base = extent.start
         self._done = RangeSet()
         self._counts: dict[int, int] = {}  # start of a range → its records

@@ -71,7 +71,7 @@ class Positions(Sequence[Record]):
     __slots__ = ("_length", "pieces")
 
     def __init__(self, pieces: Pieces) -> None:
-        self.pieces = pieces
+        self.pieces: Pieces = pieces
         self._length = measure(pieces)
 
     def __len__(self) -> int:

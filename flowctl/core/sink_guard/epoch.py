@@ -108,7 +108,8 @@ class Epoch:
         self._blocks = self._block_acks = 0
         self._block_records: float = 0
         self._sums = self._squares = 0.0  # of the blocks' times per record
-        self.acks = self.in_flight = 0
+        self.acks: int = 0
+        self.in_flight: int = 0
         self.records: float = 0
         self._bound = 0
         self._sink_records: float = 0

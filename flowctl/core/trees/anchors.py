@@ -27,7 +27,7 @@ class Anchored:
     __slots__ = ("edges", "is_settled")
 
     def __init__(self, edges: Edges) -> None:
-        self.edges = edges
+        self.edges: Edges = edges
         self.is_settled: bool = False
 
 

@@ -46,7 +46,7 @@ class AiadWindow:
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._settings = settings
-        self.window = float(min(settings.max, max(_WINDOW_MIN, learned or settings.initial)))
+        self.window: float = float(min(settings.max, max(_WINDOW_MIN, learned or settings.initial)))
         self.threshold_s: float | None = settings.threshold_s
         self._round_start_s = float("-inf")
         self._shrunk_at_s = float("-inf")

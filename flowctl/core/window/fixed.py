@@ -18,7 +18,7 @@ class FixedWindow:
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         del learned  # a fixed window learns nothing
-        self.window = float(min(settings.initial, settings.max))
+        self.window: float = float(min(settings.initial, settings.max))
 
     def on_ack(self, sample: AckSample) -> Signal | None:
         """Any ack is in range."""

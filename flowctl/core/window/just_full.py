@@ -68,7 +68,7 @@ class JustFullWindow:
         self._settings = settings
         self._bare: RttOnlyWindow | None = None  # made by the first ack without telemetry
         del learned
-        self.window = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
+        self.window: float = max(_WINDOW_MIN, min(self._max, float(settings.initial)))
         self.threshold_s: float | None = None
         self.work_max_s: float | None = None  # until the first ack the window counts
         self._margin_s = 0.0

@@ -28,7 +28,7 @@ class RoundSampled(abc.ABC):
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
-        self.window = self._bounded(float(learned or settings.initial))
+        self.window: float = self._bounded(float(learned or settings.initial))
         self._shrunk_at_s = float("-inf")
         self._begin_round(float("-inf"))
 

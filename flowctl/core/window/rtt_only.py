@@ -97,7 +97,7 @@ class RttOnlyWindow:
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         del learned
         self._max = float(settings.max)
-        self.window = self._bounded(float(settings.initial))
+        self.window: float = self._bounded(float(settings.initial))
         self.threshold_s: float | None = None
         self._records = 0.0
         self._rate = 0.0

@@ -33,22 +33,27 @@ class Working:
     )  # fmt: skip
 
     def __init__(self, emission: RangeEmission, at_s: float) -> None:
-        self.emission = emission
-        self.at = self.claimed = self.reported = emission.start
-        self.stop = emission.stop
+        self.emission: RangeEmission = emission
+        self.at: int = emission.start
+        self.claimed: int = emission.start
+        self.reported: int = emission.start
+        self.stop: int = emission.stop
         self.answers: dict[int, int] = {}
-        self.received_at_s = at_s
-        self.began_at_s = self.reported_at_s = 0.0
-        self.wait_s = self.service_s = self.idle_s = 0.0
+        self.received_at_s: float = at_s
+        self.began_at_s: float = 0.0
+        self.reported_at_s: float = 0.0
+        self.wait_s: float = 0.0
+        self.service_s: float = 0.0
+        self.idle_s: float = 0.0
 
 
 class RangeSimBolt:
     """One bolt of one slot."""
 
     def __init__(self, world: RangeRun, index: int, machine: Machine, back: Channel) -> None:
-        self.name = f"b{index + 1}"
-        self.epoch = 1
-        self.is_dead = False
+        self.name: str = f"b{index + 1}"
+        self.epoch: int = 1
+        self.is_dead: bool = False
         self._world = world
         self._loop = world.loop
         self._machine = machine

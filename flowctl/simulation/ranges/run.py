@@ -60,9 +60,10 @@ class RangeRun:
         As with a source that grows: then the last ranges are no smaller than others.
         """
         assert workload.records is not None
-        self.scenario, self.seed = scenario, seed
-        self.loop = EventLoop()
-        self.core = RangeCore(Settings(), range_s=range_s)
+        self.scenario: Scenario = scenario
+        self.seed: int = seed
+        self.loop: EventLoop = EventLoop()
+        self.core: RangeCore = RangeCore(Settings(), range_s=range_s)
         self._knows_end = knows_end
         self._workload = workload
         self._seen = bytearray(workload.records)

@@ -16,6 +16,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple
+from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
@@ -69,18 +70,14 @@ class TopologyCore:
         has_dead_letter: bool = False,
     ) -> None:
         self.settings = settings
-        self.guarantee = settings.guarantee.processing
+        self.guarantee: ProcessingGuarantee = settings.guarantee.processing
         rules = plan.trees
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
         self._roots = Roots(
-            settings,
-            checkpoint or Checkpoint(),
-            self._events,
-            rules=rules,
-            wanted=wanted,
-            has_dead_letter=has_dead_letter,
-        )
+            settings, checkpoint or Checkpoint(), self._events,
+            rules=rules, wanted=wanted, has_dead_letter=has_dead_letter,
+        )  # fmt: skip
         self.is_active = True  # otherwise nothing is planted; any thread may set it
         self.handover: Handover = Handover(self._roots.intake, self._roots, self._events)
         self._input_ended = False

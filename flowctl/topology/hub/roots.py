@@ -71,9 +71,15 @@ class Roots:
         self._owners = range(rules.ackers)
         self.wanted = wanted
         self.news: deque[News] = deque()
-        self.acked = self.failed = self.expired = self.replayed = 0
-        self.dropped = self.dead_lettered = self.handed_over = 0
-        self.pending = self.pending_max = 0  # including those that wait for a retry
+        self.acked: int = 0
+        self.failed: int = 0
+        self.expired: int = 0
+        self.replayed: int = 0
+        self.dropped: int = 0
+        self.dead_lettered: int = 0
+        self.handed_over: int = 0
+        self.pending: int = 0  # including those that wait for a retry
+        self.pending_max: int = 0
         self.drops: Drops = Drops()
         self.sends_again: bool = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked

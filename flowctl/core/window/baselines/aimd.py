@@ -32,7 +32,7 @@ class AimdWindow(RoundSampled):
             self._lose()
             return Signal.OVER
         if limited:
-            self.window = self._bounded(self.window + 1)
+            self.window: float = self._bounded(self.window + 1)
         return Signal.IN_RANGE
 
     def _lose(self) -> None:

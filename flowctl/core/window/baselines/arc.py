@@ -46,7 +46,9 @@ class ArcWindow:
 
     def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
         self._max = float(settings.max)
-        self.window = float(int(min(self._max, max(_WINDOW_MIN, learned or settings.initial))))
+        self.window: float = float(
+            int(min(self._max, max(_WINDOW_MIN, learned or settings.initial)))
+        )
         self.threshold_s: float | None = None
         self._past_s = 0.0
         self._variance = 0.0

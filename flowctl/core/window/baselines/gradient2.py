@@ -58,7 +58,7 @@ class Gradient2Window(RoundSampled):
         self._blend(_GRADIENT_MIN * self.window)
 
     def _blend(self, target: float) -> None:
-        self.window = self._bounded((1 - _SMOOTHING) * self.window + _SMOOTHING * target)
+        self.window: float = self._bounded((1 - _SMOOTHING) * self.window + _SMOOTHING * target)
 
     def _lengthen(self, rtt_s: float) -> float:
         """Return the long average with this RTT in it; a far too long one decays afterwards."""

@@ -65,7 +65,7 @@ class VegasWindow(RoundSampled):
 
     def _move(self, queue: int, step: int) -> None:
         if queue <= step:
-            self.window = self._bounded(self.window + _BETA * step)
+            self.window: float = self._bounded(self.window + _BETA * step)
         elif queue < _ALPHA * step:
             self.window = self._bounded(self.window + step)
         elif queue > _BETA * step:
