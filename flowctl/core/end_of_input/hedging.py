@@ -22,6 +22,9 @@ _GAIN = 2.0
 # Copies may take half of the time that bolts are idle for, beside their share of the work: nobody
 # else wants that time, and half is left to what is yet to come.
 _IDLE_PART = 0.5
+# It must save so much at least [s]: busy machines hold up a thread, or an interpreter, for tens of
+# milliseconds, and who is late by less is not slow.
+_SAVES_MIN_S = 0.05
 # A time that was asked for must count as reached when it comes: far above the rounding of clocks.
 _ROUNDING_S = 1e-6
 
@@ -102,10 +105,11 @@ class Hedging:
         if sooner_s is not None:
             self._again_s = sooner_s + _ROUNDING_S
             return None
-        if _GAIN * needs_s > _remaining_s(flow_tuple, now_s) + _ROUNDING_S:
+        worth_s = max(_GAIN * needs_s, needs_s + _SAVES_MIN_S)
+        if worth_s > _remaining_s(flow_tuple, now_s) + _ROUNDING_S:
             overdue = self._top(self._earliest, 1.0)
             if overdue is not None:
-                self._again_s = overdue.due_s + _GAIN * needs_s
+                self._again_s = overdue.due_s + worth_s
             return None
         if needs_s > self._work_left_s:
             lacks_s = needs_s - self._work_left_s
