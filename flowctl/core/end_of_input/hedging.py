@@ -22,9 +22,9 @@ _GAIN = 2.0
 # Copies may take half of the time that bolts are idle for, beside their share of the work: nobody
 # else wants that time, and half is left to what is yet to come.
 _IDLE_PART = 0.5
-# It must save so much at least [s]: busy machines hold up a thread, or an interpreter, for tens of
-# milliseconds, and who is late by less is not slow.
-_SAVES_MIN_S = 0.05
+# It must save so much at least [s]: a system holds up a thread, or an interpreter, for some slices
+# of 5 ms, and who is late by less is not slow.
+_SAVES_MIN_S = 0.02
 # A time that was asked for must count as reached when it comes: far above the rounding of clocks.
 _ROUNDING_S = 1e-6
 
