@@ -138,7 +138,8 @@ def _shipped(name: str, what: str, gate_e: float, **values: object) -> Case:
 
 
 # Jobs as users start them, of some seconds: the second that twelve workers take to connect counts.
-# The gates are what one run on a busy machine had, rounded down; without shares W3 has .08.
+# The gates of W1, W3 and F2 are what one run on a busy machine had, rounded down (without shares W3
+# has .08); those of W2 and W4 are guesses below what the simulator has.
 SHIPPED: Final = MappingProxyType(
     {
         case.scenario.name: case
