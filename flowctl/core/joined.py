@@ -1,4 +1,4 @@
-"""A bolt that came, as the core is told of it."""
+"""A bolt that has come: what the core learns of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A list that is made anew for each run, of what is still to do, and a kill in mid-run."""
+"""Each run lists what is still to do, and one of them is killed in mid-run."""
 
 from __future__ import annotations
 
