@@ -228,8 +228,8 @@ class Emitter:
         return emission
 
     def _pick_for(self, flow_tuple: FlowTuple, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """A bolt with room for a tuple that is sent again, if possible not the one that just gave it
-        back; one that has restarted since did not."""
+        """A bolt with room for a tuple that is sent again: if possible, not the one that just gave
+        it back; one that has restarted since did not."""
         pick, last = self._book.dispatcher.pick, self._bolts.get(flow_tuple.held_by or "")
         if last is None or last.bolt in avoid or not last.sent:
             return pick(avoid)

@@ -29,7 +29,7 @@ _PARTS_TO_DIFFER = 4
 _SCATTER = 0.5
 # What a call costs is learned in the first acks; speeds are worked out from it.
 _FIXED_CHANGE = 0.25
-# The end is worked out again after a question from a quarter of the bolts: O(log N) each, amortised.
+# After questions of a quarter of the bolts the end is worked out again: O(log N) each, amortised.
 _QUESTIONS_PART = 0.25
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
