@@ -83,7 +83,9 @@ class Shares:
     def is_plenty(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> bool:
         """Whether so much is left that no bolt's share bounds a tuple of ``records``."""
         book = self._book
-        if consumer.service.samples and book.pool.is_split:
+        # Of single records nothing tells a call's cost from theirs, and nothing can be cut smaller.
+        is_known = book.pool.is_split or book.settings.tuple.records_max == 1
+        if consumer.service.samples and is_known:
             return left > _TUPLES_PLENTY * records * book.slots and not book.to_come
         return left > _FIRST_PLENTY * max(records, _RECORDS_FEW) * book.slots_expected
 
