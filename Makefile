@@ -32,7 +32,7 @@ CONTROL_REPORT = --policy just_full@401,402,403 $(CONTROL_OTHERS:%=--policy %/4)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long pythons semantics house check bench bench-control sim control-report control-check chaos cluster format format-check lint types layers pins dist clean
+.PHONY: help demo test test-long test-s3 pythons semantics house check bench bench-control sim control-report control-check chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path
 
 test-long: $(FOR_TEST) ## the tests that take minutes each: 50 kills of each guarantee, 10 of each database
 	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
+
+test-s3: $(FOR_TEST) ## ranges of objects in S3, against moto's server in a venv of its own (.venv-s3)
+	@test -x .venv-s3/bin/moto_server || { $(PYTHON) -m venv .venv-s3 && \
+		.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]>=5.2.5'; }
+	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py $(PYTEST_ARGS)
 
 pythons: ## unit, property and contract tests on each of PYTHONS that is there, each in a venv of its own
 	@for python in $(PYTHONS); do \
@@ -112,7 +117,7 @@ dist: $(FOR_TEST) ## a wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean: ## remove the virtual environment, caches and what runs left behind
-	rm -rf $(VENV) dist build spark-warehouse metastore_db derby.log \
+	rm -rf $(VENV) .venv-* dist build spark-warehouse metastore_db derby.log \
 	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .flowctl
 	@$(PYTHON) -c 'import pathlib, shutil; \
 	    [shutil.rmtree(path) for path in list(pathlib.Path().rglob("__pycache__"))]'

@@ -23,6 +23,7 @@ from flowctl.bolts.batch import Batch
 
 BUCKET = "logs"
 MISSING = "moto_server is not there: pipx install 'moto[server]', or set FLOWCTL_MOTO_SERVER"
+TOO_OLD = "this moto_server can't check the signatures of pyarrow: upgrade to 5.2.5 or newer"
 _START_S = 60.0
 _SIGNED = "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/{}/aws4_request"
 
@@ -37,6 +38,26 @@ def store(port: int) -> Any:
     from pyarrow.fs import S3FileSystem
 
     return S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", region="us-east-1")
+
+
+def can_check(server: S3) -> bool:
+    """Whether this moto computes the signatures of pyarrow as pyarrow does: 5.2.1 does not."""
+    from pyarrow.fs import FileSelector, S3FileSystem
+
+    files = S3FileSystem(
+        access_key=server.lister.name,
+        secret_key=server.lister.secret,
+        endpoint_override=f"127.0.0.1:{server.port}",
+        scheme="http",
+        region="us-east-1",
+    )
+    try:
+        files.get_file_info(FileSelector(BUCKET))
+    except OSError as error:
+        if "SIGNATURE_DOES_NOT_MATCH" in str(error):
+            return False
+        raise
+    return True
 
 
 class Key(NamedTuple):
