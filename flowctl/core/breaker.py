@@ -45,7 +45,6 @@ class Breaker:
         "_next_patience",
         "_opens_at_s",
         "_patience",
-        "_run_began_s",
         "asked",
         "down_since_s",
         "failing",
@@ -53,6 +52,7 @@ class Breaker:
         "is_down",
         "is_lost",
         "reason",
+        "run_began_s",
         "waits_until_s",
     )
 
@@ -69,7 +69,7 @@ class Breaker:
         self._ask_at_s = inf
         self._ask_every_s = _ASK_FIRST_S
         self._back_at_s = -inf
-        self._run_began_s = inf  # the first failure of the run
+        self.run_began_s: float = -inf  # the first failure of the run
         self._opens_at_s = inf
         self._after_s = _ASK_FIRST_S
         self._patience = self._next_patience = 1  # by which a run of failures must be longer
@@ -96,9 +96,9 @@ class Breaker:
                 self._ask_at_s = max(self._ask_at_s, now_s + after_s)
             return False
         if not self.failing:
-            self._run_began_s = now_s
+            self.run_began_s = now_s
         self.failing.append(tuple_id)
-        give_up_at_s = self._run_began_s + self._give_up_after_s
+        give_up_at_s = self.run_began_s + self._give_up_after_s
         if after_s is not None and now_s + after_s >= give_up_at_s:
             # All may be silent until then, so that no further failure tells that it is down.
             self._opens_at_s = min(self._opens_at_s, give_up_at_s)
@@ -110,8 +110,13 @@ class Breaker:
         self._after_s = max(_ASK_FIRST_S, after_s or 0.0)
         # Who asks to be left alone for a second is silent for that long, and is not down for it.
         run_s = _RUN_S + min(after_s or 0.0, _ASK_MAX_S)
-        self._opens_at_s = min(self._run_began_s + run_s, give_up_at_s)
+        self._opens_at_s = min(self.run_began_s + run_s, give_up_at_s)
         return self._open_if_due(now_s)
+
+    @property
+    def is_about_to_open(self) -> bool:
+        """Whether enough failed in a row, and only time is wanting."""
+        return self._opens_at_s < inf
 
     def _open_if_due(self, now_s: float) -> bool:
         if self.is_down or now_s < self._opens_at_s:
@@ -119,7 +124,7 @@ class Breaker:
         self._opens_at_s = inf
         self._patience = self._next_patience
         self.is_down = True
-        self.down_since_s = self._run_began_s
+        self.down_since_s = self.run_began_s
         self.asked = 0
         self._ask_every_s = _ASK_FIRST_S
         self._ask_at_s = now_s + self._after_s
@@ -128,6 +133,7 @@ class Breaker:
     def close(self, now_s: float) -> float | None:
         """The run of failures is over; return how long the target was down, if it was [s]."""
         self.failing.clear()
+        self.run_began_s = -inf
         self.has_refused = False
         self._opens_at_s = inf
         if not self.is_down:

@@ -1,7 +1,7 @@
 """What becomes of tuples that failed: they go again, in pieces, or are given up (S109, S110).
 
 A fault is ``process`` raising, or its worker dying.  A refusal is the target having no room: no
-fault, but congestion.  While nothing succeeds at all, a fault says nothing of the records either.
+fault, but congestion.  :mod:`flowctl.core.blame` says which faults count against records.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from math import inf
 
 import msgspec
 
+from flowctl.core.blame import REFUSALS_MAX, Blame
 from flowctl.core.book import Book, Lost
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import (
@@ -30,13 +31,8 @@ from flowctl.core.state import Liveness
 from flowctl.core.target import Refused, Target
 from flowctl.core.tuples import FlowTuple
 
-# A target that is full refuses at most every other call for long: twenty refusals in a row of one
-# tuple, while others succeed, are one in a million then.
-_REFUSALS_MAX = 20
 # A refused tuple waits at most this long by itself, so that the end of a job does not wait for it.
 _REFUSED_WAIT_MAX_S = 2.0
-
-
 # So many records may be given up, and kept elsewhere, before anything has succeeded: a process that
 # never works must not empty the source into the dead letter.
 _GIVEN_UP_FIRST_MAX = 8
@@ -78,7 +74,7 @@ class Failures:
         self.target: Target = Target(settings, book.counters, book.events)
         self.isolation: Isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
-        self.has_succeeded = False  # process returned for a tuple, in this run
+        self.blame: Blame = Blame(book, self.retries, self.target)
         self.dying: int = 0
         self._given_up = 0
         self.has_dead_letter: bool = keeper is Keeper.DEAD_LETTER
@@ -109,10 +105,17 @@ class Failures:
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
-        if may_be_target and self._is_targets(flow_tuple, reason, now_s):
+        if may_be_target and self.blame.is_targets(flow_tuple, reason, now_s):
+            flow_tuple.judged_at_s = now_s
             self._refuse(flow_tuple, bolt, reason, None, now_s)
             return AckOutcome.REFUSED
+        if may_be_target and self.blame.is_unclear(flow_tuple):
+            flow_tuple.refusals += 1
+            wait_s = self._send_again(flow_tuple, None, now_s)
+            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s + wait_s)
+            return AckOutcome.FAILED
         flow_tuple.faults += 1
+        flow_tuple.judged_at_s = now_s
         if self.isolation.will_cut(flow_tuple, record_index):
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
         if self.isolation.take(flow_tuple, record_index, now_s):
@@ -124,36 +127,6 @@ class Failures:
         self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
         return AckOutcome.FAILED
 
-    def _is_targets(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> bool:
-        """Whether nothing else succeeds either, so that this says nothing of the records.
-
-        Only tuples that never failed before count, and only while there are more to ask with: what
-        is left of a job may be nothing but bad records.  And only once something has succeeded: a
-        ``process`` that never worked is wrong.  Letters that are processed again failed before: a
-        run of them says nothing of the target.
-        """
-        book, target = self._book, self.target
-        has_news = self._book.supply.buffer.records > 0
-        if target.is_down and not target.breaker.has_refused and not has_news:
-            target.dismiss("nothing else is left to ask with, so the records count as bad", now_s)
-        is_news = not flow_tuple.faults and flow_tuple.search is None and self.has_succeeded
-        is_news = is_news and redrive_number(flow_tuple.cut.partition) is None
-        if (target.is_down or (is_news and has_news)) and target.on_failure(
-            flow_tuple.tuple_id, slots=book.slots, reason=reason, now_s=now_s
-        ):
-            self._excuse()
-        return target.is_down
-
-    def _excuse(self) -> None:
-        """The target went down: the faults just before were its own; take unbegun work back."""
-        for tuple_id in self.target.breaker.failing:
-            flow_tuple = self._book.pending.get(tuple_id)
-            if flow_tuple is not None and flow_tuple.faults:
-                flow_tuple.faults -= 1
-        for consumer in self._book.bolts.values():
-            if consumer.flight:
-                self._book.revoke(consumer, list(consumer.flight))
-
     def refuse(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, refusal: Refused, now_s: float
     ) -> AckOutcome:
@@ -163,13 +136,13 @@ class Failures:
         """
         self._book.counters.refused += 1
         flow_tuple.refusals += not self.target.is_down
-        if flow_tuple.refusals > _REFUSALS_MAX:
+        if flow_tuple.refusals > REFUSALS_MAX:
             return self.fault(flow_tuple, consumer.bolt, refusal.reason, now_s)
         if not self._sends_again:
             self.drop(flow_tuple, consumer.bolt, refusal.reason, now_s)
             return AckOutcome.DROPPED
         if self.target.on_refused(flow_tuple, refusal, slots=self._book.slots, now_s=now_s):
-            self._excuse()
+            self.blame.excuse()
         flow_tuple.avoid(consumer.bolt)  # it rests now
         consumer.on_refused(flow_tuple.sent_at_s, now_s)
         if consumer.liveness is Liveness.RESTING:
@@ -182,16 +155,8 @@ class Failures:
     def _refuse(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
     ) -> float:
-        """Schedule it without a fault; return after which time [s].
-
-        Cap and breaker, not this wait, slow down what is sent.
-        """
-        wait_s = after_s
-        if wait_s is None:
-            most_s = min(_REFUSED_WAIT_MAX_S, self._settings.backoff_max_s)
-            settings = msgspec.structs.replace(self._settings, backoff_max_s=most_s)
-            wait_s = backoff_s(max(1, flow_tuple.refusals), settings, self._chance)
-        self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)
+        """Schedule it without a fault and tell; return after which time [s]."""
+        wait_s = self._send_again(flow_tuple, after_s, now_s)
         self._book.events.append(
             TupleRefused(
                 at_s=now_s,
@@ -202,6 +167,19 @@ class Failures:
                 retry_at_s=now_s + wait_s,
             )
         )
+        return wait_s
+
+    def _send_again(self, flow_tuple: FlowTuple, after_s: float | None, now_s: float) -> float:
+        """Schedule it without a fault; return after which time [s].
+
+        Cap and breaker, not this wait, slow down what is sent.
+        """
+        wait_s = after_s
+        if wait_s is None:
+            most_s = min(_REFUSED_WAIT_MAX_S, self._settings.backoff_max_s)
+            settings = msgspec.structs.replace(self._settings, backoff_max_s=most_s)
+            wait_s = backoff_s(max(1, flow_tuple.refusals), settings, self._chance)
+        self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)
         return wait_s
 
     def _tell_failed(
@@ -238,7 +216,7 @@ class Failures:
         self._given_up += 1
         keeps = self.has_dead_letter
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
-        if keeps and not (self.has_succeeded or is_letter):
+        if keeps and not (self.blame.has_succeeded or is_letter):
             keeps = self._given_up <= _GIVEN_UP_FIRST_MAX
             if not keeps:
                 reason = f"{reason} ({NOTHING_SUCCEEDED})"
@@ -341,7 +319,7 @@ class Failures:
         """Make retries ready; give up on a target that was down for too long."""
         self.retries.ripen(now_s)
         if self.target.is_troubled and self.target.on_deadline(now_s):
-            self._excuse()
+            self.blame.excuse()
 
 
 def _gave_up(flow_tuple: FlowTuple, reason: str, now_s: float) -> TupleGaveUp:

@@ -144,6 +144,7 @@ class Isolation:
     def _add(self, cut: Cut, former: FlowTuple) -> FlowTuple:
         piece = FlowTuple(self._ids.next(), cut)
         piece.held_by, piece.deadline_s = former.held_by, former.deadline_s
+        piece.judged_at_s = former.judged_at_s
         self._pending[piece.tuple_id] = piece
         return piece
 

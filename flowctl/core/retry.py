@@ -74,6 +74,10 @@ class RetryQueue:
         self.scheduled[flow_tuple.tuple_id] = flow_tuple
         self._due_s[flow_tuple.tuple_id] = inf
 
+    def is_parked(self, tuple_id: int) -> bool:
+        """Whether it waits for something else than time."""
+        return self._due_s.get(tuple_id) == inf
+
     def discard(self, tuple_id: int) -> bool:
         """Take a tuple out, as it is done after all; True if it was scheduled."""
         self._due_s.pop(tuple_id, None)

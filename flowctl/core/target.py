@@ -142,14 +142,19 @@ class Target:
         """Time passed; return whether it counts as down from now on."""
         return self.breaker.on_deadline(now_s) and self._goes_down(now_s)
 
-    def on_success(self, now_s: float) -> None:
-        """A tuple was processed while it was troubled."""
-        self.dismiss("", now_s)
+    def on_success(self, sent_at_s: float, now_s: float) -> None:
+        """A tuple, sent at ``sent_at_s``, was processed while it was troubled.
+
+        What was at work already when the first call failed says nothing of the target now.
+        """
+        if sent_at_s >= self.breaker.run_began_s:
+            self.dismiss("", now_s)
         before = self._cap.cap
         if self._cap.on_success(now_s):
             self._tell_cap(before, "nothing refused any more", now_s)
         self._size.on_success(now_s)
-        self.is_troubled = self._cap.cap < inf or self._size.records_max < inf
+        is_full = self._cap.cap < inf or self._size.records_max < inf
+        self.is_troubled = is_full or bool(self.breaker.failing)
 
     def dismiss(self, reason: str, now_s: float) -> None:
         """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""

@@ -62,6 +62,7 @@ class TupleCore:
         self.buffer: SendBuffer = supply.buffer  # what no bolt was given yet
         self._failures = Failures(book, keeper, chance)
         self._target = self._failures.target
+        self._blame = self._failures.blame
         self._completion = Completion(book, self._failures)
         self._recovery = Recovery(book, self._failures)
         self._registry = BoltRegistry(book, self._failures)
@@ -134,10 +135,10 @@ class TupleCore:
         flow_tuple = self._pending.get(ack.tuple_id)
         if flow_tuple is None:
             return self._take_needless(ack.tuple_id, consumer)
-        self._failures.has_succeeded = True
+        self._blame.proven_at_s = flow_tuple.sent_at_s
         target = self._target
         if target.is_troubled:
-            target.on_success(now_s)
+            target.on_success(flow_tuple.sent_at_s, now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
         if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:

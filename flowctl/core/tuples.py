@@ -12,6 +12,9 @@ from flowctl.core.records import Position
 
 Ids: TypeAlias = Sequence[int]  # of tuples
 
+#: It never failed: before any time that a clock shows.
+NEVER_JUDGED = -1.0
+
 
 class TupleIds:
     """Numbers for tuples, from 1; ``last`` is the newest.  Not thread-safe."""
@@ -42,10 +45,12 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
 
     Mutable, owned by the core.  ``attempt`` counts sendings; ``faults`` those that ended because
     ``process`` raised or its worker died, which alone lead to giving up; ``refusals`` those that
-    the target refused while it took others; ``avoided`` names the
-    bolts that it should not go to again while another is left; ``held_by`` is the bolt that it was
-    sent to last, ``held_before`` those before it.  Not tracked by the collector: it is in no
-    cycle, and there are many.
+    the target refused while it took others, or that ended while nothing succeeded; ``judged_at_s``
+    is when it failed last, or the tuple that this one was cut from; again before anything has
+    succeeded does not count.
+    ``avoided`` names the bolts that it should not go to again while another is left; ``held_by`` is
+    the bolt that it was sent to last, ``held_before`` those before it.  Not tracked by the
+    collector: it is in no cycle, and there are many.
     """
 
     tuple_id: int
@@ -53,6 +58,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     attempt: int = 0
     faults: int = 0
     refusals: int = 0
+    judged_at_s: float = NEVER_JUDGED
     avoided: set[str] | None = None
     held_by: str | None = None
     held_before: set[str] | None = None

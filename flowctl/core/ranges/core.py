@@ -219,10 +219,10 @@ class RangeCore(ByReference):
 
     def _note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
         if told.records > len(told.rejected):
-            self._failures.has_succeeded = True
+            self._blame.proven_at_s = now_s
             self._is_doubtful = False
             if self._target.is_troubled:
-                self._target.on_success(now_s)
+                self._target.on_success(now_s, now_s)
         self._settling.note_done(told, partition, done, now_s)
         if told.receipts:
             span = (told.start, told.done_through)
@@ -266,7 +266,7 @@ class RangeCore(ByReference):
             part.is_unread = True
         elif record is not None and failed.records == 1:
             part.holding(record)
-        self._is_doubtful = not self._failures.has_succeeded
+        self._is_doubtful = not self._blame.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
         self._recovery.watch(consumer)

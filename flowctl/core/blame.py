@@ -1,0 +1,114 @@
+"""Whose fault it is that ``process`` failed: the records' or the target's.
+
+Nobody can tell from one failure of a kind that is not known.  But a record that fails does so while
+others succeed, and a target that is down fails everything.  So a run of failures of different
+tuples opens the breaker, and a tuple's next failure counts against its records only if something
+that was sent after the one before has succeeded since.
+"""
+
+from __future__ import annotations
+
+from flowctl.core.book import Book
+from flowctl.core.letters import redrive_number
+from flowctl.core.retry import RetryQueue
+from flowctl.core.target import Target
+from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
+
+#: A target that is full refuses at most every other call for long: twenty refusals in a row of one
+#: tuple, while others succeed, are one in a million then.
+REFUSALS_MAX = 20
+# Where all that is left of a job fails, the target may be down, or all of that bad.  If so few
+# records are left, they count as bad after so long: most restarts of a service behind a balancer
+# are over then, and nobody minds that a job with a bad end takes that much longer.  Of more it is
+# likelier that the target is down.
+_BAD_END_RECORDS_MAX = 100
+_BAD_END_S = 10.0
+
+
+class Blame:
+    """Part of ``TupleCore``, not thread-safe.
+
+    ``proven_at_s``: when that was sent which succeeded last in this run, so the target was well
+    then or later.  Whoever sees a success writes it.
+    """
+
+    __slots__ = ("_book", "_dismissed_at_s", "_retries", "_target", "proven_at_s")
+
+    def __init__(self, book: Book, retries: RetryQueue, target: Target) -> None:
+        self.proven_at_s: float = NEVER_JUDGED
+        self._dismissed_at_s: float = NEVER_JUDGED
+        self._book = book
+        self._retries = retries
+        self._target = target
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether ``process`` returned for a tuple, in this run."""
+        return self.proven_at_s > NEVER_JUDGED
+
+    def is_targets(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> bool:
+        """Whether nothing else succeeds either, so that this says nothing of the records.
+
+        Only tuples that never failed before count, and only while there are more to ask with: the
+        last ones of a job may be bad.  And only once something has succeeded: a
+        ``process`` that never worked is wrong.  Letters that are processed again failed before: a
+        run of them says nothing of the target.
+        """
+        if self._dismissed_at_s >= self.proven_at_s and not self._target.breaker.has_refused:
+            return False
+        has_news = self._has_news(flow_tuple)
+        if self._target.is_down and not has_news and self._has_bad_end(now_s):
+            self._dismissed_at_s = now_s
+            self._target.dismiss(
+                "nothing else is left to ask with, so the records count as bad", now_s
+            )
+        is_news = not flow_tuple.faults and flow_tuple.search is None and self.has_succeeded
+        is_news = is_news and redrive_number(flow_tuple.cut.partition) is None
+        if (self._target.is_down or (is_news and has_news)) and self._target.on_failure(
+            flow_tuple.tuple_id, slots=self._book.slots, reason=reason, now_s=now_s
+        ):
+            self.excuse()
+        return self._target.is_down
+
+    def _has_bad_end(self, now_s: float) -> bool:
+        """Whether what is left, all of which fails, counts as bad, not the target as down."""
+        breaker = self._target.breaker
+        if breaker.has_refused or now_s - breaker.down_since_s < _BAD_END_S:
+            return False
+        return self._book.counters.records_pending_now <= _BAD_END_RECORDS_MAX
+
+    def _has_news(self, failed: FlowTuple) -> bool:
+        """Whether something else is left that has not failed since the last success."""
+        if self._book.supply.buffer.records > 0:
+            return True
+        return any(
+            other.judged_at_s <= self.proven_at_s
+            and other is not failed
+            and not other.is_given_up
+            and not self._retries.is_parked(other.tuple_id)
+            for other in self._book.pending.values()
+        )
+
+    def is_unclear(self, failed: FlowTuple) -> bool:
+        """Whether this may be the target's fault, as its last one: nothing succeeded since.
+
+        Records that fail are found while others succeed; so nothing is lost by waiting for that.
+        A letter that is processed again is what fails alone, or it would be none.
+        """
+        if failed.judged_at_s <= self.proven_at_s or not self.has_succeeded:
+            return False
+        if redrive_number(failed.cut.partition) is not None or failed.refusals >= REFUSALS_MAX:
+            return False
+        if self._dismissed_at_s >= self.proven_at_s:
+            return False
+        return self._target.breaker.is_about_to_open or self._has_news(failed)
+
+    def excuse(self) -> None:
+        """The target went down: the faults just before were its own; take unbegun work back."""
+        for tuple_id in self._target.breaker.failing:
+            flow_tuple = self._book.pending.get(tuple_id)
+            if flow_tuple is not None and flow_tuple.faults:
+                flow_tuple.faults -= 1
+        for consumer in self._book.bolts.values():
+            if consumer.flight:
+                self._book.revoke(consumer, list(consumer.flight))
