@@ -6,7 +6,7 @@ The parts of the core share one book in place of references to each other's dict
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 import msgspec
@@ -120,6 +120,13 @@ class Book:
         if holder is not None and holder.let_stray(flow_tuple.tuple_id, now_s) is not None:
             self.changed(holder)
             self.revoke(holder, [flow_tuple.tuple_id])
+
+    def has_other(self, avoid: Set[str]) -> bool:
+        """Whether a bolt that is not in ``avoid`` will have room: one that stands still may not."""
+        return any(
+            bolt not in avoid and bolt not in self.out and consumer.liveness is not Liveness.STALLED
+            for bolt, consumer in self.bolts.items()
+        )
 
     def let_go(self, flow_tuple: FlowTuple) -> None:
         """``flow_tuple`` is neither done nor to be done here."""

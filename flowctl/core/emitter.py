@@ -239,14 +239,9 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to; none once every bolt in use has had it."""
+        """The bolts it must not go to; none once every other has had it, or stands still."""
         avoid = flow_tuple.avoided
-        if not avoid:
-            return _NOBODY
-        bolts, out = self._book.bolts, self._book.out
-        usable = len(self._book.bolts) - len(self._book.out)
-        avoided = sum(1 for bolt in avoid if bolt in bolts and bolt not in out)
-        return avoid if usable > avoided else _NOBODY
+        return avoid if avoid and self._book.has_other(avoid) else _NOBODY
 
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float

@@ -89,11 +89,12 @@ def test_a_bolt_that_stands_still_gives_back_what_it_has_not_begun(tmp_path: Pat
     wanted, seen = write_lines(tmp_path, 1, 30_000), Seen()
     others_are_done = threading.Event()
     stopped: list[int] = []  # the batch that the slow bolt stands still in
+    went_on: list[bool] = []
 
     def process(batch: Batch) -> None:
         if batch.bolt == "b1" and not stopped:
             stopped.append(len(list(batch)))
-            assert others_are_done.wait(100)
+            went_on.append(others_are_done.wait(100))
         total = seen.add(list(batch))
         if stopped and total + stopped[0] >= len(wanted):
             others_are_done.set()
@@ -104,6 +105,7 @@ def test_a_bolt_that_stands_still_gives_back_what_it_has_not_begun(tmp_path: Pat
         bolts=LocalBolts(process, count=2),
     )
     report = spout.run(view="off")
+    assert all(went_on), "the others waited for the slow bolt"
     assert seen.lines == Counter(wanted), "once each: what was split was nobody's twice"
     assert report.records_acked == len(wanted)
 

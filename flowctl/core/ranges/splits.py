@@ -40,6 +40,10 @@ _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
 # Without news a bolt that is late only becomes later: as often as reports come is enough.
 _LOOK_AGAIN_S = 0.1
 
+# While nobody has told anything, bolts count as equally fast, and ranges as long: whoever is idle
+# gets half.  Whether they get on at all is what the other half will tell.
+_UNKNOWN = Pace(1.0, 0.0)
+
 
 class Ask(msgspec.Struct):
     """A question that has no answer yet."""
@@ -124,9 +128,7 @@ class Splits:
     def _avoids(self, flow_tuple: FlowTuple, bolt: str) -> bool:
         """Whether ``bolt`` would not get the end of ``flow_tuple``, as it did not manage it."""
         avoid = flow_tuple.avoided
-        if not avoid or bolt not in avoid:
-            return False
-        return any(one not in avoid and one not in self._book.out for one in self._book.bolts)
+        return avoid is not None and bolt in avoid and self._book.has_other(avoid)
 
     def next_s(self, *, is_idle: bool) -> float | None:
         """When to look again, or to ask again; None: not by time."""
@@ -148,8 +150,6 @@ class Splits:
                     continue
                 positions = len(cut.records)
                 pace = consumer.pace(others)
-                if pace.position_s <= 0:
-                    continue  # nobody has told anything yet
                 silent_s = consumer.silent_s(flow_tuple, now_s)
                 late_s = silent_s - pace.positions * pace.position_s
                 # What it has done since its last report, if it is not late.
@@ -182,7 +182,9 @@ class Splits:
     def _mean(self) -> Pace:
         """The mean bolt of those that have told something."""
         known = [c.service for c in self._book.bolts.values() if c.service.samples]
-        count = len(known) or 1
+        if not any(service.record_s for service in known):
+            return _UNKNOWN
+        count = len(known)
         return Pace(
             sum(service.record_s for service in known) / count,
             sum(service.mean_records for service in known) / count,
