@@ -76,3 +76,15 @@ class Ranges:
     @property
     def state(self) -> PartitionCheckpoint:
         return self.core.checkpoint().partitions["p"]
+
+
+def split_scene(**how: Any) -> tuple[Ranges, RangeEmission]:
+    """``a`` has a range, ``b`` has nothing to do."""
+    ranges = Ranges("a", "b", stop=2 * MB, **how)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    ranges.wait(0.1, "a", "b")
+    ranges.did(theirs, theirs.start, theirs.stop)
+    ranges.did(ours, 0, 100_000, service_s=0.1)  # a tenth of the other's speed
+    ranges.emit()
+    return ranges, ours

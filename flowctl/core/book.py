@@ -6,7 +6,7 @@ The parts of the core share one book in place of references to each other's dict
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -121,10 +121,17 @@ class Book:
             self.changed(holder)
             self.revoke(holder, [flow_tuple.tuple_id])
 
-    def has_other(self, avoid: Set[str]) -> bool:
-        """Whether a bolt that is not in ``avoid`` will have room: one that stands still may not."""
+    def has_other(self, flow_tuple: FlowTuple, *, but: str = "") -> bool:
+        """Whether a bolt is left that ``flow_tuple`` need not avoid; ``but``: it counts as avoided.
+
+        For one that stands still only a tuple waits that failed: where it failed it may fail again.
+        """
+        avoid = flow_tuple.avoided or ()
         return any(
-            bolt not in avoid and bolt not in self.out and consumer.liveness is not Liveness.STALLED
+            bolt not in avoid
+            and bolt not in self.out
+            and bolt != but
+            and (flow_tuple.faults or consumer.liveness is not Liveness.STALLED)
             for bolt, consumer in self.bolts.items()
         )
 

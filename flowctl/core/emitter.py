@@ -239,9 +239,9 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to; none once every other has had it, or stands still."""
+        """The bolts it must not go to; none if no other is left."""
         avoid = flow_tuple.avoided
-        return avoid if avoid and self._book.has_other(avoid) else _NOBODY
+        return avoid if avoid and self._book.has_other(flow_tuple) else _NOBODY
 
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from flowctl.core.events import TargetWentDown
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import (
-    RangeEmission,
     Receipts,
     SplitAnswered,
 )
@@ -24,7 +21,7 @@ from flowctl.core.records import (
 )
 from flowctl.core.tuples import FlowTuple
 from flowctl.errors import SourceError
-from tests.range_driver import MB, Ranges
+from tests.range_driver import MB, Ranges, split_scene
 
 
 def test_the_first_ranges_are_a_block_and_then_seconds_of_work() -> None:
@@ -128,18 +125,6 @@ def test_both_end_together() -> None:
     assert kept(1.0, 1.0, late_s=2000.0) == 0.0, "it may never go on"
 
 
-def split_scene(**how: Any) -> tuple[Ranges, RangeEmission]:
-    """``a`` has a range, ``b`` has nothing to do."""
-    ranges = Ranges("a", "b", stop=2 * MB, **how)
-    ours, theirs = ranges.emit()
-    ranges.end()
-    ranges.wait(0.1, "a", "b")
-    ranges.did(theirs, theirs.start, theirs.stop)
-    ranges.did(ours, 0, 100_000, service_s=0.1)  # a tenth of the other's speed
-    ranges.emit()
-    return ranges, ours
-
-
 def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> None:
     ranges, ours = split_scene()
     (question,) = ranges.questions()
@@ -181,39 +166,6 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
     assert slow.start == of["b"].start + MB // 2
     assert 0.02e6 * 0.8 <= slow.stop - slow.start <= 0.2 * MB, "a tenth of the others' speed"
     assert (rest.bolt, rest.start) == ("b", slow.stop), "the others do the rest"
-
-
-@pytest.mark.req("S20")
-def test_all_of_a_small_source_goes_to_who_comes_first_and_half_of_it_to_the_next() -> None:
-    """Nobody has told anything yet, and may not for long: the first may stand still."""
-    ranges = Ranges("a", stop=MB // 2)
-    (whole,) = ranges.emit()
-    assert (whole.start, whole.stop) == (0, MB // 2)
-    ranges.end()
-    ranges.core.add_bolt("b", slots=1, epoch=1, now_s=ranges.clock(), in_order=True)
-    ranges.emit()
-    (question,) = ranges.questions()
-    assert (question.bolt, question.keep) == ("a", pytest.approx(0.5, abs=0.01))
-
-
-def test_what_a_bolt_could_not_do_in_time_is_its_own_if_all_others_stand_still() -> None:
-    ranges, ours = split_scene()
-    (question,) = ranges.questions()
-    core, clock = ranges.core, ranges.clock
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 100_001)
-    core.on_split(answer, now_s=clock())
-    done = 0
-    for _ in range(40):  # "a" tells nothing of its one position for 20 s
-        unbegun = []
-        for emission in ranges.emit():
-            if emission.bolt == "b":
-                ranges.did(emission, emission.start, emission.stop, service_s=4.0)
-                done += emission.stop - emission.start
-            else:
-                unbegun.append(emission.tuple_id)
-        ranges.wait(0.5, "a", "b")
-        core.on_revoked("a", 1, unbegun, now_s=clock())  # as it is asked to, once it is overdue
-    assert done == ours.stop - 100_001, "nothing waits for a bolt that may never go on"
 
 
 def test_if_the_bolt_dies_the_split_never_happened() -> None:

@@ -128,7 +128,7 @@ class Splits:
     def _avoids(self, flow_tuple: FlowTuple, bolt: str) -> bool:
         """Whether ``bolt`` would not get the end of ``flow_tuple``, as it did not manage it."""
         avoid = flow_tuple.avoided
-        return avoid is not None and bolt in avoid and self._book.has_other(avoid)
+        return avoid is not None and bolt in avoid and self._book.has_other(flow_tuple)
 
     def next_s(self, *, is_idle: bool) -> float | None:
         """When to look again, or to ask again; None: not by time."""
