@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts.batch import Batch
@@ -99,6 +101,51 @@ def test_a_run_that_failed_goes_on_where_it_was(tmp_path: Path):
 
 class _Broken(RuntimeError):
     pass
+
+
+def _write_lines(path: Path, word: str) -> None:
+    path.write_bytes(lines(word))
+
+
+def _write_rows(path: Path, word: str) -> None:
+    rows = pyarrow.table({"word": [f"{word} line {n} é" for n in range(LINES)]})
+    parquet.write_table(rows, path, compression="none", use_dictionary=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "write"), [(TextRanges, _write_lines), (ParquetRanges, _write_rows)]
+)
+def test_a_file_that_was_done_in_part_and_is_another_now_is_refused(
+    tmp_path: Path, source: Callable[[Path], Any], write: Callable[[Path, str], None]
+):
+    path, store, seen = tmp_path / "a", MemoryCheckpointStore(), Seen()
+    write(path, "a")
+
+    def process(batch: Batch) -> None:
+        if any("a line 2000 " in str(record.value) for record in batch):
+            raise _Broken
+        seen(batch)
+
+    job = functools.partial(
+        run,
+        process=process,
+        checkpoint=store,
+        settings=Settings(retry=RetrySettings(attempts_max=1)),
+    )
+    with pytest.raises(ProcessError, match="_Broken"):
+        job(source(path))
+    assert 0 < store.load("ranges").records < LINES
+    before = path.stat()
+    write(path, "b")  # as long, and not within the resolution of the clock
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    assert path.stat().st_size == before.st_size
+    seen.values.clear()
+    with pytest.raises(SourceError, match="a: a part of it was done by an earlier run"):
+        job(source(path))
+    assert not seen.values
+    store.rewind("ranges", str(path), None)  # the remedy
+    assert job(source(path)).outcome == "finished"
+    assert len(seen.values) == len({str(value) for _, value in seen.values}) == LINES
 
 
 def test_a_line_that_cannot_be_processed_is_kept_as_a_dead_letter(tmp_path: Path):

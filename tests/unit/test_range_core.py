@@ -76,7 +76,7 @@ def test_the_checkpoint_is_the_one_of_records_both_ways() -> None:
     ranges.did(first, 0, 1000)
     ranges.did(second, second.start, second.start + 500)
     spans = (AckedRange(second.start, second.start + 499, 5),)
-    assert ranges.state == PartitionCheckpoint(999, 10, spans)
+    assert ranges.state == PartitionCheckpoint(999, 10, spans, mark="v1")
     assert ranges.core.intake.take_moved() == {"p": ranges.state}
 
     again = Ranges("a", checkpoint=ranges.core.checkpoint())
@@ -93,10 +93,26 @@ def test_what_was_done_and_written_again_since_is_refused_by_name() -> None:
     assert ranges.state.end is None, "there is more to do"
     ranges.did(e, 999, 1000)
     saved = ranges.core.checkpoint()
-    assert saved.partitions["p"].end == "v1"
+    assert (ranges.state.end, ranges.state.mark) == ("v1", None)
     assert Ranges("a", stop=1000, checkpoint=saved).emit() == []
     with pytest.raises(SourceError, match=r"p: all of it was done.*it was v1, and is v2"):
         Ranges("a", extent=Extent(0, 1000, "v2"), checkpoint=saved)
+
+
+@pytest.mark.parametrize("done", [(0, 400), (400, 700)], ids=["the beginning", "the middle"])
+def test_what_was_done_in_part_and_written_again_since_is_refused_by_name(
+    done: tuple[int, int],
+) -> None:
+    ranges = Ranges("a", "b", stop=2 * MB)
+    e = ranges.emit()[0]
+    assert ranges.state == PartitionCheckpoint(), "it was not begun: it may become another"
+    ranges.did(e, *done)
+    assert (ranges.state.end, ranges.state.mark) == (None, "v1")
+    saved = ranges.core.checkpoint()
+    assert Ranges("a", stop=2 * MB, checkpoint=saved).emit(), "it goes on"
+    with pytest.raises(SourceError, match=r"p: a part of it .* it was v1, and is v2") as caught:
+        Ranges("a", extent=Extent(0, 2 * MB, "v2"), checkpoint=saved)
+    assert "rewind NAME --partition FILE --start" in caught.value.remedy
 
 
 def test_a_checkpoint_of_another_kind_of_source_is_refused_by_name() -> None:
@@ -339,7 +355,7 @@ def test_what_was_kept_and_not_saved_is_done() -> None:
     ranges.core.adopt(Receipts("p", 0, 1500, 15, [b"file"]), now_s=0.0)
     (e,) = ranges.emit()
     assert (e.start, e.stop) == (1500, 2000)
-    assert ranges.state == PartitionCheckpoint(1499, 15)
+    assert ranges.state == PartitionCheckpoint(1499, 15, mark="v1")
 
 
 def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> None:

@@ -141,6 +141,8 @@ class RangeCore(ByReference):
             self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
         if self.book.input_ended and not self.buffer.records:
             self._settling.keep_fitting(flow_tuple, self._end_phase.shares, now_s)
+        elif flow_tuple.avoided and self.buffer.records and not self._keeps_receipts:
+            self._settling.leave_batch(flow_tuple, now_s)
         cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(

@@ -25,7 +25,7 @@ class RangeLedger:
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
     ) -> None:
         restored = restored or PartitionCheckpoint()
-        _check_not_rewritten(partition, restored.end, extent)
+        _check_not_rewritten(partition, restored, extent)
         self.partition: str = partition
         self.extent: Extent = extent
         self._base = extent.start
@@ -97,20 +97,27 @@ class RangeLedger:
         if position is not None:
             records = self._counts[ranges.pop(0)[0]]
         acked = tuple(AckedRange(start, stop - 1, self._counts[start]) for start, stop in ranges)
-        is_over = self.extent.is_final and self.done_through >= self.extent.stop
-        mark = self.extent.identity or None
-        return PartitionCheckpoint(position, records, acked, mark if is_over else None)
+        identity = self.extent.identity or None
+        if self.extent.is_final and self.done_through >= self.extent.stop:
+            return PartitionCheckpoint(position, records, acked, end=identity)
+        # Before anything of it is done, it may become another between two runs.
+        mark = identity if position is not None or acked else None
+        return PartitionCheckpoint(position, records, acked, mark=mark)
 
 
-def _check_not_rewritten(partition: str, done_as: Position | None, extent: Extent) -> None:
-    """``done_as``: the identity that the partition had when all of it was done."""
-    if not isinstance(done_as, str) or not extent.identity or done_as == extent.identity:
+def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: Extent) -> None:
+    """Raise :class:`SourceError` if what is done is of another identity than ``extent`` has."""
+    is_over = restored.end is not None
+    was = restored.end if is_over else restored.mark
+    if not isinstance(was, str) or not extent.identity or was == extent.identity:
         return
     raise SourceError(
-        f"{partition}: all of it was done by an earlier run, and it was written again since: it was"
-        f" {done_as}, and is {extent.identity}.",
-        remedy="Give the job another name to do all again, put new data beside the old under"
-        " another name, or leave this file out.",
+        f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, and it"
+        f" was written again since: it was {was}, and is {extent.identity}.",
+        remedy="To do this file again from its beginning: `flowctl checkpoint rewind NAME"
+        " --partition FILE --start`; to do all again, give the job another name. Or bring the old"
+        " file back with its time of change (cp -p), put new data beside it under another name, or"
+        " leave this file out.",
     )
 
 

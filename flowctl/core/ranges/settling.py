@@ -68,6 +68,31 @@ class Settling:
             rest.avoid(consumer.bolt)  # or it would get that too, crumb by crumb
             self._book.changed(consumer)
 
+    def leave_batch(self, flow_tuple: FlowTuple, now_s: float) -> None:
+        """Another bolt gets what a silent one held, but for now not the batch that it had in hand.
+
+        A bolt that stopped for a second reports that batch when it goes on, and what was given to
+        another meanwhile is done twice: 1.1 % of all, with a stop every 10 s (a model).  The batch
+        goes again once the bolt was silent for as long again.
+        """
+        book, cut = self._book, cast("RangeCut", flow_tuple.cut)
+        number = flow_tuple.tuple_id
+        holders = [book.bolts.get(bolt) for bolt in flow_tuple.avoided or ()]
+        silent = [c for c in holders if c is not None and number in c.strays]
+        if not silent or not cut.is_splittable or flow_tuple.search is not None:
+            return
+        service = max(silent, key=lambda c: c.strays[number]).service  # the last that had it
+        start, stop = cut.pieces[0]
+        batch = int(service.mean_records)  # of one report: a bolt reports after each, or nearly so
+        if not 0 < batch < stop - start:
+            return
+        piece = self._new(flow_tuple, cut.between(start, start + batch))
+        # Nobody should have to wait for it at the end.
+        left_s = self._intake.buffer.records * service.record_s / book.slots
+        wait_s = min(book.settings.timeout.silence_s, left_s / 2)
+        self._failures.retries.add(piece, not_before_s=now_s + wait_s, now_s=now_s)
+        book.changed(book.bolts[flow_tuple.held_by or ""])  # it holds less, and may have room
+
     def put_back(self, flow_tuple: FlowTuple, part: RangeCut) -> None:
         """``part`` of ``flow_tuple`` waits again, as if nobody had been given it."""
         cut = cast("RangeCut", flow_tuple.cut)
