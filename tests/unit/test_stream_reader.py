@@ -143,7 +143,7 @@ def test_the_first_batch_is_no_sample() -> None:
     query.batch()
     query.batch()
     query.batch()
-    assert [len(rows) for rows in query.rows] == [200, 200, 400]
+    assert [len(rows) for rows in query.rows] == [200, 200, 800]
 
 
 def test_a_restart_goes_on_with_the_size_and_repeats_the_batch_that_was_planned() -> None:

@@ -156,9 +156,9 @@ def test_a_batch_that_waited_for_its_tick_is_only_a_bound() -> None:
         sizes.took(sizes.rows, 10.0, is_bound=True)
     assert sizes.rows == 6_400, "doubled while it fits"
     sizes.took(sizes.rows, 20.0)
-    assert sizes.rows == 3_200
+    assert sizes.rows == 3_117, "half a second is Spark's"
     sizes.took(sizes.rows, 10.0, is_bound=True)
-    assert sizes.rows == 3_360, "near what was too much it goes slowly"
+    assert sizes.rows == 3_273, "near what was too much it goes slowly"
 
 
 def test_where_a_batch_costs_more_than_its_rows_it_does_not_shrink_to_nothing() -> None:
@@ -168,7 +168,7 @@ def test_where_a_batch_costs_more_than_its_rows_it_does_not_shrink_to_nothing() 
     for _ in range(40):
         rows.append(sizes.rows)
         sizes.took(sizes.rows, 20.0 + 0.001 * sizes.rows)
-    assert min(rows) >= 40
+    assert min(rows) >= 20
     assert min(rows[15:]) > 5_000, "the rows get half as much time as the batch itself"
     assert max(rows) < 40_000
 
