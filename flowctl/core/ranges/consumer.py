@@ -133,5 +133,6 @@ class RangeConsumer(AdaptiveFlowConsumer):
     def on_late_progress(self, told: Progress, now_s: float) -> None:
         """It was at work on a tuple that was not waited for any more."""
         self.refused_in_a_row = 0
+        self.moved_at_s = now_s
         self.records_acked += told.records
         self.rtt.on_spurious(now_s)

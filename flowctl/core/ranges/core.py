@@ -177,6 +177,8 @@ class RangeCore(ByReference):
             self._recovery.on_acked(consumer, flow_tuple, now_s)
         done = cut.between(told.start, told.done_through).pieces
         left = cut.outside(told.start, told.done_through)
+        # What it tells of may have been processed at any time since it told something last.
+        began_s = max(consumer.moved_at_s, flow_tuple.sent_at_s if is_holder else 0.0)
         if is_holder:
             self.counters.records_pending_now -= len(cut.records) - len(left.records)
             consumer.on_progress(flow_tuple, left, told, now_s)
@@ -184,7 +186,7 @@ class RangeCore(ByReference):
         else:
             done = self._take_late(told, consumer, flow_tuple, now_s)
         if done:
-            self._note_done(told, cut.partition, done, now_s)
+            self._note_done(told, cut.partition, done, began_s=began_s, now_s=now_s)
         if is_holder and not left.pieces:
             self._finish(flow_tuple, now_s)
         self.book.changed(consumer)
@@ -219,12 +221,14 @@ class RangeCore(ByReference):
             self._splits.call_off(consumer.bolt, flow_tuple.tuple_id)
         return done
 
-    def _note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
+    def _note_done(
+        self, told: Progress, partition: str, done: Pieces, *, began_s: float, now_s: float
+    ) -> None:
         if told.records > len(told.rejected):
-            self._blame.proven_at_s = now_s
+            self._blame.proven_at_s = max(self._blame.proven_at_s, began_s)
             self._is_doubtful = False
             if self._target.is_troubled:
-                self._target.on_success(now_s, now_s)
+                self._target.on_success(began_s, now_s)
         self._settling.note_done(told, partition, done, now_s)
         if told.receipts:
             span = (told.start, told.done_through)

@@ -117,6 +117,7 @@ class Settling:
         piece.held_by, piece.deadline_s = whole.held_by, whole.deadline_s
         # Whatever made the whole fail may be in it.
         piece.faults, piece.refusals = whole.faults, whole.refusals
+        piece.judged_at_s = whole.judged_at_s
         if whole.avoided:
             piece.avoided = set(whole.avoided)
         book.pending[piece.tuple_id] = piece
