@@ -81,6 +81,10 @@ class RangeClaims:
         """Whether everything that is the bolt's is settled: processed or failed."""
         return self.settled >= self.stop
 
+    def follows(self, now_s: float) -> None:
+        """Another range was reported just now: the first progress of this one is not urgent."""
+        self._report_at_s = now_s + PROGRESS_EVERY_S
+
     def claim(self, through: int) -> int:
         """Claim what begins below ``through``, as far as it is still the bolt's.
 

@@ -109,6 +109,8 @@ class RangeDesk:
         with self._let_go:
             held = self._held[tuple_id]
             held.is_begun = True
+            if self._finished:
+                held.claims.follows(time.monotonic())
             return held, self._read(held, reader)
 
     def read_next(self, reader: RangeReader) -> None:

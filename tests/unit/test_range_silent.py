@@ -68,3 +68,22 @@ def test_with_nothing_else_to_do_nobody_waits_for_it() -> None:
 def test_with_receipts_what_comes_late_does_not_count_so_nothing_stays_out() -> None:
     _, at, (moved, *_) = silent_scene(keeps_receipts=True)
     assert moved.start == at
+
+
+def test_the_driver_sleeps_while_an_answer_does_not_come() -> None:
+    ranges = Ranges("a", "b", stop=2 * MB)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    ranges.wait(0.1, "a", "b")
+    ranges.did(theirs, theirs.start, theirs.stop)
+    ranges.did(ours, 0, 100_000, service_s=0.1)
+    ranges.emit()
+    assert ranges.questions()
+    turns, until_s = 0, ranges.clock() + 0.7  # then the bolt is silent for too long
+    while ranges.clock() < until_s:
+        due_s = ranges.core.next_deadline_s()
+        assert due_s is not None
+        ranges.wait(max(0.0, due_s - ranges.clock()), "b")
+        ranges.emit()
+        turns += 1
+        assert turns < 20, "it spins"

@@ -127,11 +127,14 @@ class RangeCore(ByReference):
         emission = super().poll_emit(now_s=now_s)
         if emission is not None:
             return self._by_reference(emission, now_s)
-        if self.book.input_ended and not self.buffer.records and not self._target.is_down:
-            idle = self.idle_bolts
-            if idle:
-                self._splits.look(idle, now_s, questions=self._end_phase.questions)
+        if self._may_split and (idle := self.idle_bolts):
+            self._splits.look(idle, now_s, questions=self._end_phase.questions)
         return None
+
+    @property
+    def _may_split(self) -> bool:
+        """Whether idle bolts may get work of others: there is no other, and the target takes it."""
+        return self.book.input_ended and not self.buffer.records and not self._target.is_down
 
     def _by_reference(self, emission: Emission, now_s: float) -> RangeEmission:
         flow_tuple = self._pending[emission.tuple_id]
@@ -374,7 +377,7 @@ class RangeCore(ByReference):
     def next_deadline_s(self) -> float | None:
         """See :meth:`TupleCore.next_deadline_s`."""
         due_s = super().next_deadline_s()
-        is_idle = self.book.input_ended and bool(self.idle_bolts) and bool(self._pending)
+        is_idle = self._may_split and bool(self.idle_bolts) and bool(self._pending)
         splits_s = self._splits.next_s(is_idle=is_idle)
         if splits_s is None or due_s is None:
             return splits_s if due_s is None else due_s

@@ -109,6 +109,8 @@ class Splits:
     def look(self, idle: Sequence[str], now_s: float, *, questions: int) -> None:
         """Ask on behalf of the ``idle`` bolts, as far as ``questions`` are not enough for them."""
         missing = len(idle) - questions - len(self._asks)
+        if missing <= 0:
+            self._look_again_s = now_s + _LOOK_AGAIN_S  # answers come first
         if missing <= 0 or now_s < self._look_at_s:
             return
         bolts = self._book.bolts
