@@ -6,7 +6,9 @@ a figure may be.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from statistics import median
 from typing import Final, NamedTuple
 
 from flowctl.pacing.settings import Limits
@@ -123,6 +125,38 @@ def headroom() -> dict[str, float]:
     }
 
 
+def headroom_refused() -> dict[str, float]:
+    """Seconds are counted, and the middle one taken: a relearned limit is not a rest."""
+    world, live = _beside_refused(0.0)
+    filled = median(world.goodput(at, at + 1) + live(at) for at in range(15, 60))
+    world, _ = _beside_refused(0.2)
+    return {"kept": median(world.goodput(at, at + 1) for at in range(15, 60)) / filled}
+
+
+def _beside_refused(leave: float) -> tuple[World, Callable[[int], int]]:
+    """Ten calls at once, each slower beside others, and a live service that calls now and then."""
+    world = World(Target(_CALL_S, takes=_TAKES, slope=0.03))
+    chance = random.Random(3)
+    done_s: list[float] = []
+
+    def call() -> None:
+        call_s = world.target.enter(world.clock.now_s)
+        if call_s is None:
+            world.clock.at(world.clock.now_s + 0.05, call)
+        else:
+            world.clock.at(world.clock.now_s + call_s, leave_target)
+
+    def leave_target() -> None:
+        world.target.inside -= 1
+        done_s.append(world.clock.now_s)
+        world.clock.at(world.clock.now_s + chance.expovariate(4.0), call)
+
+    world.clock.at(0.0, call)
+    world.add(16, leave=leave)
+    world.clock.run(60)
+    return world, lambda second: sum(second <= at_s < second + 1 for at_s in done_s)
+
+
 def _live(leave: float) -> dict[str, float]:
     """A live service calls twenty times a second: what its calls take, and what is left to it."""
     world = World(Target(_CALL_S, knee=2 * _TAKES))
@@ -212,6 +246,11 @@ ROWS: Final[dict[str, Row]] = {
         "leave=0.2 beside a live service",
         headroom,
         {"used": (0.75, 0.85), "p99 with": (0.9, 1.25)},
+    ),
+    "headroom_refused": Row(
+        "leave=0.2 beside a live service, 429 above ten calls",
+        headroom_refused,
+        {"kept": (0.75, 0.85)},
     ),
     "thousand": Row(
         "1,000 workers on 200 calls",

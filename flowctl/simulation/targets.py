@@ -45,12 +45,15 @@ class Clock:
 class Target:
     """``call_s`` a call, longer above ``knee`` calls inside; above ``takes`` it refuses.
 
+    Each other call inside makes it longer by ``slope`` of itself.
+
     ``done``: when calls succeeded, by job; ``refused``: when it refused; ``most``: calls inside.
     """
 
     call_s: float = 0.1
     knee: float = float("inf")
     takes: float = float("inf")
+    slope: float = 0.0
     inside: int = 0
     done: list[tuple[float, str, float]] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
@@ -63,7 +66,8 @@ class Target:
             return None
         self.inside += 1
         self.most = max(self.most, self.inside)
-        return self.call_s * max(1.0, self.inside / self.knee)
+        slower = 1 + self.slope * (self.inside - 1)
+        return self.call_s * slower * max(1.0, self.inside / self.knee)
 
 
 class Worker:

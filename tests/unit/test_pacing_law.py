@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -181,3 +182,37 @@ def test_headroom_is_a_part_of_what_fills_the_target_not_of_a_limit_above_it() -
     for tick in range(20, 30):
         assert headroom.rest(tick * TICK_S, calm, 0.5)
     assert headroom.part(12.5) == pytest.approx(0.8 * 10.0)
+
+
+def resting(goodput: float, call_s: float, limit: int = 10) -> Headroom:
+    """At rest, after it learned that ``limit`` gives ``goodput``, with quick calls."""
+    headroom = Headroom(0.2)
+    calls = int(goodput * TICK_S)
+    full = Sample(TICK_S, calls, calls, calls * call_s, 0, limit, True)
+    tick = 0
+    while not headroom.is_resting:
+        tick += 1
+        headroom.on_learned(tick * TICK_S, limit, full, is_found=True)
+    return headroom
+
+
+def test_a_part_that_is_no_whole_number_is_used_over_time() -> None:
+    headroom = resting(goodput=92.0, call_s=0.1)
+    calm = Sample(TICK_S, 18, 18, 1.8, 0, 8, True)
+    used = []
+    for tick in range(20, 120):  # less than a rest
+        assert headroom.rest(tick * TICK_S, calm, 0.5)
+        used.append(headroom.whole(tick * TICK_S, 10))
+    assert set(used) == {7, 8}
+    assert sum(used) / len(used) == pytest.approx(0.8 * 9.2, rel=0.03)
+    moves = sum(one != other for one, other in pairwise(used))
+    assert moves <= len(used) / 4, "a worker hears of one before the next"
+
+
+def test_one_sample_of_slow_calls_does_not_end_a_rest_and_three_do() -> None:
+    headroom = resting(goodput=100.0, call_s=0.1)
+    calm, slow = (Sample(TICK_S, 10, 10, 10 * call_s, 0, 8, True) for call_s in (0.1, 0.2))
+    ticks = iter(range(20, 100))
+    for sample in [calm] * 8 + [slow, calm, slow, slow]:
+        assert headroom.rest(next(ticks) * TICK_S, sample, 0.5)
+    assert not headroom.rest(next(ticks) * TICK_S, slow, 0.5)

@@ -90,7 +90,7 @@ class TargetLaw:
             self._learn(now_s, sample)
             self.limit = self._bounds.clamped(self._learned)
         elif headroom.is_resting and headroom.rest(now_s, sample, self.lag_s):
-            self.limit = self._bounds.clamped(headroom.part(self._learned) + 0.5)
+            self.limit = self._bounds.clamped(headroom.whole(now_s, self._learned))
         else:
             self._learn(now_s - headroom.rested_s, sample)
             self.limit = self._bounds.clamped(self._learned)
