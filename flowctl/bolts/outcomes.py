@@ -37,6 +37,11 @@ _DATA_ERRORS: Final = (
 )
 
 
+def is_data_error(error: BaseException) -> bool:
+    """Whether ``error`` is about a value, judged by its type, so that no target is to blame."""
+    return isinstance(error, _DATA_ERRORS) and not isinstance(error, OSError)
+
+
 def ack_of(
     frame: TupleFrame, batch: Batch, times_s: tuple[float, float, float], made: object
 ) -> AckFrame:
@@ -86,7 +91,7 @@ def fail_of(
         refused=is_refused,
         after_s=after_s,
         fatal=is_fatal,
-        is_data_error=isinstance(error, _DATA_ERRORS) and not isinstance(error, OSError),
+        is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
     )
 

@@ -63,10 +63,10 @@ class Attempts(Generic[T]):
         "_rank",
         "_ready",
         "_scheduled",
-        "_sends_again",
         "_waiting",
         "chance",
         "gave_up",
+        "sends_again",
         "settings",
     )
 
@@ -82,7 +82,7 @@ class Attempts(Generic[T]):
         self.settings: RetrySettings = settings
         self.chance: Callable[[], float] | None = chance
         self.gave_up: GivenUp[T] | None = None
-        self._sends_again = sends_again
+        self.sends_again: bool = sends_again
         self._has_dead_letter = has_dead_letter
         self._rank = rank
         self._numbers = count()
@@ -98,20 +98,23 @@ class Attempts(Generic[T]):
 
     # -- it failed -----------------------------------------------------------------------
 
-    def fault(self, item: T, reason: str, now_s: float) -> Fate:
-        """Count a fault of ``item``: it goes again after its back-off, or not at all."""
+    def fault(self, item: T, reason: str, now_s: float, *, keeps: bool = True) -> Fate:
+        """Count a fault of ``item``: it goes again after its back-off, or not at all.
+
+        ``keeps`` False: if it is given up, no dead letter may keep it, and the run has to fail.
+        """
         item.faults += 1
-        if not self._sends_again:
+        if not self.sends_again:
             return Fate.DROPPED
         if item.faults >= self.settings.attempts_max:
-            self.give_up(item, reason, now_s)
+            self.give_up(item, reason, now_s, keeps=keeps)
             return Fate.GAVE_UP
         wait_s = backoff_s(item.faults, self.settings, self.chance)
         return self.again(item, now_s + wait_s, now_s)
 
     def again(self, item: T, not_before_s: float, now_s: float) -> Fate:
         """``item`` goes again from ``not_before_s`` on, and no fault is counted."""
-        if not self._sends_again:
+        if not self.sends_again:
             return Fate.DROPPED
         if not_before_s > now_s:
             number = next(self._numbers)
@@ -121,10 +124,10 @@ class Attempts(Generic[T]):
             self._make_ready(item, not_before_s)
         return Fate.AGAIN
 
-    def give_up(self, item: T, reason: str, now_s: float) -> None:
-        """``item`` does not go again, however often it has failed."""
+    def give_up(self, item: T, reason: str, now_s: float, *, keeps: bool = True) -> None:
+        """``item`` does not go again, however often it has failed; ``keeps`` as above."""
         given_up = GivenUp(item, reason, now_s)
-        if self._has_dead_letter:
+        if self._has_dead_letter and keeps:
             self._dying.append(given_up)
         elif self.gave_up is None:
             self.gave_up = given_up

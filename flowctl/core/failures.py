@@ -33,9 +33,9 @@ from flowctl.core.tuples import FlowTuple
 
 # A refused tuple waits at most this long by itself, so that the end of a job does not wait for it.
 _REFUSED_WAIT_MAX_S = 2.0
-# So many records may be given up, and kept elsewhere, before anything has succeeded: a process that
-# never works must not empty the source into the dead letter.
-_GIVEN_UP_FIRST_MAX = 8
+#: So many records may be given up, and kept elsewhere, before anything has succeeded: a process
+#: that never works must not empty the source into the dead letter.
+GIVEN_UP_FIRST_MAX = 8
 #: Stands in the reason then, for those who say what to do.
 NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
 
@@ -217,7 +217,7 @@ class Failures:
         keeps = self.has_dead_letter
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
         if keeps and not (self.blame.has_succeeded or is_letter):
-            keeps = self._given_up <= _GIVEN_UP_FIRST_MAX
+            keeps = self._given_up <= GIVEN_UP_FIRST_MAX
             if not keeps:
                 reason = f"{reason} ({NOTHING_SUCCEEDED})"
         event = _gave_up(flow_tuple, reason, now_s)

@@ -165,8 +165,8 @@ def test_a_batched_bolt_anchors_to_all() -> None:
 
     reason = "ValueError: redis://***@host is away"
     assert run(Batched(failing), "x", "y").failed == [
-        FailedInput(X, reason),
-        FailedInput(Y, reason),
+        FailedInput(X, reason, is_data_error=True),
+        FailedInput(Y, reason, is_data_error=True),
     ]
 
 

@@ -29,13 +29,15 @@ class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An input that was failed, and why.
 
     ``refused``: nothing is wrong with it, its target has no room or is away; ``after_s`` is how
-    long the target asked to be left alone [s], None: it did not say.
+    long the target asked to be left alone [s], None: it did not say.  ``is_data_error``: what was
+    raised is about a value, so the target is not to blame.
     """
 
     input_id: int
     reason: str
-    refused: bool = False  # last, so that peers without it understand each other
+    refused: bool = False  # from here on peers may lack them and understand each other
     after_s: float | None = None
+    is_data_error: bool = False
 
 
 class ReportedError(msgspec.Struct, frozen=True, array_like=True, gc=False):

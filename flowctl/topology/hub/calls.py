@@ -193,7 +193,8 @@ class Calls:
         if call is None:
             return AckOutcome.UNKNOWN
         stage, bolt = call.stage, ack.bolt
-        self._router.settle(stage, bolt, (), ack.settlement or _DONE, now_s)
+        said = ack.settlement or _DONE
+        self._router.settle(stage, bolt, (), said, now_s, sent_at_s=call.sent_at_s)
         if call.kind == END_CALL:
             self._troubles.pop(bolt, None)
             if not call.has_more:

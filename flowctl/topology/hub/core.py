@@ -204,9 +204,11 @@ class TopologyCore:
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(ack, now_s)
         records = core.tuple_records(ack.bolt, ack.tuple_id)
+        sent_at_s = stage.sent_at_s(ack.bolt, ack.tuple_id)
         outcome = core.on_ack(ack, now_s=now_s)
         if outcome in _SETTLES:
-            self._router.settle(stage, ack.bolt, records, ack.settlement or _DONE, now_s)
+            said = ack.settlement or _DONE
+            self._router.settle(stage, ack.bolt, records, said, now_s, sent_at_s=sent_at_s)
         if core.has_lost:  # this ack proved that others are lost
             self._told.collect(stage, core, now_s)
         return outcome
@@ -350,13 +352,13 @@ class TopologyCore:
     @property
     def target_down(self) -> TargetWentDown | None:
         """As in ``SpoutCore``, of the stage that found it first."""
-        down = [core.target_down for core in self._cores]
+        down = [self._roots.blame.down, *(core.target_down for core in self._cores)]
         return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
 
     @property
     def is_target_lost(self) -> bool:
         """As in ``SpoutCore``, of any stage."""
-        return any(core.is_target_lost for core in self._cores)
+        return self._roots.blame.is_lost or any(core.is_target_lost for core in self._cores)
 
     def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowctl.core.events import FlowEvent
 from flowctl.core.tuple_core import TupleCore
+from flowctl.topology.hub.blame import FailedAt
 from flowctl.topology.hub.roots import Roots
 from flowctl.topology.hub.routing import Router
 from flowctl.topology.hub.stage import Stage
@@ -50,4 +51,5 @@ class TopologyEvents:
             self._events.append(event)
         while (lost := core.poll_lost()) is not None:
             ids: list[Any] = [record.position for record in lost.records]
-            self._router.fail_inputs(stage, lost.bolt, ids, lost.reason, now_s)
+            at = FailedAt(stage, lost.bolt)
+            self._router.fail_inputs(stage, lost.bolt, ids, lost.reason, now_s, at=at)

@@ -28,15 +28,16 @@ class Planter:
         """Begin trees, while the first stages have room."""
         if not self.was_served:
             return  # otherwise a tree's timer would run while Spark starts
-        roots = self._roots
-        while not any(stage.is_full for stage in self._first):
-            batch = roots.take(self._room())
+        roots, blame = self._roots, self._roots.blame
+        while not any(stage.is_full for stage in self._first) and blame.may_plant(now_s):
+            batch = roots.take(1 if blame.down is not None else self._room())
             if not batch:
                 break
             for root in batch:
                 self._router.plant(root, now_s)
             for stage in self._first:
                 stage.flush()
+            blame.note_planted(now_s)
 
     @property
     def was_served(self) -> bool:

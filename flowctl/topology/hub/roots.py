@@ -20,6 +20,7 @@ from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.rotating import TickTimer
 from flowctl.core.trees.spout_trees import SpoutTrees
 from flowctl.topology.hub import tree_root as told
+from flowctl.topology.hub.blame import FailedAt, RootBlame
 from flowctl.topology.hub.news import News, RootEmitted, RootEnd, Wanted, step
 from flowctl.topology.hub.tree_root import Drops, Part, Root
 
@@ -90,6 +91,7 @@ class Roots:
             has_dead_letter=has_dead_letter,
             chance=rules.chance,
         )
+        self.blame: RootBlame = RootBlame(self._attempts, settings.retry, events)
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
         self._events = events
@@ -186,8 +188,10 @@ class Roots:
             self.intake.undone -= 1
             self.intake.touch((part.name,))
 
-    def on_verdict(self, verdict: Verdict, reason: str, now_s: float, bolt: str = "") -> None:
-        """An acker has judged a tree; ``reason`` is why, if it failed, and ``bolt`` where."""
+    def on_verdict(
+        self, verdict: Verdict, reason: str, now_s: float, at: FailedAt | None = None
+    ) -> None:
+        """An acker has judged a tree; ``reason`` is why, if it failed, and ``at`` where."""
         if verdict.outcome is TreeOutcome.PROLONGED:
             self.trees.on_reset_timeout(verdict.root)
         elif verdict.outcome is TreeOutcome.COMPLETE:
@@ -198,8 +202,8 @@ class Roots:
             end = self.trees.on_fail(verdict.root, task=verdict.spout, now_s=now_s)
             if end is not None:
                 root: Root = end.tree.message_id
-                root.note_failed_at(bolt)
-                self._fail(root, verdict.outcome, reason, now_s, age_s=end.age_s, bolt=bolt)
+                root.note_failed_at(at.bolt if at is not None else "")
+                self._fail(root, verdict.outcome, reason, now_s, age_s=end.age_s, at=at)
 
     def refuse(self, root: Root, reason: str, now_s: float) -> None:
         """``root`` could not even be planted: it fails as its tree would."""
@@ -213,7 +217,7 @@ class Roots:
         now_s: float,
         *,
         age_s: float | None = None,
-        bolt: str = "",
+        at: FailedAt | None = None,
     ) -> None:
         if root.part.is_gone:
             return
@@ -224,9 +228,9 @@ class Roots:
             fate = attempts.again(root, now_s, now_s)
         else:
             self.failed += 1
-            fate = attempts.fault(root, reason, now_s)
+            fate = self.blame.fault(root, at, reason, pending=self.pending, now_s=now_s)
         if fate is Fate.AGAIN:
-            self._go_again(root, reason, now_s, bolt)
+            self._go_again(root, reason, now_s, at.bolt if at is not None else "")
         elif fate is Fate.GAVE_UP:
             self._give_up(root, reason, now_s)
         else:
@@ -340,7 +344,8 @@ class Roots:
 
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
-        due_s = self._attempts.next_due_s()
+        dues = (self._attempts.next_due_s(), self.blame.next_s())
+        due_s = min((at_s for at_s in dues if at_s is not None), default=None)
         if self._timer is None or not (self.trees or any(self.ledgers)):
             return due_s
         # A tick is due *after* this.
@@ -350,6 +355,7 @@ class Roots:
     def on_time(self, now_s: float) -> bool:
         """Make due retries ready; True if a tick has passed and trees were checked by it."""
         self._attempts.ripen(now_s)
+        self.blame.on_time(now_s)
         if self._timer is None:
             self._timer = TickTimer(self._tree_timeout_s, now_s=now_s)
         if not self._timer.take(now_s=now_s):

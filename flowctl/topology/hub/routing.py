@@ -13,6 +13,7 @@ from flowctl.core.records import Record
 from flowctl.core.trees.acker import Verdict
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
+from flowctl.topology.hub.blame import FailedAt
 from flowctl.topology.hub.groupings import Choose, make_choice
 from flowctl.topology.hub.refused import Refused
 from flowctl.topology.hub.roots import Roots
@@ -128,9 +129,23 @@ class Router:
         stage.flush()
 
     def settle(
-        self, stage: Stage, bolt: str, records: Sequence[Record], said: Settlement, now_s: float
+        self,
+        stage: Stage,
+        bolt: str,
+        records: Sequence[Record],
+        said: Settlement,
+        now_s: float,
+        *,
+        sent_at_s: float | None = None,
     ) -> None:
-        """Emits first, as their edges are part of the acks of their anchors."""
+        """Emits first, as their edges are part of the acks of their anchors.
+
+        ``sent_at_s``: when the tuple of ``records`` was sent, if that is known.
+        """
+        at = FailedAt(stage, bolt)
+        self._roots.blame.settled(
+            at, said, len(records), sent_at_s=sent_at_s, pending=self._roots.pending, now_s=now_s
+        )
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         self.undelivered.flush(now_s)
@@ -138,7 +153,8 @@ class Router:
             if failed.refused:
                 self._refuse(stage, bolt, failed, now_s)
             else:
-                self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s)
+                at = FailedAt(stage, bolt, may_be_target=not failed.is_data_error)
+                self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s, at=at)
         if said.held:
             stage.hold(bolt, said.held, now_s)
         held = said.held and set(said.held)
@@ -198,9 +214,20 @@ class Router:
                 self._judge(self._roots.ledger_of(root).on_ack(root, value), "", now_s)
 
     def fail_inputs(
-        self, stage: Stage, bolt: str, input_ids: Sequence[int], reason: str, now_s: float
+        self,
+        stage: Stage,
+        bolt: str,
+        input_ids: Sequence[int],
+        reason: str,
+        now_s: float,
+        *,
+        at: FailedAt | None = None,
     ) -> None:
-        """Their roots fail with them; those in no tree are reported here, as nobody else will."""
+        """Their roots fail with them; those in no tree are reported here, as nobody else will.
+
+        ``at``: where the user's code failed; None: they fail for another reason.
+        """
+        at = at or FailedAt(None, bolt, may_be_target=False)
         untracked: list[int] = []
         for input_id in input_ids:
             parcel = stage.take(bolt, input_id)
@@ -209,7 +236,7 @@ class Router:
             if not parcel.edges:
                 untracked.append(input_id)
             for root in stage.acks.fail(parcel):
-                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s, bolt)
+                self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s, at)
         if untracked:
             self.untracked_failed += len(untracked)
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
@@ -244,9 +271,11 @@ class Router:
         for root in stage.acks.reset_timeout(parcel):
             self._judge(self._roots.ledger_of(root).on_reset_timeout(root), "", now_s)
 
-    def _judge(self, verdict: Verdict | None, reason: str, now_s: float, bolt: str = "") -> None:
+    def _judge(
+        self, verdict: Verdict | None, reason: str, now_s: float, at: FailedAt | None = None
+    ) -> None:
         if verdict is not None:
-            self._roots.on_verdict(verdict, reason, now_s, bolt)
+            self._roots.on_verdict(verdict, reason, now_s, at)
 
     def on_tick(self, stage: Stage, now_s: float) -> None:
         """Inputs of ``stage`` that have emitted and are held for too long fail their trees."""

@@ -223,6 +223,12 @@ class Stage:
                 return emission
         return None
 
+    def sent_at_s(self, bolt: str, tuple_id: int) -> float | None:
+        """When a tuple that ``bolt`` has was sent to it; None: it is not waited for there."""
+        consumer = self.cores[self.core_of(bolt)].bolts.get(bolt)
+        flow_tuple = consumer.flight.get(tuple_id) if consumer is not None else None
+        return flow_tuple.sent_at_s if flow_tuple is not None else None
+
     def end_of_input(self, now_s: float) -> None:
         """Nothing more is expected: share, take back and copy what is left."""
         self.is_ended = True

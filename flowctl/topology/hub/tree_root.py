@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowctl.core.events import TupleDeadLettered, TupleDropped, TupleFailed, TupleGaveUp
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.records import Record
+from flowctl.core.tuples import NEVER_JUDGED
 
 
 class Part:
@@ -29,18 +30,31 @@ class Part:
 class Root:
     """One source record that is not done.
 
-    ``faults``: how often its tree has failed; ``replays``: how often it was sent again.  ``number``
-    identifies it in reports, from 1; 0: it was not reported yet.  ``failed_at``: the bolts that
-    failed it, the last one last.
+    ``faults``: how often its tree has failed, ``judged_at_s``: when it did last, ``doubts``: how
+    often it did beside, perhaps not by its fault.  ``replays``: how often it was sent again.
+    ``number`` identifies it in reports, from 1; 0: it was not reported yet.  ``failed_at``: the
+    bolts that failed it, the last one last.
     """
 
-    __slots__ = ("failed_at", "faults", "number", "part", "record", "replays", "seq")
+    __slots__ = (
+        "doubts",
+        "failed_at",
+        "faults",
+        "judged_at_s",
+        "number",
+        "part",
+        "record",
+        "replays",
+        "seq",
+    )
 
     def __init__(self, part: Part, seq: int, record: Record) -> None:
         self.part: Part = part
         self.seq: int = seq
         self.record: Record = record
         self.faults: int = 0
+        self.judged_at_s: float = NEVER_JUDGED
+        self.doubts: int = 0
         self.replays: int = 0
         self.number: int = 0
         self.failed_at: tuple[str, ...] = ()

@@ -205,6 +205,11 @@ class ManualCollector(Collector):
         """What was settled since the mark, in its order, and whether it was acked."""
         return self._settled
 
+    def note_failed(self, failed: FailedInput, given: Input) -> None:
+        """``execute`` raised for ``given``."""
+        if self._settle(given, is_ack=False):
+            self._failed.append(failed)
+
     def refuse(self, given: Input, reason: str, after_s: float | None) -> None:
         """The target of ``given`` had no room: it is sent again without counting a fault."""
         if self._settle(given, is_ack=False):

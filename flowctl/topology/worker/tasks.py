@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_plain, check_returned, refuse_async
+from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
@@ -199,7 +200,7 @@ def _run_each(
                     raise  # nothing is settled yet: the whole tuple is refused
                 failed += _refused([each.position for each in batch[index:]], error, refusal)
                 break
-            failed.append(FailedInput(given.input_id, _reason(error)))
+            failed.append(_failed(given, error))
             if watch is not None:
                 watch.failed(given, out.report_error)
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
@@ -231,8 +232,7 @@ def _run_batch(
         if refusal is not None:
             failed.extend(_refused([given.input_id for given in inputs], error, refusal))
             return
-        reason = _reason(error)
-        failed.extend(FailedInput(given.input_id, reason) for given in inputs)
+        failed.extend(_failed(given, error) for given in inputs)
         if watch is not None:
             for given in inputs:
                 watch.failed(given, out.report_error)
@@ -320,7 +320,7 @@ class _Manual:
                     for each in inputs[index:]:
                         out.refuse(each, _reason(error), refusal.after_s)
                     break
-                out.fail(given, _reason(error))
+                out.note_failed(_failed(given, error), given)
                 if watch is not None:
                     watch.failed(given, out.report_error)
         return out.settlement(inputs, take(watch, out._emits, out._notes))
@@ -358,6 +358,10 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
             watch.acked(given)
         else:
             watch.failed(given, out.report_error)
+
+
+def _failed(given: Input, error: BaseException) -> FailedInput:
+    return FailedInput(given.input_id, _reason(error), is_data_error=is_data_error(error))
 
 
 def _reason(error: BaseException) -> str:
