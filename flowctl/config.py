@@ -31,6 +31,9 @@ class CheckpointSettings(_Section, frozen=True, kw_only=True):
 class ListenSettings(_Section, frozen=True, kw_only=True):
     """Where the spout listens for its bolts."""
 
+    # "redis": bolts that can't reach the driver connect through the checkpoint's Redis.  Not the
+    # default: a message takes twice the way, and a bolt that dies is noticed by its silence only.
+    via: Literal["tcp", "redis"] = "tcp"
     # None: loopback for local bolts and local Spark masters, else the driver's host.
     host: str | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

@@ -16,6 +16,7 @@ from flowctl.core.letters import LeftOut, Letter
 from flowctl.core.records import Checkpoint, Emission, PartitionCheckpoint, Position, Record
 from flowctl.errors import FlowctlError
 from flowctl.range_ports import RangeReader
+from flowctl.relay_ports import RelayDoor
 
 if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch
@@ -300,8 +301,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """What a bolt needs to reach its spout; passed on by Spark, over a trusted path.
 
     ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt accepts
-    (None: no TLS).  ``wait`` says how the bolt waits.  ``reader`` is what the bolts read ranges
-    with (None: every tuple brings its records).  ``str`` and ``repr`` omit the key.
+    (None: no TLS), ``wait`` how it waits, ``reader`` what it reads ranges with (None: tuples bring
+    their records), ``relay`` what it connects through (None: TCP).  ``repr`` omits the key.
     """
 
     host: str
@@ -313,6 +314,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     heartbeat_s: float = 0.25
     wait: WaitSettings = WaitSettings()
     reader: RangeReader | None = None
+    relay: RelayDoor | None = None
 
     def __repr__(self) -> str:
         tls = "tls" if self.certificate_pem else "plain"

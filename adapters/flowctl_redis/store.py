@@ -19,6 +19,7 @@ from flowctl.errors import (
     FencedError,
     InternalError,
 )
+from flowctl.relay_ports import Relay
 from flowctl_redis import schema, scripts
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.held import Held, Plan
@@ -215,6 +216,14 @@ class RedisCheckpointStore:
         """See :class:`flowctl.runtime.standby.LeasingStore`."""
         arguments = [to_bytes(owner), str(round(for_s * 1000)).encode()]
         return to_text(self._reply("lease", self._key(job) + b":lease", arguments)[1][0])
+
+    def open_relay(self, spout: tuple[str, int]) -> Relay:
+        """See :class:`flowctl.relay_ports.RelayingStore`.  Not with a ``client`` of your own."""
+        from flowctl_redis.relay import relay_of
+
+        with self._connect_lock:
+            url = self._url or (None if self._own_client else self._own_server_url())
+        return relay_of(url, self._prefix, spout)
 
     def close(self) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.  The next call would reconnect."""

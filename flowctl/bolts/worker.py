@@ -135,9 +135,15 @@ class FlowControlBolt:
         raise AssertionError("not reached")
 
     def _unreachable(self, error: OSError) -> InfrastructureError:
+        why, relay = error.strerror or error, self._endpoint.relay
+        if relay is not None:
+            return InfrastructureError(
+                f"Bolt {self._bolt} can't reach the spout through {relay.address}: {why}.",
+                remedy="Check that the workers reach Redis by the name that the driver uses.",
+            )
         return InfrastructureError(
             f"Bolt {self._bolt} can't reach the spout at {self._endpoint.host}:"
-            f"{self._endpoint.port}: {error.strerror or error}.",
+            f"{self._endpoint.port}: {why}.",
             remedy="Set listen.advertise to a name of the driver that the workers can reach.",
         )
 

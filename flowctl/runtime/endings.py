@@ -63,10 +63,13 @@ class Endings:
         # How often a bolt was killed that had begun this tuple; as many entries as killings.
         self._ended: dict[tuple[str, int], int] = {}
 
-    def look(self) -> list[Ending]:
-        """Kill the bolts whose time is up; return the messages about them."""
+    def look(self, *, is_deaf: bool = False) -> list[Ending]:
+        """Kill the bolts whose time is up; return the messages about them.
+
+        ``is_deaf``: nobody could be heard, so this look does not count as silence.
+        """
         now_s = self._control.clock()
-        look_s = min(now_s - self._looked_at_s, _LOOK_MAX_S)
+        look_s = 0.0 if is_deaf else min(now_s - self._looked_at_s, _LOOK_MAX_S)
         self._looked_at_s = now_s
         if self._bolts is None or self._timeout.end_after_s is None:
             return []

@@ -80,6 +80,11 @@ class ReceiptStore:
         self._number = 0
         self._adopted = Checkpoint()
 
+    @property
+    def inner(self) -> CheckpointStore:
+        """The store that this one completes."""
+        return self._inner
+
     def entries(self) -> Sequence[Receipts]:
         """Return nothing: :meth:`load` has adopted what earlier runs kept."""
         return ()

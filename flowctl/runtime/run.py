@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from contextlib import suppress
 from typing import Literal
@@ -11,7 +10,7 @@ from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import resume_line
-from flowctl.ports import BindingBolts, SharingProducer, names_of
+from flowctl.ports import SharingProducer
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
@@ -19,6 +18,7 @@ from flowctl.runtime.departures import Departures
 from flowctl.runtime.endings import Endings
 from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
+from flowctl.runtime.listening import Listening, check_via
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase
 from flowctl.runtime.notices import Notices, expected_of
@@ -29,11 +29,8 @@ from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
-from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import End
-from flowctl.wire.listener import needs_host
 from flowctl.wire.server import Joined, SpoutServer
-from flowctl.wire.terms import RunTerms
 
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
 VIEW_EVERY_S = 0.25  # four times a second looks live
@@ -57,6 +54,7 @@ class Run:
         """Acquire the job's epoch and its checkpoint; nothing else is opened or started yet."""
         self._plan = plan
         self._settings = settings = plan.settings.checked().for_bolts(plan.bolts.count)
+        check_via(settings, plan.producer, plan.store)
         self._view = view
         self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
@@ -80,6 +78,7 @@ class Run:
             self.control, bolts=plan.bolts, say=view.message, on_notice=plan.on_notice
         )
         self._notifier = ListenerNotifier(plan.listener) if plan.listener is not None else None
+        self._listening: Listening | None = None
         self._server: SpoutServer | None = None
         self._reach = Reach(self.control)
         self._sender: Sender | None = None
@@ -173,22 +172,8 @@ class Run:
         return True
 
     def _start_bolts(self) -> None:
-        listen, bolts = self._settings.listen, self._plan.bolts
-        # Asking the bolts for an address may start Spark: do it only if the settings leave it open.
-        host = bolts.listen_host() if needs_host(listen) else listen.host or ""
-        self._server = SpoutServer(
-            listen,
-            RunTerms(
-                self._plan.job,
-                self._epoch,
-                secrets.token_bytes(KEY_BYTES),
-                heartbeat_s=self._settings.timeout.heartbeat_s,
-                wait=self._settings.wait,
-                expected=frozenset(names_of(self._plan.bolts)),
-            ),
-            host=host,
-            bind_host=bolts.bind_host() if isinstance(bolts, BindingBolts) else "",
-        )
+        self._listening = Listening(self._plan, self._settings, self._epoch)
+        self._server = self._listening.server
         self._sender = Sender(
             self.control,
             self._server,
@@ -200,7 +185,8 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        self._plan.bolts.start(endpoint_of(self._server.endpoint, self.reader), self._notices.put)
+        endpoint = endpoint_of(self._listening.endpoint, self.reader)
+        self._plan.bolts.start(endpoint, self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
             self._dead_letters.start()
@@ -218,7 +204,8 @@ class Run:
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
             self._reach.look(self._server)
-            ended = [ending.text for ending in self._endings.look()]
+            is_deaf = self._listening is not None and self._listening.is_deaf
+            ended = [ending.text for ending in self._endings.look(is_deaf=is_deaf)]
             for text in (*ended, *self._departures.look()):
                 self._view.message(text)
             now_s = control.clock()
@@ -350,8 +337,8 @@ class Run:
         timeout_s = self._stop_timeout_s()
         self._interrupts.release()
         try:
-            if self._server is not None:
-                self._stop_bolts(self._server, timeout_s)
+            if self._listening is not None:
+                self._stop_bolts(self._listening, timeout_s)
         finally:
             if self.reader.ident:
                 self.reader.join(timeout=timeout_s)
@@ -362,7 +349,7 @@ class Run:
             return HURRIED_STOP_TIMEOUT_S
         return FROZEN_STOP_TIMEOUT_S if self._is_one_frozen else BOLTS_STOP_TIMEOUT_S
 
-    def _stop_bolts(self, server: SpoutServer, timeout_s: float) -> None:
+    def _stop_bolts(self, listening: Listening, timeout_s: float) -> None:
         for bolt in list(self.control.core.bolts):
             self._send_end(bolt)
         name = "flowctl-ends"
@@ -374,7 +361,7 @@ class Run:
         finally:
             self._bolts_are_gone = True
             closer.join(timeout=1)
-            server.close()
+            listening.close()
 
     def _flush_ends(self) -> None:
         """Drive the sockets until the bolts are gone: the sender has ended by now."""

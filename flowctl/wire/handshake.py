@@ -109,9 +109,8 @@ def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome
     help, OSError when it may.
     """
     deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
-    sock = socket.create_connection((endpoint.host, endpoint.port), timeout=HANDSHAKE_TIMEOUT_S)
+    sock = _connected(endpoint)
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.certificate_pem is not None:
             from flowctl.wire import tls
 
@@ -125,6 +124,14 @@ def join_spout(endpoint: Endpoint, hello: Hello) -> tuple[socket.socket, Welcome
         sock.close()
         raise
     return sock, welcome
+
+
+def _connected(endpoint: Endpoint) -> socket.socket:
+    if endpoint.relay is not None:
+        return endpoint.relay.connect(timeout_s=HANDSHAKE_TIMEOUT_S)
+    sock = socket.create_connection((endpoint.host, endpoint.port), timeout=HANDSHAKE_TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def hello_of(bolt: str, slots: int) -> Hello:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,21 @@ def test_the_rule_of_the_page_is_enough_and_no_more(url: str) -> None:
         ):
             with pytest.raises(redis.exceptions.ResponseError, match=r"permission|NOPERM|ACL"):
                 client.execute_command(*command)
+
+
+def test_the_rule_is_enough_for_a_relay(url: str) -> None:
+    store = RedisCheckpointStore(url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        relay = store.open_relay(listener.getsockname())
+        bolt = relay.door.connect(timeout_s=60)
+        spout, _ = listener.accept()
+        with bolt, spout:
+            for one, other in ((bolt, spout), (spout, bolt)):
+                one.sendall(b"here")
+                assert other.recv(4) == b"here"
+        relay.close()
+    store.close()
 
 
 def test_the_error_for_a_user_without_rights_proposes_the_same_rule() -> None:

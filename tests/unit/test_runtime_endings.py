@@ -65,7 +65,9 @@ class World:
     def beat(self, bolt: str) -> None:
         self.core.on_heartbeat(bolt, self.epochs[bolt], busy_slots=1, queued=0, now_s=self.now_s)
 
-    def pass_(self, seconds: float, *beating: str, look_s: float = LOOK_S) -> list[str]:
+    def pass_(
+        self, seconds: float, *beating: str, look_s: float = LOOK_S, is_deaf: bool = False
+    ) -> list[str]:
         said: list[str] = []
         end_s = self.now_s + seconds
         while self.now_s < end_s:
@@ -74,7 +76,7 @@ class World:
                 self.beat(bolt)
             self.core.on_deadline(now_s=self.now_s)
             self.bolts.told.clear()
-            texts = [ending.text for ending in self.endings.look()]
+            texts = [ending.text for ending in self.endings.look(is_deaf=is_deaf)]
             if texts:
                 assert self.bolts.told.wait(10)
             said += texts
@@ -89,6 +91,13 @@ def test_a_bolt_that_is_silent_for_long_is_ended_once() -> None:
     assert text.startswith("a (process 4711) has been silent since ")
     assert "working on p: it is killed" in text
     assert world.pass_(600.0, "b") == []
+
+
+def test_silence_does_not_count_while_nobody_could_be_heard() -> None:
+    world = World()
+    assert world.pass_(60.0, is_deaf=True) == []
+    assert world.pass_(4.0) == []
+    assert len(world.pass_(2.0)) == 2
 
 
 def test_another_hosts_name_is_said_and_an_idle_bolts_locks_are_not() -> None:

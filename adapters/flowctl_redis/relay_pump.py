@@ -1,0 +1,322 @@
+"""Moves bytes between sockets and streams in Redis: one thread per direction.
+
+While Redis is away both threads wait and try again; the sockets stay open and fill up, as those of
+a link that is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+
+from flowctl_redis.faults import expected
+from flowctl_redis.relay_duct import ENTRIES_MAX, Duct
+
+# How long a read waits in Redis: how late a side that is idle sees that the other has gone.
+BLOCK_S: Final = 1.0
+# Redis may take this long for an answer; longer than a read waits there.
+SOCKET_TIMEOUT_S: Final = 5.0
+_PAUSE_FIRST_S: Final = 0.02  # a restart is over soon
+_PAUSE_MOST_S: Final = 0.5
+_LOOK_AT_FULL_S: Final = 0.02  # as often as a reader that is a continent away takes something
+_STOP_S: Final = 1.0  # what is left when a pump is closed goes out within this, or not at all
+_TWICE: Final = "equal or smaller"  # what Redis says of an entry that it has already
+
+_log = structlog.get_logger("flowctl.relay")
+
+
+class Watch(Protocol):
+    """What else the reading thread looks after."""
+
+    def streams(self) -> Mapping[bytes, bytes]:
+        """Return the streams to read besides those of ducts, each with where to begin."""
+
+    def take(self, entries: list[Any]) -> None:
+        """Handle entries of them; they are deleted afterwards."""
+
+    def look(self, client: Any, *, is_idle: bool) -> bool:
+        """Called after each read (``is_idle``: nothing came); False ends the pump."""
+
+
+def new_client(url: str) -> Any:
+    """Return a client that never tries again by itself, and waits longer than a read does."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
+
+
+class Pump:
+    """Serves the ducts that it is given.
+
+    It ends by :meth:`close`; with ``ends_alone`` also with its last duct.  ``away_max_s``: for how
+    long Redis may be away before all ducts are given up; it closes ``client`` at its end.
+    """
+
+    def __init__(
+        self, client: Any, watch: Watch, *, name: str, away_max_s: float, ends_alone: bool
+    ) -> None:
+        self._client = client
+        self._watch = watch
+        self._away_max_s = away_max_s
+        self._ends_alone = ends_alone
+        self._ducts: dict[bytes, Duct] = {}  # by the key that is read
+        self._full: set[Duct] = set()
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        self._added: list[Duct] = []
+        self._lock = threading.Lock()  # of the two before
+        self._stop_by_s: float | None = None
+        self._is_over = threading.Event()
+        self._reading = _Away(away_max_s, self._is_over)
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=f"{name}-{side}", daemon=True)
+            for side, work in (("writer", self._write), ("reader", self._read))
+        ]
+
+    def start(self) -> None:
+        """Begin; ducts may be added before and after."""
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, duct: Duct) -> None:
+        """Serve ``duct``, and close it when both directions have ended.  Thread-safe."""
+        with self._lock:
+            self._added.append(duct)
+            self._ducts[duct.inbound] = duct
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the writing thread look.  Thread-safe."""
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"\0")
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Redis did not answer the thread that reads when it last asked."""
+        return self._reading.is_away
+
+    @property
+    def ducts(self) -> int:
+        """How many are served."""
+        return len(self._ducts)
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until the pump has written all it has to."""
+        self._threads[0].join(timeout_s)
+
+    def close(self) -> None:
+        """Send what the sockets still hold, then end; takes about a second at most."""
+        self._stop_by_s = time.monotonic() + _STOP_S
+        self.wake()
+        for thread in self._threads:
+            thread.join(2 * _STOP_S)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # all connections end, which both sides notice
+            if not self._is_over.is_set():  # else its client was closed by the other thread
+                _log.warning("relay_ended", reason=f"{type(error).__name__}: {error}")
+        finally:
+            self._is_over.set()
+            for duct in list(self._ducts.values()):
+                duct.break_off()
+
+    # -- from sockets to Redis ---------------------------------------------------------------
+
+    def _write(self) -> None:
+        away = _Away(self._away_max_s, self._is_over)
+        try:
+            while not self._is_over.is_set() and not self._is_done():
+                self._collect()
+                self._push(away)
+                self._reopen(away)
+                self._drop_finished()
+        finally:
+            self._is_over.set()
+            for duct in list(self._ducts.values()):
+                duct.close()
+            self._selector.close()
+            self._wake_in.close()
+            self._wake_out.close()
+            # The reader waits in Redis for up to a second: this ends its wait.
+            self._client.connection_pool.disconnect(inuse_connections=True)
+
+    def _is_done(self) -> bool:
+        if self._stop_by_s is not None:
+            is_sent = all(duct.has_said_end for duct in self._ducts.values())
+            return is_sent or time.monotonic() > self._stop_by_s
+        return self._ends_alone and not self._ducts
+
+    def _collect(self) -> None:
+        with self._lock:
+            added, self._added = self._added, []
+        for duct in added:
+            self._selector.register(duct.sock, selectors.EVENT_READ, duct)
+        for selected, _ in self._selector.select(_LOOK_AT_FULL_S if self._full else BLOCK_S):
+            duct = selected.data
+            if duct is None:
+                self._wake_in.recv(64)
+                continue
+            duct.collect()
+
+    def _push(self, away: _Away) -> None:
+        """Write what was collected; wait while Redis is away."""
+        while waiting := [duct for duct in self._ducts.values() if duct.waiting is not None]:
+            replies = self._pipelined(away, [duct.write for duct in waiting])
+            if self._is_over.is_set():
+                return
+            for duct, (added, _, length) in zip(waiting, _threes(replies), strict=False):
+                if _is_refusal(added):
+                    continue
+                duct.confirm()
+                if duct.has_said_end:
+                    self._selector.unregister(duct.sock)
+                elif isinstance(length, int) and length >= ENTRIES_MAX:
+                    self._selector.unregister(duct.sock)
+                    self._full.add(duct)
+
+    def _reopen(self, away: _Away) -> None:
+        """Read again from sockets whose stream has been read."""
+        full = list(self._full)
+        if not full:
+            return
+        lengths = self._pipelined(away, [_length_of(duct) for duct in full])
+        for duct, length in zip(full, lengths, strict=False):
+            if isinstance(length, int) and length < ENTRIES_MAX:
+                self._full.discard(duct)
+                self._selector.register(duct.sock, selectors.EVENT_READ, duct)
+
+    def _pipelined(self, away: _Away, steps: list[Callable[[Any], None]]) -> list[Any]:
+        """Return the replies; [] if Redis is away, after a pause."""
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                for step in steps:
+                    step(pipe)
+                replies: list[Any] = pipe.execute(raise_on_error=False)
+        except expected() as error:
+            away.failed(error)
+            return []
+        if refused := list(filter(_is_refusal, replies)):  # out of memory, say
+            away.failed(refused[0])
+        else:
+            away.is_back()
+        return replies
+
+    def _drop_finished(self) -> None:
+        for key, duct in list(self._ducts.items()):
+            if duct.is_over:
+                del self._ducts[key]
+                duct.close()
+
+    # -- from Redis to sockets ---------------------------------------------------------------
+
+    def _read(self) -> None:
+        away = self._reading
+        read: dict[bytes, list[bytes]] = {}  # entries to delete
+        try:
+            while not self._is_over.is_set():
+                try:
+                    found = self._receive(read)
+                    read = {}
+                    self._hand_out(found, read)
+                    if not self._watch.look(self._client, is_idle=not found):
+                        return
+                except expected() as error:
+                    away.failed(error)
+                else:
+                    away.is_back()
+        finally:
+            self._forget(read)
+            self._client.close()
+
+    def _receive(self, read: Mapping[bytes, list[bytes]]) -> list[Any]:
+        wanted = dict(self._watch.streams())
+        ducts = list(self._ducts.values())
+        wanted.update({duct.inbound: duct.read_id for duct in ducts if not duct.has_heard_end})
+        if not wanted:  # its other direction is about to end
+            self._is_over.wait(_LOOK_AT_FULL_S)
+            return []
+        with self._client.pipeline(transaction=False) as pipe:
+            for key, entries in read.items():
+                pipe.xdel(key, *entries)
+            pipe.xread(wanted, count=ENTRIES_MAX, block=round(BLOCK_S * 1000))
+            return pipe.execute()[-1] or []
+
+    def _hand_out(self, found: list[Any], read: dict[bytes, list[bytes]]) -> None:
+        for key, entries in found:
+            read[key] = [entry_id for entry_id, _ in entries]
+            duct = self._ducts.get(key)
+            if duct is None:
+                self._watch.take(entries)
+            else:
+                duct.deliver(entries)
+                if duct.has_heard_end:
+                    self.wake()
+
+    def _forget(self, read: Mapping[bytes, list[bytes]]) -> None:
+        """Delete what was read last; what remains expires."""
+        with contextlib.suppress(*expected()):
+            for key, entries in read.items():
+                self._client.xdel(key, *entries)
+
+
+class _Away:
+    """One thread's patience with a server that does not answer."""
+
+    def __init__(self, away_max_s: float, is_over: threading.Event) -> None:
+        self._away_max_s = away_max_s
+        self._is_over = is_over
+        self._since_s: float | None = None
+        self._pause_s = _PAUSE_FIRST_S
+
+    @property
+    def is_away(self) -> bool:
+        return self._since_s is not None
+
+    def failed(self, error: Exception) -> None:
+        """Pause; give up if it has been away for too long."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+            _log.warning("relay_away", reason=type(error).__name__)
+        if now_s - self._since_s > self._away_max_s:
+            self._is_over.set()
+        self._is_over.wait(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MOST_S)
+
+    def is_back(self) -> None:
+        """It has answered."""
+        if self._since_s is not None:
+            away_s = round(time.monotonic() - self._since_s, 1)
+            _log.warning("relay_back", away_s=away_s)
+        self._since_s = None
+        self._pause_s = _PAUSE_FIRST_S
+
+
+def _is_refusal(reply: Any) -> bool:
+    return isinstance(reply, Exception) and _TWICE not in str(reply)
+
+
+def _threes(replies: list[Any]) -> list[tuple[Any, Any, Any]]:
+    return list(zip(replies[::3], replies[1::3], replies[2::3], strict=False))
+
+
+def _length_of(duct: Duct) -> Callable[[Any], None]:
+    return lambda pipe: pipe.xlen(duct.outbound)
