@@ -379,9 +379,7 @@ class RangeCore(ByReference):
         due_s = super().next_deadline_s()
         is_idle = self._may_split and bool(self.idle_bolts) and bool(self._pending)
         splits_s = self._splits.next_s(is_idle=is_idle)
-        if splits_s is None or due_s is None:
-            return splits_s if due_s is None else due_s
-        return min(due_s, splits_s)
+        return min((at_s for at_s in (due_s, splits_s) if at_s is not None), default=None)
 
     def on_deadline(self, *, now_s: float) -> None:
         """As :meth:`TupleCore.on_deadline`; asks again for answers that did not come."""
@@ -398,6 +396,4 @@ def _index_of(failed: RangeFailed, cut: RangeCut) -> int | None:
     position = failed.record_at
     if not isinstance(position, int) or failed.is_read_error or len(cut.records) == 1:
         return None
-    before = cut.of(cut.pieces).between(cut.pieces[0][0], position)
-    inside = cut.of(cut.pieces).between(position, position + 1)
-    return len(before.records) if inside.pieces else None
+    return cut.index_of(position)

@@ -128,6 +128,12 @@ class RangeCut(Cut, gc=False, eq=False):
             self.is_splittable,
         )
 
+    def index_of(self, position: int) -> int | None:
+        """How many positions come before ``position``; None: it is not in here."""
+        if not self.between(position, position + 1).pieces:
+            return None
+        return len(self.between(self.pieces[0][0], position).records)
+
     def between(self, start: int, stop: int) -> RangeCut:
         """What of it lies in ``[start, stop)``, for a tuple of its own."""
         return self.of(within(self.pieces, start, stop)).rebound()
