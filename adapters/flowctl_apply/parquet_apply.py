@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from flowctl.errors import ConfigError
 from flowctl_apply._job import Applied, Input, Job, Merge
@@ -26,7 +26,9 @@ class RunOptions(TypedDict, total=False):
     ``bolts``: how many threads of this process, or what makes bolts of a process (12).
     ``checkpoint`` and ``dead_letter`` as for :class:`flowctl.FlowControlSpout`: without a
     checkpoint a killed run goes on all the same.  ``files``: merge the result into this many files
-    at the end (None: as they were written).  ``view`` shows progress.
+    at the end (None: as they were written).  ``mode="append"``: ``out`` is the directory of a Delta
+    table, to which the rows are added in one commit at the end (None: it is no table).  ``view``
+    shows progress.
     """
 
     bolts: int | Callable[[Process], Bolts]
@@ -34,6 +36,7 @@ class RunOptions(TypedDict, total=False):
     settings: Settings | None
     dead_letter: DeadLetter | None
     files: int | None
+    mode: Literal["append"] | None
     view: ViewChoice
 
 
@@ -67,10 +70,23 @@ def run_job(job: Job, given: Input, options: RunOptions, *, merge: Merge | None 
     """
     view = options.get("view", "auto")
     _check(options)
+    table = None
+    if options.get("mode") is not None:
+        from flowctl_apply._delta import DeltaAppend
+
+        table = DeltaAppend(job.results, job.schema)
+        table.prepare()
     done = job.done(given)
-    if done is not None:
+    if done is None:
+        done = _run(job, given, options, merge)
+    else:
         _say_done(view, job.name, done.rows)
-        return done
+    if table is not None:
+        table.append()
+    return done
+
+
+def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Applied:
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.parts import store_of
     from flowctl.runtime.receipt_store import ReceiptStore
@@ -88,7 +104,7 @@ def run_job(job: Job, given: Input, options: RunOptions, *, merge: Merge | None 
         dead_letter=options.get("dead_letter"),
     )
     spout.receipts = store
-    report = spout.run(view=view)
+    report = spout.run(view=options.get("view", "auto"))
     return job.finish(producer.seen, report, files=options.get("files"), merge=merge)
 
 
@@ -107,6 +123,10 @@ def _check(options: RunOptions) -> None:
             "guarantee.mode",
             f"{settings.guarantee.mode} would leave rows without a result.",
             remedy="Leave it out: each row's result is kept exactly once.",
+        )
+    if options.get("mode") not in (None, "append"):
+        raise ConfigError(
+            "mode", f"{options.get('mode')!r} is not known.", remedy='Give "append", or None.'
         )
     if files is not None and files < 1:
         raise ConfigError("files", f"{files!r} is not a count.", remedy="Give 1 or more, or None.")

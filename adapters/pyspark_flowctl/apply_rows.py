@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
@@ -25,7 +25,9 @@ class ApplyOptions(TypedDict, total=False):
     ``bolts``: how many (12), ``slots``: how many batches one does at once (1).  ``checkpoint`` as
     for :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
     keeps rows that ``fn`` rejects, or always fails on; without one the run fails there.  ``files``:
-    merge the result into at most this many files at the end.  ``view`` shows progress.
+    merge the result into at most this many files at the end.  ``mode="append"``: ``out`` is the
+    directory of a Delta table, to which the rows are added in one commit at the end; needs
+    deltalake on the driver.  ``view`` shows progress.
     """
 
     bolts: int
@@ -34,6 +36,7 @@ class ApplyOptions(TypedDict, total=False):
     settings: Settings | None
     dead_letter: DeadLetter | None
     files: int | None
+    mode: Literal["append"] | None
     view: ViewChoice
 
 

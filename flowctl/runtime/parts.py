@@ -89,6 +89,17 @@ def source_of(given: Any) -> FlowProducer | RangeProducer:
     return producer_of(given)
 
 
+def refuse_ranges(given: Any, field: str) -> None:
+    """Raise :class:`ConfigError` for a source that the bolts read themselves."""
+    if not isinstance(given, FlowProducer) and isinstance(given, RangeProducer):
+        raise ConfigError(
+            field,
+            f"{kind_of(given)} is read by the bolts, which only FlowControlSpout supports yet.",
+            remedy="Use FlowControlSpout, or a source by value: TextLines, ParquetRows,"
+            " KafkaTopics.",
+        )
+
+
 def producer_of(given: Any) -> FlowProducer:
     """Return ``given``, or :class:`Records` of an iterable or a generator function.
 
@@ -98,12 +109,7 @@ def producer_of(given: Any) -> FlowProducer:
     _refuse_class("producer", given)
     if isinstance(given, FlowProducer):
         return given
-    if isinstance(given, RangeProducer):
-        raise ConfigError(
-            "producer",
-            f"{kind_of(given)} is read by the bolts, which only FlowControlSpout supports yet.",
-            remedy="Use FlowControlSpout, or a source by value such as TextLines.",
-        )
+    refuse_ranges(given, "producer")
     if (frame := remedy_for_frame(given)) is not None:
         raise ConfigError("producer", f"a {frame[0]} is not a producer.", remedy=frame[1])
     if isinstance(given, str | bytes | os.PathLike):

@@ -16,7 +16,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
-from flowctl.runtime.parts import PRODUCER_CALLS
+from flowctl.runtime.parts import PRODUCER_CALLS, refuse_ranges
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub.news import RootEnd
@@ -153,6 +153,7 @@ class Topology:
         """
         check_name("spout", name, [*self.producers, *self._bolts])
         refuse_async(producer, PRODUCER_CALLS, name)
+        refuse_ranges(producer, name)
         for field, call in (("translate", translate), ("on_ack", on_ack), ("on_fail", on_fail)):
             check_plain(call, f"{name}: {field}")
         self.producers[name] = producer

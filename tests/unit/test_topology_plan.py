@@ -20,6 +20,7 @@ from flowctl.topology.hub.groupings import make_choice, task_of_key
 from flowctl.topology.plan import Subscription, input_id_of
 from flowctl.topology.sources import Sources
 from flowctl.topology.worker.tasks import StageCode
+from flowctl_files import TextRanges
 from tests.runtime_parts import ListProducer
 
 ROOT = Path(__file__).parents[2]
@@ -227,3 +228,11 @@ def test_a_worker_loads_none_of_the_runtime() -> None:
     )
     loaded = set(done.stdout.split())
     assert not {name for name in loaded if name.startswith(("flowctl.runtime", "pyspark", "rich"))}
+
+
+def test_a_source_that_bolts_read_themselves_is_refused_when_it_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("a\n")
+    with pytest.raises(ConfigError, match=r"^lines: TextRanges is read by the bolts") as refused:
+        Topology("t").spout("lines", TextRanges(path))  # type: ignore[arg-type]
+    assert "TextLines" in refused.value.remedy

@@ -1,0 +1,141 @@
+"""The results of a finished job as rows of a Delta table: one commit that names their files.
+
+The files lie in the table's directory already, so nothing is copied.  The commit carries a
+transaction of Delta's own, by which a run that is started again sees that it was made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowctl.errors import ConfigError, InfrastructureError
+from flowctl_apply._places import arrow_path
+from flowctl_apply._results import ResultFile, Results, prefix_of
+
+# What a table may ask of its writers that files which are only added can't break.
+_HARMLESS: Final = frozenset(
+    {"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"}
+    | {"v2Checkpoint", "vacuumProtocolCheck", "changeDataFeed"}
+)
+_PLAIN_WRITER: Final = 2  # versions above ask for features, which 7 lists by name
+_LISTS_FEATURES: Final = 7
+
+
+class DeltaAppend:
+    """Adds the results of a job to the Delta table at their place.  For one thread.
+
+    Raises :class:`ConfigError` if deltalake is missing or the table takes no such rows.
+    """
+
+    def __init__(self, results: Results, schema: Any) -> None:
+        try:
+            self._deltalake: Any = importlib.import_module("deltalake")
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "mode",
+                "deltalake, which writes to Delta tables, is not installed.",
+                remedy="Run: pip install deltalake (the driver alone needs it).",
+            ) from None
+        self._results = results
+        self._schema = schema
+        self._url = arrow_path(results.place.url)
+
+    def prepare(self) -> None:
+        """Before any work: make the table if there is none, and refuse one that can't be used."""
+        try:
+            wanted = self._deltalake.Schema.from_arrow(self._schema)
+            table = self._deltalake.DeltaTable.create(self._url, wanted, mode="ignore")
+            self._check(table, wanted)
+        except ConfigError:
+            raise
+        except Exception as error:  # its errors have no common base
+            raise self._unusable(error) from error
+
+    def _check(self, table: Any, wanted: Any) -> None:
+        self._check_writable(table)
+        there = {field.name: field for field in table.schema().fields}
+        for field in wanted.fields:
+            known = there.pop(field.name, None)
+            if known is None or known.type != field.type or (field.nullable > known.nullable):
+                raise self._refused(f"its column {field.name!r} is {known}, not {field}")
+        missing = next((name for name, field in there.items() if not field.nullable), None)
+        if missing is not None:
+            raise self._refused(f"its column {missing!r} may not be null, and is not in the schema")
+        if self._results.description() is None:
+            self._check_new(table)
+
+    def _check_writable(self, table: Any) -> None:
+        protocol, metadata = table.protocol(), table.metadata()
+        features = set(protocol.writer_features or ()) - _HARMLESS
+        version = protocol.min_writer_version
+        if features or _PLAIN_WRITER < version < _LISTS_FEATURES:
+            raise self._refused(f"its writers need {sorted(features) or f'version {version}'}")
+        if metadata.partition_columns:
+            raise self._refused(f"it is partitioned by {', '.join(metadata.partition_columns)}")
+        checks = [name for name in metadata.configuration if name.startswith("delta.constraints")]
+        checks += [f.name for f in table.schema().fields if "delta.invariants" in f.metadata]
+        if checks:
+            raise self._refused(f"it checks rows ({checks[0]})")
+
+    def _check_new(self, table: Any) -> None:
+        """A job that begins removes files of its name that it does not know."""
+        prefix = prefix_of(self._results.job)
+        if any(uri.rpartition("/")[2].startswith(prefix) for uri in table.file_uris()):
+            raise ConfigError(
+                "name",
+                f"the table at {self._url} holds rows of an earlier job {self._results.job!r}.",
+                remedy="Give another name.",
+            )
+
+    def append(self) -> None:
+        """The job is finished: add its files to the table, unless an earlier run has."""
+        description = self._results.description()
+        assert description is not None
+        app_id = f"flowctl:{description.name}:{description.run}"
+        try:
+            table = self._deltalake.DeltaTable(self._url)
+            if table.transaction_version(app_id) is None:
+                self._commit(table, app_id, self._results.files())
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def _commit(self, table: Any, app_id: str, files: Sequence[ResultFile]) -> None:
+        transaction = importlib.import_module("deltalake.transaction")
+        now_ms = int(time.time() * 1000)
+        added = [
+            transaction.AddAction(
+                file.file,
+                file.bytes,
+                {},
+                now_ms,
+                True,
+                msgspec.json.encode({"numRecords": file.rows}).decode(),
+            )
+            for file in files
+        ]
+        once = transaction.Transaction(app_id, 1)
+        table.create_write_transaction(
+            added,
+            "append",
+            table.schema(),
+            commit_properties=self._deltalake.CommitProperties(app_transactions=[once]),
+        )
+
+    def _refused(self, why: str) -> ConfigError:
+        return ConfigError(
+            "mode",
+            f"the Delta table at {self._url} takes no such files: {why}.",
+            remedy="Give another out without mode=, and write the DataFrame that apply returns.",
+        )
+
+    def _unusable(self, error: Exception) -> InfrastructureError:
+        return InfrastructureError(
+            f"the Delta table at {self._url}: {str(error).partition(chr(10))[0]}.",
+            remedy="Check that this machine may read and write it, and start the job again: what"
+            " is done stays done.",
+        )
