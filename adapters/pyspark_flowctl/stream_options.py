@@ -87,6 +87,11 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
                 remedy="Name the stream: .option('name', 'orders').",
             )
 
+    @property
+    def job(self) -> str:
+        """Under which name spans and dead letters are kept."""
+        return self.name or self.target or "stream"
+
     def make_producer(self) -> FlowProducer:
         """Return a new producer."""
         make = named_object("producer", self.producer, "what makes a producer")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -23,8 +24,9 @@ from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.reading import Offset, Piece, Reading
 from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.stream_progress import Progress
-from pyspark_flowctl.stream_task import rows_out
+from pyspark_flowctl.stream_task import dead_letter_of, rows_out
 
+_log = structlog.get_logger("pyspark_flowctl")
 # A tick of ProcessingTime that comes so soon after its time was waited for.
 _TICK_S = 0.15
 # Chunks for each slot of a batch: a slow one costs the batch a quarter of a slot's time, and each
@@ -160,6 +162,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> Reading:
         if self._reading is None:
             self._reading = Reading(self._options.make_producer)
+            _tell_of_letters(self._options)
         return self._reading
 
     def _saved(self) -> Progress:
@@ -195,6 +198,25 @@ def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
             at += len(part)
             room -= len(part)
     return [Chunk(number, each) for number, each in enumerate(chunks)]
+
+
+def _tell_of_letters(options: StreamOptions) -> None:
+    """Say that letters wait: rows of theirs would be missing in a batch that Spark repeats."""
+    if not options.dead_letter:
+        return
+    try:
+        waiting = len(dead_letter_of(options.dead_letter).to_redrive(options.job))
+    except OSError:
+        return  # only workers have the directory
+    if waiting:
+        _log.warning(
+            "letters_wait",
+            stream=options.job,
+            letters=waiting,
+            remedy="They are marked for redrive, which a stream does not do. Process them by a"
+            " query of their own, with flowctl_files:MarkedLetters as producer: docs/streaming.md,"
+            " Letters.",
+        )
 
 
 def reader_of(options: Mapping[str, str], schema: str) -> FlowctlStreamReader:

@@ -51,15 +51,14 @@ def _rows_of(options: StreamOptions, piece: Piece) -> Sequence[Any]:
     plan = Plan(
         process=_collecting(named_object("process", options.process, "a function"), made),
         attempts_max=options.attempts_max,
-        dead_letter=_dead_letter(options.dead_letter),
+        dead_letter=dead_letter_of(options.dead_letter),
         fail_over=options.fail_over or None,
         at_end=False,
     )
-    job = options.name or options.target or "stream"
-    where = Where(job, piece.partition, place=lambda number: records[number].position)
+    where = Where(options.job, piece.partition, place=lambda number: records[number].position)
     # Without a target no limit is shared, and what refuses is waited for.
     redis = options.redis if options.target else ""
-    pacer = TargetPacer(options.target or job, redis=redis or None, job=job)
+    pacer = TargetPacer(options.target or options.job, redis=redis or None, job=options.job)
     Delivery(plan, where, pacer).run(record.value for record in records)
     return made
 
@@ -115,5 +114,6 @@ def _text(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def _dead_letter(directory: str) -> Any:
+def dead_letter_of(directory: str) -> Any:
+    """Return where letters are kept; None without a directory."""
     return load_adapter("flowctl_files", "files").FileDeadLetter(directory) if directory else None

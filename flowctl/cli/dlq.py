@@ -184,6 +184,7 @@ def redrive_command(
     """Let the next run of job NAME process its dead letters first.
 
     A letter is removed when its record is processed and that is saved; one that fails again stays.
+    Letters of a Spark readStream are processed by a query of their own: docs/streaming.md, Letters.
     """
     letters = _letters(name, ids, directory, file)
     wanted = {letter.id for letter in letters}
@@ -218,6 +219,7 @@ def redrive_command(
 @_ids
 @click.option("--all", "everything", is_flag=True, help="All letters of the job.")
 @click.option("--older-than", metavar="AGE", help="Letters older than this: 7d, 12h, 30min.")
+@click.option("--marked", is_flag=True, help="Letters that redrive has marked.")
 @_dir
 @_file
 @_json
@@ -228,21 +230,25 @@ def drop_command(
     ids: tuple[str, ...],
     everything: bool,
     older_than: str | None,
+    marked: bool,
     directory: Path | None,
     file: Path | None,
     as_json: bool,
     yes: bool,
 ) -> int | None:
     """Remove dead letters of job NAME for good: their records will not be processed any more."""
-    if bool(ids) + everything + (older_than is not None) != 1:
+    if bool(ids) + everything + (older_than is not None) + marked != 1:
         raise ConfigError(
-            "drop", "which letters?", remedy="Give one of --id ID, --all, --older-than AGE."
+            "drop",
+            "which letters?",
+            remedy="Give one of --id ID, --all, --older-than AGE, --marked.",
         )
     before_ms = None if older_than is None else time.time() * 1000 - parse_age_s(older_than) * 1000
     chosen = {
         letter.id
         for letter in _letters(name, ids, directory, file)
-        if before_ms is None or letter.at_unix_ms < before_ms
+        if (before_ms is None or letter.at_unix_ms < before_ms)
+        and (letter.redrive is not None or not marked)
     }
     question = f"Drop {counted(len(chosen), 'letter')} of {printable(name)} for good?"
     if chosen and not confirmed(question, yes=yes):

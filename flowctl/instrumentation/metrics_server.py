@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from flowctl import adapters
 from flowctl.config import MetricsSettings
 from flowctl.core.events import FlowEvent
-from flowctl.errors import ConfigError, MissingExtraError
+from flowctl.errors import ConfigError, FlowctlError, MissingExtraError
+from flowctl.instrumentation import target_metrics
 from flowctl.instrumentation.snapshot import Report, Snapshot, View
+from flowctl.instrumentation.target_metrics import KnownTarget
+from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -40,12 +45,20 @@ class Served(Protocol):
 class Scraped:
     """The newest snapshot of a run: a view that passes everything on to another view.
 
-    A scrape reads one attribute, so it takes no lock and never waits for the run.
+    A scrape reads one attribute, so it takes no lock and never waits for the run.  ``targets``
+    reads those that are paced, for the metrics too; a scrape without them is better than none.
     """
 
-    def __init__(self, view: View, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        view: View,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        targets: Callable[[], Sequence[KnownTarget]] | None = None,
+    ) -> None:
         self._view = view
         self._clock = clock
+        self._targets = targets
         self.address = ""  # where this is served, for people
         self._seen: tuple[float, Snapshot] | None = None
 
@@ -73,6 +86,9 @@ class Scraped:
 
         if self._seen is not None:
             yield from families(self._seen[1])
+            if self._targets is not None:
+                with suppress(FlowctlError):
+                    yield from target_metrics.families(self._targets())
 
     def unhealthy(self) -> str:
         """Return why the process should be started again; "" if it need not be.
@@ -141,7 +157,7 @@ def served(settings: MetricsSettings, view: View) -> Iterator[View]:
     if settings.port is None:
         yield view
         return
-    scraped = Scraped(view)
+    scraped = Scraped(view, targets=_paced_targets())
     server = MetricsServer(settings, scraped)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scraped.address = f"http://{host}:{server.port}"
@@ -149,6 +165,18 @@ def served(settings: MetricsSettings, view: View) -> Iterator[View]:
         yield scraped
     finally:
         server.close()
+
+
+def _paced_targets() -> Callable[[], Sequence[KnownTarget]] | None:
+    """Return what reads the targets of the Redis of FLOWCTL_REDIS_URL; None without one."""
+    url = os.environ.get(REDIS_URL_VARIABLE)
+    if not url:
+        return None
+    try:
+        stored = adapters.load_adapter("flowctl_redis.targets", "redis").RedisTargets(url)
+    except MissingExtraError:
+        return None  # then nothing in this environment uses Redis
+    return lambda: [stored.read(name) for name in stored.names()]
 
 
 def _verdict(problem: str, start: Callable[..., Any]) -> Iterable[bytes]:

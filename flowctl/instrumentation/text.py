@@ -24,7 +24,7 @@ _UNSAFE: Final = re.compile(
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TAB_CELLS: Final = 4
 BLOCK_PREFIX: Final = "  | "  # no line of a block can be taken for one of ours
-_URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
+REDIS_URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
 
 
 def printable(text: object) -> str:
@@ -72,10 +72,12 @@ def shown_command(words: Sequence[str]) -> str:
         if not has_secrets(word):
             shown.append(shlex.quote(word))
         elif before == "--redis" or (option == "--redis" and equals):
-            shown.append(f'{option}="${_URL_VARIABLE}"' if equals else f'"${_URL_VARIABLE}"')
-            is_missing |= os.environ.get(_URL_VARIABLE) != (value if equals else word)
+            shown.append(
+                f'{option}="${REDIS_URL_VARIABLE}"' if equals else f'"${REDIS_URL_VARIABLE}"'
+            )
+            is_missing |= os.environ.get(REDIS_URL_VARIABLE) != (value if equals else word)
         else:
             shown.append(shlex.quote(without_secrets(word)))
             is_missing = True
-    hint = f"  # a URL with a password is not printed: set {_URL_VARIABLE} to it"
+    hint = f"  # a URL with a password is not printed: set {REDIS_URL_VARIABLE} to it"
     return " ".join(shown) + (hint if is_missing else "")

@@ -146,6 +146,16 @@ def test_drop_asks_and_takes_what_is_meant(
     assert run(capsys, "list") == f"No dead letters in {where}.\n"
 
 
+def test_drop_takes_those_that_redrive_has_marked(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep()
+    marked = ids()[:2]
+    run(capsys, "redrive", "visits", "--id", marked[0], "--id", marked[1])
+    assert run(capsys, "drop", "visits", "--marked", "--yes") == "2 letters dropped.\n"
+    assert len(ids()) == 1 and ids()[0] not in marked
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -12,11 +12,15 @@ from click.testing import CliRunner
 
 from flowctl import adapters
 from flowctl.cli.targets import targets
+from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
-from flowctl.errors import ConfigError
+from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.metrics_server import Scraped, served
 from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl_redis.pacing import RedisExchange
 from flowctl_redis.targets import RedisTargets
+from tests.unit.test_view_plain import SNAPSHOT
 
 
 class Server:
@@ -148,3 +152,41 @@ def test_targets_are_served_where_nobody_runs_a_job(server: Server) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Asked):
         patch.setattr("flowctl.cli.targets.click.echo", ask)
         targets.main(["metrics", "--port", "0"], standalone_mode=False)
+
+
+def test_a_run_serves_the_targets_of_its_redis_beside_its_own_metrics(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra metrics")
+    with served(MetricsSettings(port=0), BaseView()) as view:
+        assert isinstance(view, Scraped)
+        view.update(SNAPSHOT)
+        text = _metrics(view.address)
+        assert 'flowctl_target_limit_calls{target="pg-main"} 8.0' in text
+        assert 'flowctl_target_refused_total{job="etl",target="pg-main"} 5.0' in text
+        assert "flowctl_calls_refused" in text
+
+        def away(self: RedisTargets) -> list[str]:
+            raise CheckpointUnavailableError("no connection")
+
+        monkeypatch.setattr(RedisTargets, "names", away)
+        text = _metrics(view.address)
+        assert "flowctl_target_limit_calls" not in text and "flowctl_calls_refused" in text, (
+            "a run's own are there"
+        )
+
+
+def test_a_run_without_a_redis_serves_its_own_metrics(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra metrics")
+    monkeypatch.delenv("FLOWCTL_REDIS_URL")
+    with served(MetricsSettings(port=0), BaseView()) as view:
+        assert isinstance(view, Scraped)
+        view.update(SNAPSHOT)
+        assert "flowctl_target_limit_calls" not in _metrics(view.address)
+
+
+def _metrics(address: str) -> str:
+    with urlopen(f"{address}/metrics") as answer:
+        return str(answer.read(), "utf-8")

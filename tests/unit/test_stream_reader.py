@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from structlog.testing import capture_logs
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.delivery.reading import Offset
@@ -24,6 +25,7 @@ from flowctl.errors import (
     UnrunnableError,
 )
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_files import FileDeadLetter
 from pyspark_flowctl.stream_options import KNOWN, StreamOptions
 from pyspark_flowctl.stream_progress import Progress
 from pyspark_flowctl.stream_reader import FlowctlStreamReader, reader_of
@@ -206,9 +208,8 @@ def test_chunks_are_shared_among_slots_and_travel() -> None:
 
 
 def read(process: str, **options: str) -> list[dict[str, Any]]:
-    query = Query(
-        lambda rows: 1.0, producer__count=200, process=f"tests.stream_parts:{process}", **options
-    )
+    source: dict[str, Any] = {} if "producer" in options else {"producer.count": 200}
+    query = Query(lambda rows: 1.0, process=f"tests.stream_parts:{process}", **source, **options)
     start = query.offsets[0]
     end = _json(query.reader.latestOffset(start, LIMIT))
     worker = pickle.loads(pickle.dumps(query.reader))
@@ -231,6 +232,44 @@ def test_rejected_records_are_kept_or_fail_the_task(tmp_path: Any) -> None:
 def test_what_is_no_rows_is_told() -> None:
     with pytest.raises(UnrunnableError, match="returned int, which is not a list of rows"):
         read("wrong")
+
+
+def letters_of(name: str, place: Path) -> list[Any]:
+    return list(FileDeadLetter(place).file_of(name).read().of(name))
+
+
+def test_letters_that_are_marked_are_told_of_and_left_alone(tmp_path: Path) -> None:
+    read("odd_only", dead_letter=str(tmp_path), name="odd")
+    with capture_logs() as quiet:
+        read("double", dead_letter=str(tmp_path), name="odd")
+    file = FileDeadLetter(tmp_path).file_of("odd")
+    file.redrive("odd", {letter.id for letter in letters_of("odd", tmp_path)})
+    with capture_logs() as told:
+        found = read("double", dead_letter=str(tmp_path), name="odd")
+    assert len(found) == 200, "no more than the source has"
+    assert not quiet and [(line["event"], line["letters"]) for line in told] == [
+        ("letters_wait", 2)
+    ]
+    assert "MarkedLetters" in told[0]["remedy"]
+    assert len(letters_of("odd", tmp_path)) == 2
+
+
+def test_letters_are_the_source_of_a_query_of_their_own(tmp_path: Path) -> None:
+    read("odd_only", dead_letter=str(tmp_path), name="odd")
+    file = FileDeadLetter(tmp_path).file_of("odd")
+    file.redrive("odd", {letter.id for letter in letters_of("odd", tmp_path)})
+    again = {
+        "producer": "flowctl_files:MarkedLetters",
+        "producer.job": "odd",
+        "producer.directory": str(tmp_path),
+        "dead_letter": str(tmp_path),
+        "name": "odd-letters",
+    }
+    assert read("double", **again) == [{"n": n, "twice": 2 * n} for n in (0, 100)]
+    assert read("double", **again) == [{"n": n, "twice": 2 * n} for n in (0, 100)], "repeated"
+    assert read("odd_only", **again) == []
+    assert [one.value for one in letters_of("odd-letters", tmp_path)] == [0, 100], "failed again"
+    assert file.drop("odd", lambda letter: letter.redrive is not None) == 2
 
 
 # -- the two checkpoints -------------------------------------------------------------------------
