@@ -12,6 +12,7 @@ from tests.benchmarks import (
     core_bench,
     crowd,
     makespan,
+    metrics_bench,
     outage,
     pacing,
     pacing_spark,
@@ -31,6 +32,7 @@ from tests.benchmarks.parts import local_session, machine
 _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
+    "metrics": metrics_bench.main,
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
@@ -54,8 +56,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|pacing ...|pacing-spark ...|partitions ...|range-driver ...|ranges ..."
-        "|restart ...|wire ...|control ...|stages ...|streaming ...",
+        "|crowd ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
+        "|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

@@ -84,6 +84,7 @@ class Drive:
             "BOLTS": str(bolts),
             "REDIS": cluster.valkey.url,
             "SINK": cluster.postgres.url,
+            "MASTER": cluster.spark.master,
             "FLOWCTL_DEBUG": "1",
         }
         self._told = self._host.node / f"{name}.told"
@@ -120,7 +121,8 @@ class Drive:
 
     def start(self) -> Drive:
         """Start the driver."""
-        command = ["run", self.job_file.name, "--master", "spark://master:7077", "--plain"]
+        command = ["run", self.job_file.name, "--master", self.cluster.spark.master, "--plain"]
+        command += self._host.options
         # Without copies at the end of the input, so that what runs twice does so by a fault.
         command += ["--set", f"tuple.records_max={TUPLE_RECORDS}", "--set", "hedge.enabled=false"]
         return self.start_command([*command, "--report", str(self.report_path), *self._options])
@@ -146,7 +148,7 @@ class Drive:
 
     def doctor(self, *options: str) -> tuple[int, str]:
         """Run `flowctl doctor --spark` on the driver's host; return exit code and output."""
-        command = ["doctor", "--spark", "--master", "spark://master:7077"]
+        command = ["doctor", "--spark", "--master", self.cluster.spark.master]
         command += ["--redis", self.cluster.valkey.url, "--sink", self.cluster.postgres.url]
         return self.start_command([*command, *options, self.job_file.name]).wait(), self.log()
 

@@ -32,7 +32,10 @@ def load(batch):
     values = [record.value for record in batch[:]]
     texts = [value if isinstance(value, str) else value.value for value in values]  # of a Row
     lines = [int(text.split()[1]) for text in texts]
-    host, bolt = socket.gethostname(), batch.bolt.rpartition("/")[2]
+    host, bolt = (
+        os.environ.get("CLUSTER_HOST") or socket.gethostname(),
+        batch.bolt.rpartition("/")[2],
+    )
     # CLOCK_MONOTONIC is one for all hosts here, whatever their wall clocks say.
     note = f"{time.monotonic():.3f} {batch.span.epoch} {bolt} {host} {lines}\n"
     path = f"{NOTES}/{batch.span.epoch}-{bolt}-{host}-{os.getpid()}"
@@ -105,7 +108,7 @@ def _tell(found):
 if __name__ == "__main__":
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("spark://master:7077").getOrCreate()
+    spark = SparkSession.builder.master(os.environ["MASTER"]).getOrCreate()
     {"write_rows": write_rows, "beside_jobs": beside_jobs, "follow_executors": follow_executors}[
         os.environ["PROGRAM"]
     ](spark)

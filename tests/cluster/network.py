@@ -15,7 +15,7 @@ from pathlib import Path
 
 NAMES = ("d", "m", "w1", "w2", "r", "p")  # driver, master, workers, Redis, Postgres
 # What deploy/compose.yaml and deploy/README.md call them.
-_ALIASES = {
+ALIASES = {
     "d": "driver driver.internal",
     "m": "master",
     "r": "valkey redis",
@@ -47,13 +47,22 @@ def unavailable() -> str:
 class Host:
     """One host.  Programs that are started here see its name, its address and its own ``node``."""
 
+    has_links = True  # which can be cut; and a name and a Python of its own
+    options: Sequence[str] = ()  # what flowctl is told besides
+
     def __init__(self, name: str, tag: str, number: int, folder: Path) -> None:
         self.name = name
         self.address = f"10.77.0.{number}"
         self.namespace = f"{tag}{name}"
+        self.reached_as = name
         self.node = folder / name  # its own files
+        self.home = self.node  # where its Python is installed
         self._lan = f"{tag}lan"
         self._seen_as = folder / "node"  # where its programs see them
+
+    def named(self, text: str) -> str:
+        """Return ``text``, in which names of hosts are as this host knows them."""
+        return text
 
     def command(self, argv: Sequence[str | Path]) -> list[str]:
         """Return the command line that runs ``argv`` on this host, in a process of its own."""
@@ -133,7 +142,7 @@ def network(folder: Path) -> Iterator[dict[str, Host]]:
             host.node.mkdir()
             _plug_in(host, f"{tag}lan")
         table = "".join(
-            f"{host.address} {name} {_ALIASES.get(name, '')}\n" for name, host in hosts.items()
+            f"{host.address} {name} {ALIASES.get(name, '')}\n" for name, host in hosts.items()
         )
         for host in hosts.values():
             etc = _NETNS / host.namespace

@@ -8,7 +8,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tests.cluster.drive import Cluster, Drive, now_s
 from tests.cluster.services import until
@@ -27,15 +27,29 @@ class Figures(NamedTuple):
     note: str = ""
 
 
-SCENARIOS: dict[str, Callable[[Cluster, random.Random], Figures]] = {}
+_Scenario: TypeAlias = Callable[[Cluster, random.Random], Figures]
+SCENARIOS: dict[str, _Scenario] = {}
+#: What a scenario needs that only hosts in namespaces have.
+NEEDS: dict[str, str] = {}
+NAMES = "hosts with a name of their own"
+LINKS = "links that can be cut"
+PYTHONS = "hosts with a Python of their own"
 
 
-def scenario(
-    function: Callable[[Cluster, random.Random], Figures],
-) -> Callable[[Cluster, random.Random], Figures]:
+def scenario(function: _Scenario) -> _Scenario:
     """Register a scenario under its name."""
     SCENARIOS[function.__name__] = function
     return function
+
+
+def needs(what: str) -> Callable[[_Scenario], _Scenario]:
+    """Mark a scenario that needs this of its hosts: on loopback addresses it is skipped."""
+
+    def mark(function: _Scenario) -> _Scenario:
+        NEEDS[function.__name__] = what
+        return function
+
+    return mark
 
 
 def figures(drive: Drive, *, exit_code: int = 0, note: str = "") -> Figures:

