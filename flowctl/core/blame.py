@@ -23,6 +23,9 @@ REFUSALS_MAX = 20
 # likelier that the target is down.
 _BAD_END_RECORDS_MAX = 100
 _BAD_END_S = 10.0
+# So few that are left are not worth waiting for: as many as may be given up before anything has
+# succeeded.
+_FEW_RECORDS = 8
 
 
 class Blame:
@@ -32,11 +35,21 @@ class Blame:
     then or later.  Whoever sees a success writes it.
     """
 
-    __slots__ = ("_book", "_dismissed_at_s", "_retries", "_target", "proven_at_s")
+    __slots__ = (
+        "_book",
+        "_dismissed_at_s",
+        "_failing_since_s",
+        "_proven_then_s",
+        "_retries",
+        "_target",
+        "proven_at_s",
+    )
 
     def __init__(self, book: Book, retries: RetryQueue, target: Target) -> None:
         self.proven_at_s: float = NEVER_JUDGED
         self._dismissed_at_s: float = NEVER_JUDGED
+        self._proven_then_s: float = NEVER_JUDGED  # at the first failure since a success
+        self._failing_since_s: float = NEVER_JUDGED
         self._book = book
         self._retries = retries
         self._target = target
@@ -70,6 +83,16 @@ class Blame:
             self.excuse()
         return self._target.is_down
 
+    def asks_with_less(self, failed: FlowTuple) -> bool:
+        """Whether ``failed``, which was sent to ask, should be halved before it asks again.
+
+        All that is left may hold a bad record, and then no whole tuple shows that the target is
+        well.
+        """
+        breaker = self._target.breaker
+        is_whole = failed.search is None and failed.cut.divisible > 1
+        return is_whole and breaker.asked > 0 and not breaker.has_refused
+
     def _has_bad_end(self, now_s: float) -> bool:
         """Whether what is left, all of which fails, counts as bad, not the target as down."""
         breaker = self._target.breaker
@@ -95,13 +118,34 @@ class Blame:
         Records that fail are found while others succeed; so nothing is lost by waiting for that.
         A letter that is processed again is what fails alone, or it would be none.
         """
+        if not self._lacks_proof(failed):
+            return False
+        return self._target.breaker.is_about_to_open or self._has_news(failed)
+
+    def _lacks_proof(self, failed: FlowTuple) -> bool:
+        """Whether nothing that was sent since its last failure has succeeded, which matters."""
         if failed.judged_at_s <= self.proven_at_s or not self.has_succeeded:
             return False
         if redrive_number(failed.cut.partition) is not None or failed.refusals >= REFUSALS_MAX:
             return False
-        if self._dismissed_at_s >= self.proven_at_s:
+        return self._dismissed_at_s < self.proven_at_s
+
+    def may_wait(self, failed: FlowTuple, now_s: float) -> bool:
+        """Whether it is too early to give ``failed`` up, should its attempts run out now.
+
+        All that is left has failed, so nothing is left to ask with but that.  It goes again
+        for as long as few records that all fail do before they count as bad.
+        """
+        if self._proven_then_s != self.proven_at_s:
+            self._proven_then_s, self._failing_since_s = self.proven_at_s, now_s
+        if now_s - self._failing_since_s >= _BAD_END_S or not self._lacks_proof(failed):
             return False
-        return self._target.breaker.is_about_to_open or self._has_news(failed)
+        left = 0
+        for other in self._book.pending.values():
+            left += 0 if other.is_given_up else other.cut.divisible
+            if left > _FEW_RECORDS:
+                return True
+        return False
 
     def excuse(self) -> None:
         """The target went down: the faults just before were its own; take unbegun work back."""

@@ -107,13 +107,16 @@ class Failures:
             return AckOutcome.DROPPED
         if may_be_target and self.blame.is_targets(flow_tuple, reason, now_s):
             flow_tuple.judged_at_s = now_s
-            self._refuse(flow_tuple, bolt, reason, None, now_s)
+            wait_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
+            if self.blame.asks_with_less(flow_tuple):
+                self.isolation.halve(flow_tuple, now_s, not_before_s=now_s + wait_s)
             return AckOutcome.REFUSED
         if may_be_target and self.blame.is_unclear(flow_tuple):
             flow_tuple.refusals += 1
             wait_s = self._send_again(flow_tuple, None, now_s)
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s + wait_s)
             return AckOutcome.FAILED
+        may_wait = may_be_target and self.blame.may_wait(flow_tuple, now_s)
         flow_tuple.faults += 1
         flow_tuple.judged_at_s = now_s
         if self.isolation.will_cut(flow_tuple, record_index):
@@ -121,6 +124,10 @@ class Failures:
         if self.isolation.take(flow_tuple, record_index, now_s):
             return AckOutcome.FAILED
         retry_at_s = self.retries.schedule(flow_tuple, now_s=now_s)
+        if retry_at_s is None and may_wait:
+            flow_tuple.faults -= 1
+            flow_tuple.refusals += 1
+            retry_at_s = now_s + self._send_again(flow_tuple, None, now_s)
         if retry_at_s is None:
             self._give_up(flow_tuple, reason, now_s)
             return AckOutcome.GAVE_UP

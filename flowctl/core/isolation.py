@@ -77,6 +77,14 @@ class Isolation:
             piece.faults = min(refused.faults, self._attempts_max - 1)
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
+    def halve(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
+        """``asking`` was to show that the target is well, and failed: its halves ask next."""
+        records = asking.cut.divisible
+        for piece in self._cut(asking, (0, (records + 1) // 2, records), now_s):
+            piece.faults = min(asking.faults, self._attempts_max - 1)
+            piece.deadline_s = 0.0  # before all that is as large
+            self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
+
     def on_done(self, piece: FlowTuple, now_s: float) -> None:
         """``piece``, which belongs to a search, was processed: the record is in the other part."""
         search, piece.search = piece.search, None

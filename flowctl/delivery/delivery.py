@@ -10,9 +10,10 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned, is_async
+from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import refusal_of
 from flowctl.core.records import Record, Span
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
@@ -33,6 +34,9 @@ _WAITING_MAX = 8
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
 _HALVED_ROWS_MIN = 25
+# While no call succeeds, no row is given up for so long: most restarts of a service behind a
+# balancer are over then.  As at the end of a job in the core (blame.py).
+_PATIENCE_S = 10.0
 # These are nobody's row's fault: the partition ends.
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
@@ -66,6 +70,8 @@ class Delivery:
         self._lost = LostRows(plan, where, self.tally)
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
+        self._failing_since_s: float | None = None  # the first failure since a call succeeded
+        self._succeeded_at_s = NEVER_JUDGED
 
     def run(self, values: Iterable[Any]) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
@@ -114,6 +120,7 @@ class Delivery:
             self._failed(piece, error)
         else:
             self._lost.succeeded()
+            self._failing_since_s, self._succeeded_at_s = None, self._clock()
             self._pieces.settle(piece, self._clock())
             self._pieces.note_progress()
         finally:
@@ -201,11 +208,25 @@ class Delivery:
         """Not refused, but raised: it goes again, in pieces, or is given up."""
         now_s = self._clock()
         index = None if self._batch is None else self._batch.reading_index
-        if self._pieces.fault(piece, index, now_s):
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        is_doubtful = self._is_doubtful(piece, error, now_s)
+        if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
             reason = f"{type(error).__name__}: {error}"
             for record in piece.cut.records:
                 self._lost.give_up(record, reason, piece.faults, error)
             self._pieces.settle(piece, now_s, is_done=False)
+
+    def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
+        """Whether the target may be to blame: no call has succeeded since ``piece`` was cut off.
+
+        A row that fails does so while others succeed.  If none does for long, this partition has no
+        other rows left, or the target is not coming back soon.
+        """
+        if is_data_error(error) or piece.judged_at_s <= self._succeeded_at_s:
+            return False
+        since_s = self._failing_since_s
+        return since_s is not None and now_s - since_s < _PATIENCE_S
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.isolation import Isolation
 from flowctl.core.records import Position, Record
-from flowctl.core.retry import RetryQueue
+from flowctl.core.retry import RetryQueue, backoff_s
 from flowctl.core.settings import CoreSettings
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import FlowTuple
+
+# A row that fails alone, and perhaps not by its fault, waits at most this long: as in the core.
+_DOUBT_WAIT_MAX_S = 2.0
 
 
 class Pieces:
@@ -33,6 +38,9 @@ class Pieces:
         self._partition = partition
         self._book = Book(settings, Backlog())
         self._retries = RetryQueue(settings.retry, chance)
+        self._chance = chance
+        most_s = min(_DOUBT_WAIT_MAX_S, settings.retry.backoff_max_s)
+        self._doubt = replace(settings.retry, backoff_max_s=most_s)
         self._isolation = Isolation(self._book, self._retries)
         self._last: Position | None = None  # of the newest row
         self._before: Position | None = None  # of the row before the oldest that is not settled
@@ -73,17 +81,34 @@ class Pieces:
             self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
 
-    def fault(self, piece: FlowTuple, record_index: int | None, now_s: float) -> bool:
+    def fault(
+        self,
+        piece: FlowTuple,
+        record_index: int | None,
+        now_s: float,
+        *,
+        is_doubtful: bool = False,
+    ) -> bool:
         """``piece`` failed: it goes again, whole or cut.  True: its attempts ran out.
 
-        ``record_index``: the row that was being read, if that is known.
+        ``record_index``: the row that was being read, if that is known.  ``is_doubtful``: the
+        target may be to blame, so it is not given up yet.
         """
         piece.faults += 1
+        if piece.cut.divisible > 1:  # of a row: when what it was cut from failed last
+            piece.judged_at_s = now_s
         was_cut = self._isolation.take(piece, record_index, now_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         if was_cut:
             return False
-        return self._retries.schedule(piece, now_s=now_s) is None
+        if self._retries.schedule(piece, now_s=now_s) is not None:
+            return False
+        if is_doubtful:
+            piece.faults -= 1
+            piece.refusals += 1
+            wait_s = backoff_s(piece.refusals, self._doubt, self._chance)
+            self._retries.add(piece, not_before_s=now_s + wait_s, now_s=now_s)
+        return not is_doubtful
 
     def split_off(self, piece: FlowTuple, at: int, now_s: float) -> None:
         """``piece`` keeps its first ``at`` rows; the others are a piece that goes next."""

@@ -142,3 +142,26 @@ def test_one_bad_record_at_the_end_takes_no_time() -> None:
     (gave_up,) = driver.events(TupleGaveUp)
     assert gave_up.first == gave_up.last == 16
     assert driver.clock() < 8.0, "its back-offs"
+
+
+@pytest.mark.parametrize("bolts", [1, 4])
+def test_bad_records_in_every_tuple_do_not_look_like_a_target_that_is_down_for_long(
+    bolts: int,
+) -> None:
+    """No whole tuple succeeds, so those that ask are halved until one does."""
+    bad = [n for n in range(1_000, 5_000) if n % 100 == 37]
+
+    def target(emission: Emission, at_s: float) -> str:
+        return "fails" if any(r.position in bad for r in emission.records) else "ok"
+
+    assert letters(target, bolts=bolts, records=5_000, size=1_000) == bad
+
+
+@pytest.mark.parametrize("since_s", [0.3, 0.35, 0.4, 0.45])
+@pytest.mark.parametrize("fails_for_s", [0.3, 1.5, 8.0])
+def test_an_outage_in_which_two_large_tuples_are_left_costs_none(
+    fails_for_s: float, since_s: float
+) -> None:
+    """Too few to tell that the target is down; without a success, nothing is given up for 10 s."""
+    target = Target(fails=(since_s, since_s + fails_for_s))
+    assert letters(target, bolts=2, records=3_000, size=1_000) == [POISON]

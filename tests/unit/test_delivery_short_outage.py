@@ -1,0 +1,70 @@
+"""A delivery whose target fails in ways nobody recognises, for a while: no good row is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowctl.bolts.batch import Batch
+from flowctl.errors import ProcessError
+from tests.delivery_parts import Clock
+from tests.unit.test_delivery import Letters, Target, deliver
+
+CALL_S = 0.005
+
+
+class Away(Target):
+    """Fails from ``since_s`` on for ``for_s`` seconds, and for ``poison`` always."""
+
+    def __init__(self, clock: Clock, since_s: float, for_s: float, poison: int = -1) -> None:
+        super().__init__()
+        self.clock = clock
+        self.fails = (since_s, since_s + for_s)
+        self.poison = poison
+
+    def take(self, batch: Batch) -> None:
+        self.clock.sleep(CALL_S)
+        if self.fails[0] <= self.clock.now_s < self.fails[1]:
+            raise OSError(5, "Input/output error")
+        if any(record.value == self.poison for record in batch):
+            raise RuntimeError("poison")
+        super().take(batch)
+
+
+@pytest.mark.parametrize("for_s", [0.1, 1.0, 9.0])
+@pytest.mark.parametrize("since_s", [0.0, 0.1, 0.24])
+def test_an_outage_costs_no_good_row(since_s: float, for_s: float) -> None:
+    """At the start, in the middle, and in the last one of fifty calls."""
+    clock, letters = Clock(), Letters()
+    target = Away(clock, since_s, for_s)
+    tally = deliver(target.take, range(1_000), clock, rows_max=20, dead_letter=letters)
+    assert (tally.written, letters.kept) == (1_000, [])
+    assert target.taken == dict.fromkeys(range(1_000), 1)
+
+
+@pytest.mark.parametrize("poison", [0, 19, 500, 980, 999])
+def test_a_bad_row_is_found_without_waiting_for_long(poison: int) -> None:
+    clock, letters = Clock(), Letters()
+    target = Away(clock, 0, 0, poison)
+    tally = deliver(target.take, range(1_000), clock, rows_max=20, dead_letter=letters)
+    assert (tally.written, tally.kept) == (999, 1)
+    assert [letter[3] for letter in letters.kept] == [poison]
+    assert clock.now_s < 5.0
+
+
+def test_a_target_that_stays_away_fails_the_partition_after_ten_seconds() -> None:
+    clock, letters = Clock(), Letters()
+    target = Away(clock, 0.1, 1e9)
+    with pytest.raises(ProcessError, match="9 rows in a row failed"):
+        deliver(target.take, range(1_000), clock, rows_max=20, dead_letter=letters)
+    assert len(letters.kept) <= 8
+    assert 10.0 <= clock.now_s < 60.0
+
+
+def test_a_mistake_in_the_function_is_found_at_once() -> None:
+    def load(batch: Batch) -> None:
+        raise TypeError("no such argument")
+
+    clock = Clock()
+    with pytest.raises(ProcessError):
+        deliver(load, range(1_000), clock, rows_max=20, dead_letter=Letters())
+    assert clock.now_s < 5.0
