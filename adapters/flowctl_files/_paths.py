@@ -8,7 +8,21 @@ import stat
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
+
+
+def listed_paths(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, other: str = "a pattern"
+) -> list[str]:
+    """Return one path or several as texts; raise :class:`ConfigError` if there is none.
+
+    ``other`` is what may be named in place of a file.
+    """
+    several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+    listed = [os.fspath(path) for path in several]
+    if not listed or not all(listed):
+        raise ConfigError("paths", "no path given.", remedy=f"Name a file or {other}.")
+    return listed
 
 
 def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:

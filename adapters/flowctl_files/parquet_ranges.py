@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import SourceError
 from flowctl_files._hive import int_columns, keys_of, typed
 from flowctl_files._parquet_blocks import Columns, RowsBlock, RowsReader, columns_of, load_pyarrow
+from flowctl_files._paths import listed_paths
 from flowctl_files._stores import Stores
 from flowctl_files._tables import delta_files, iceberg
 from flowctl_files.text_ranges import check_place
@@ -53,10 +54,7 @@ class ParquetRanges:
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Callable[[], Any] | None = None,
     ) -> None:
-        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
-        self._paths = [os.fspath(path) for path in several]
-        if not self._paths or not all(self._paths):
-            raise ConfigError("paths", "no path given.", remedy="Name a file or a directory.")
+        self._paths = listed_paths(paths, other="a directory")
         self._columns = columns_of(columns, filter)
         self._stores = Stores(storage_options, filesystem)
         self._reader: ParquetReader | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
-from flowctl_files._paths import expand
+from flowctl_files._paths import expand, listed_paths
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
 _BATCH_ROWS: Final = 2_000
@@ -38,10 +38,7 @@ class ParquetRows:
         *,
         columns: Sequence[str] | None = None,
     ) -> None:
-        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
-        self._patterns = [os.fspath(path) for path in several]
-        if not self._patterns or not all(self._patterns):
-            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        self._patterns = listed_paths(paths)
         if isinstance(columns, str) or columns == []:
             raise ConfigError(
                 "columns", f"{columns!r} is not a list of names.", remedy="Give ['a', 'b']."

@@ -14,7 +14,7 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import kind_of
 from flowctl_files._lines import LineCodec
-from flowctl_files._paths import Found, find
+from flowctl_files._paths import Found, find, listed_paths
 from flowctl_files._reader import (
     FileReader,
     Place,
@@ -79,10 +79,7 @@ class TextLines:
         follow: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
-        self._patterns = [os.fspath(path) for path in several]
-        if not self._patterns or not all(self._patterns):
-            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        self._patterns = listed_paths(paths)
         if max_line_bytes < 1:
             raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
         self._remote = Remote(storage_options or {})

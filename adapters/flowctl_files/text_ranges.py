@@ -12,6 +12,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
 from flowctl_files._compressed import Decompressed, decompressed, is_damage, kind_of
 from flowctl_files._lines import LineCodec
+from flowctl_files._paths import listed_paths
 from flowctl_files._stores import Stores, changed, lasting
 from flowctl_files._text_block import TextBlock
 from flowctl_files._text_blocks import TextBlocks
@@ -54,10 +55,7 @@ class TextRanges:
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Callable[[], Any] | None = None,
     ) -> None:
-        several = (paths,) if isinstance(paths, str | os.PathLike) else paths
-        self._patterns = [os.fspath(path) for path in several]
-        if not self._patterns or not all(self._patterns):
-            raise ConfigError("paths", "no path given.", remedy="Name a file or a pattern.")
+        self._patterns = listed_paths(paths)
         if max_line_bytes < 1:
             raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
         self._stores = Stores(storage_options, filesystem)

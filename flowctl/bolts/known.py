@@ -6,7 +6,8 @@ from typing import Final
 
 # A copy follows the first sending within a few timeouts.  At 1,000 tuples a second that is a few
 # thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.
-KNOWN_MAX: Final = 1 << 14
+# So many are known, and at most twice as many.
+KNOWN_MIN: Final = 1 << 13
 
 
 class KnownTuples:
@@ -22,21 +23,25 @@ class KnownTuples:
     again on purpose.
     """
 
-    __slots__ = ("_begun", "_ids", "_slots")
+    __slots__ = ("_begun", "_ids", "_older", "_slots")
 
     def __init__(self, slots: int = 1) -> None:
-        self._ids: dict[int, None] = {}  # in order of arrival
+        # The newest, and KNOWN_MIN before them.  They go all at once: a dict that loses its first
+        # key each time it gets one is slow.
+        self._ids: set[int] = set()
+        self._older: set[int] = set()
         self._begun: dict[int, None] = {}
         self._slots = slots
 
     def add(self, tuple_id: int) -> bool:
         """Remember ``tuple_id``; return False if it was known, so this is a copy."""
         ids = self._ids
-        if tuple_id in ids:
+        if tuple_id in ids or tuple_id in self._older:
             return False
-        ids[tuple_id] = None
-        if len(ids) > KNOWN_MAX:
-            del ids[next(iter(ids))]
+        if len(ids) >= KNOWN_MIN:
+            self._older, self._ids = ids, set()
+            ids = self._ids
+        ids.add(tuple_id)
         return True
 
     @property
@@ -56,4 +61,5 @@ class KnownTuples:
     def forget(self, *tuple_ids: int) -> None:
         """These may come again."""
         for tuple_id in tuple_ids:
-            self._ids.pop(tuple_id, None)
+            self._ids.discard(tuple_id)
+            self._older.discard(tuple_id)

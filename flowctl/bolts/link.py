@@ -4,10 +4,11 @@ One thread, the *link*, reads the connection, answers for the bolt and sends hea
 bolt deep in ``process`` stays responsive.  It runs no user code.  The process threads take work
 from here and report here.
 
-Three things make it fast.  The link decodes all that one read brings and wakes the process threads
+Four things make it fast.  The link decodes all that one read brings and wakes the process threads
 once.  A process thread reports and takes its next tuple under one lock.  Acks are batched: an ack
-waits for others while more tuples are queued, but never much longer than ``_ACK_DELAY_S``, after
-which the link thread flushes them.
+waits for others while more tuples are queued, but never much longer than ``ACK_DELAY_S``, after
+which the link thread flushes them.  While calls of ``process`` are short, the process thread also
+reads the connection (:mod:`flowctl.bolts.reading`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.promise import ACK_DELAY_S, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
+from flowctl.bolts.reading import Reading
 from flowctl.bolts.sending import Sending
 from flowctl.bolts.work import Order, Outcome, Work
-from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
 from flowctl.waiting.episodes import Episode
@@ -48,17 +50,7 @@ from flowctl.wire.frames import (
 )
 from flowctl.wire.stream import Stream
 
-# The spout learns of a free place at most this much later: a tenth of the shortest round trip that
-# a window can feel on a busy machine.
-_ACK_DELAY_S: Final = 0.001
-# How often the link may find nothing to flush before it sleeps.  More than once, because a process
-# thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
-_LOOKS_IN_VAIN: Final = 4
-# An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
-# would only make the spout wait.
-_ACKS_PER_SEND: Final = 64
-# one call receives a window of small tuples, or four tuples of 64 KB
-_RECEIVE_BYTES: Final = 256 << 10
+_TUPLES: Final = (TupleFrame, RangeFrame)
 
 
 class Link:
@@ -79,12 +71,15 @@ class Link:
         self._bolt = bolt
         self._wait = endpoint.wait
         self._heartbeat_s = endpoint.heartbeat_s
-        decoder = decoder_of(Order)
-        self._reader: FrameReader[Order] = FrameReader(decoder, endpoint.frame_bytes_max)
         self._slots = slots
         # Guarded by _changed, which is notified when the queue grows or the link ends.
-        lock = threading.Lock()
+        self._lock = lock = threading.Lock()
         self._changed = threading.Condition(lock)
+        may_change = slots == 1 and endpoint.wait.bolt_strategy == "blocking"
+        frames = FrameReader[Order](decoder_of(Order), endpoint.frame_bytes_max)
+        self._reading = Reading(
+            stream, frames, lock, obey=self._obey, end=self._end, may_change=may_change
+        )
         # For slots that have to wait although there are tuples.  Separate, or they would be woken
         # in place of a free slot.
         self._let_go = threading.Condition(lock)
@@ -92,12 +87,7 @@ class Link:
         self._queue: deque[tuple[TupleFrame | RangeFrame, float]] = deque()
         self._known = KnownTuples(slots)  # queued, being processed or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
-        self._waiting_acks = 0
-        self._reported = False  # whether something was reported since the link last flushed
-        # Whether the link thread will flush waiting acks by _look_at_s.
-        self._promised = False
-        self._look_at_s = 0.0
-        self._looks_left = 0  # how many more times it will, if nothing is reported meanwhile
+        self._promise = FlushPromise()
         self._idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
         self.ranges: RangeDesk = desk
@@ -127,7 +117,7 @@ class Link:
 
     def take(self, idling: Idling) -> Work | None:
         """Wait for a tuple; return None when there will be no more."""
-        with self._changed:
+        with self._lock:
             return self._take(idling)
 
     def report_and_take(self, outcome: Outcome, idling: Idling) -> Work | None:
@@ -136,18 +126,22 @@ class Link:
         The report is sent before anything is taken, unless more is queued and the link will flush
         it.
         """
-        with self._changed:
+        with self._lock:
             self._note(outcome, idling)
-            queued = len(self._queue) > 0
-            if queued and self._promised and self._waiting_acks < _ACKS_PER_SEND:
+            self._reading.note(outcome)
+            must_flush = not self._queue or not self._promise.lets_wait
+            if not must_flush and not self._reading.is_due:
                 return self._take(idling)
-        self.flush()
+        if must_flush:
+            self.flush()
+        else:
+            self._receive_on_time()
         return self.take(idling)
 
     def report(self, outcome: Outcome, slot: Hashable) -> bool:
         """Report on a tuple with the next :meth:`flush`; return whether that changes who may take
         one."""
-        with self._changed:
+        with self._lock:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
             return was_shut or self._pauses.is_shut
@@ -157,7 +151,7 @@ class Link:
 
         None: there is none, or the link has ended; the slot is idle until it asks again.
         """
-        with self._changed:
+        with self._lock:
             since_s = self._idle_since_s.pop(slot, None)
             if since_s is not None:
                 self._idleness.end(since_s)
@@ -178,14 +172,14 @@ class Link:
     def flush(self) -> None:
         """Send what was reported.  A thread that waits here takes nothing from the queue."""
         with self._sending:
-            with self._changed:
+            with self._lock:
                 data = self._writer.take()
-                self._waiting_acks = 0
+                self._promise.waiting = 0
             self._out.send(data)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
-        with self._changed:
+        with self._lock:
             if input_id not in self._prolonged:  # otherwise it has all been reported already
                 self._prolonged[input_id] = None
                 ids: list[Any] = [record.position for record in batch[:]]
@@ -206,13 +200,14 @@ class Link:
     def _note(self, outcome: Outcome, slot: Hashable) -> None:
         """Report an outcome, and learn whether the target accepts more.  Holding _changed."""
         self._writer.append(outcome)
-        self._known.end(outcome.tuple_id)
-        self._waiting_acks += 1
-        self._reported = True
-        fail = outcome if isinstance(outcome, FailFrame) else None
-        if fail is not None:
-            self._known.forget(fail.tuple_id)
-        self._learn(slot, fail)
+        if self._slots > 1:
+            self._known.end(outcome.tuple_id)
+        self._promise.reported()
+        if isinstance(outcome, FailFrame):
+            self._known.forget(outcome.tuple_id)
+            self._learn(slot, outcome)
+        elif not self._pauses.is_free:
+            self._learn(slot, None)
 
     def _learn(self, slot: Hashable, fail: FailFrame | RangeFail | None) -> None:
         pauses = self._pauses
@@ -242,7 +237,7 @@ class Link:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
         frame, received_at_s = self._queue.popleft()
-        if isinstance(frame, TupleFrame):
+        if self._slots > 1 and isinstance(frame, TupleFrame):
             self._known.begin(frame.tuple_id)
         return Work(frame, received_at_s, self._idleness.total_s())
 
@@ -251,6 +246,13 @@ class Link:
 
     def _idle(self, idling: Idling) -> None:
         """Wait until there is a tuple, a pause or the end.  Holding _changed."""
+        if self._reading.slot_begins():
+            since_s = self._idleness.begin()
+            try:
+                self._reading.receive_in_slot()
+            finally:
+                self._idleness.end(since_s)
+            return
         with self._idleness.one(), suppress(WaitInterrupted):
             while not self._queue:
                 idling.wait()
@@ -270,52 +272,43 @@ class Link:
         if self.ended is not None:
             raise WaitInterrupted
 
+    def _receive_on_time(self) -> None:
+        """What the link thread would do between two short calls, if it were the one that reads."""
+        self._reading.receive()
+        now_s = time.monotonic()
+        if now_s >= self._promise.look_at_s:
+            self._keep_promise(now_s)
+
     # -- the link thread -------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._receive_until_end()
-            self._end("eof")
-        except OSError as error:
-            self._end(f"eof: {error.strerror or error}")
-        except WireError as error:
-            self._end(f"broken: {error.problem}")
         except BaseException as error:  # the connection ends with it, which the spout notices
             self._end(f"broken: {death_of(self._thread.name, error).problem}")
 
     def _receive_until_end(self) -> None:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
-        buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
         beat_at_s = now_s + self._heartbeat_s
         while self.ended is None:
-            wait_s = _ACK_DELAY_S if self._promised else max(beat_at_s - now_s, 0)
-            ready = readable.poll(wait_s * 1000)
+            wait_s = ACK_DELAY_S if self._promise.is_given else max(beat_at_s - now_s, 0)
+            ready = not self._reading.look() and readable.poll(wait_s * 1000)
+            if ready:
+                self._reading.receive_in_link()
             now_s = time.monotonic()
-            if ready and not self._receive(buffer, now_s):
-                return
-            if self._promised and (not ready or now_s >= self._look_at_s):
+            if self._promise.is_given and (not ready or now_s >= self._promise.look_at_s):
                 self._keep_promise(now_s)
             if now_s >= beat_at_s:
                 beat_at_s = now_s + self._heartbeat_s
                 self._beat()
 
-    def _receive(self, buffer: memoryview, now_s: float) -> bool:
-        """Receive what has arrived; return False at the end of the stream."""
-        while (size := self._stream.recv_into(buffer)) is not None:
-            if size == 0:
-                return False
-            self._obey(self._reader.feed(buffer[:size]), now_s)
-            if not self._stream.pending():
-                break
-        return True
-
     def _obey(self, orders: list[Order], now_s: float) -> None:
         tuples: list[tuple[TupleFrame | RangeFrame, float]] = []
         for order in orders:
-            if isinstance(order, TupleFrame | RangeFrame):
+            if isinstance(order, _TUPLES):
                 tuples.append((order, now_s))
                 continue
             self._queue_up(tuples, now_s)
@@ -323,7 +316,7 @@ class Link:
             if isinstance(order, Revoke):
                 self._give_back(set(order.tuple_ids))
             elif isinstance(order, SplitFrame):
-                with self._changed:
+                with self._lock:
                     self.ranges.answer(order)
                 self.flush()
             else:
@@ -331,41 +324,30 @@ class Link:
         self._queue_up(tuples, now_s)
 
     def _queue_up(self, tuples: list[tuple[TupleFrame | RangeFrame, float]], now_s: float) -> None:
-        if tuples:
-            with self._changed:
-                new = [item for item in tuples if self._known.add(item[0].tuple_id)]
-                self._queue.extend(new)
-                self.ranges.add([frame for frame, _ in new if isinstance(frame, RangeFrame)])
-                self._promise(now_s)
+        if not tuples:
+            return
+        with self._lock:
+            for item in tuples:
+                frame = item[0]
+                if self._known.add(frame.tuple_id):
+                    self._queue.append(item)
+                    if isinstance(frame, RangeFrame):
+                        self.ranges.add([frame])
+            self._promise.give(now_s)
+            if not self._reading.is_slots:  # nobody waits then
                 self._changed.notify(min(len(tuples), self._slots))
-                waited_for = len(self._idle_since_s) > 0
-            if waited_for:
-                self.on_tuples()
-
-    def _promise(self, now_s: float) -> None:
-        """Holding _changed: acks may wait for each other, as the link thread will flush them."""
-        self._looks_left = _LOOKS_IN_VAIN
-        if not self._promised:
-            self._promised = True
-            self._look_at_s = now_s + _ACK_DELAY_S
+            waited_for = len(self._idle_since_s) > 0
+        if waited_for:
+            self.on_tuples()
 
     def _keep_promise(self, now_s: float) -> None:
-        """Flush waiting acks, and schedule the next flush while tuples are being finished.
-
-        If none are, acks are sent one by one until tuples come or a heartbeat is due: a slow
-        ``process`` costs no wake-ups, a fast one few system calls.
-        """
-        with self._changed:
-            self._looks_left = _LOOKS_IN_VAIN if self._reported else self._looks_left - 1
-            self._promised = self._looks_left > 0
-            self._reported = False
-            waiting = self._waiting_acks > 0
-        self._look_at_s = now_s + _ACK_DELAY_S
-        if waiting:
+        with self._lock:
+            must_flush = self._promise.keep(now_s)
+        if must_flush:
             self.flush()
 
     def _give_back(self, tuple_ids: set[int]) -> None:
-        with self._changed:
+        with self._lock:
             given = [f.tuple_id for f, _ in self._queue if f.tuple_id in tuple_ids]
             if given:
                 kept = [item for item in self._queue if item[0].tuple_id not in tuple_ids]
@@ -378,22 +360,23 @@ class Link:
         self.flush()
 
     def _beat(self) -> None:
-        with self._changed:
+        with self._lock:
             busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
             prolonged, begun = list(self._prolonged), self._known.begun
             self._prolonged.clear()
             self._writer.append(Heartbeat(busy, queued, prolonged, begun))
             self.ranges.tell_due(time.monotonic())
             if self._queue:
-                self._promise(time.monotonic())
+                self._promise.give(time.monotonic())
         self.flush()
 
     def _end(self, why: str) -> None:
-        with self._changed:
+        with self._lock:
             if self.ended is None:
                 self.ended = why
             self._queue.clear()
             self.ranges.end()
             self._changed.notify_all()
             self._let_go.notify_all()
+            self._reading.give_back()
         self.on_end()

@@ -23,14 +23,17 @@ class Sending:
 
     def send(self, data: bytearray) -> None:
         """Send all of it; a lost connection is noticed by the link thread."""
+        has_waited = False
         try:
             while data:
                 del data[: self._stream.send(data)]
                 if data:
+                    has_waited = True
                     self._backpressure.wait()
         except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
             pass
-        self._backpressure.over()
+        if has_waited:
+            self._backpressure.over()
 
     def _await_writable(self, timeout_s: float) -> None:
         """A :data:`Parking`: a stop ends it by shutting down the connection."""

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -24,9 +23,9 @@ import msgspec
 from flowctl import FlowControlSpout, Settings
 from flowctl.core.events import BoltAdded, FlowEvent
 from flowctl.instrumentation.snapshot import Report, Snapshot
-from flowctl.ports import BoltNotice, Endpoint, SourceChunk
+from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.benchmarks.parts import MemoryProducer
+from tests.benchmarks.parts import ChildBolts, MemoryProducer
 
 FEW: Final = 12
 CROWDS: Final = (1_000, 3_000)
@@ -34,46 +33,16 @@ WINDOW: Final = 16
 TUPLES: Final = 300_000  # 3 to 6 s
 RATIO_MAX: Final = 1.25  # driver's CPU a tuple in a crowd, to that with 12
 JOIN_MAX_S: Final = 5.0
-_PROCESSES: Final = 2
 _FILES_BESIDES: Final = 500
-_ROOT: Final = Path(__file__).parents[2]
 
 
-class CrowdBolts:
-    """A ``ports.Bolts`` of peers that speak the wire; see crowd_peers."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.started_s = 0.0
-        self._children: list[subprocess.Popen[str]] = []
-
-    def listen_host(self) -> str:
-        return "127.0.0.1"
-
-    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
-        del notify
-        names = [f"b{number}" for number in range(1, self.count + 1)]
-        for place in range(_PROCESSES):
-            child = subprocess.Popen(
-                [sys.executable, "-m", "tests.benchmarks.crowd_peers"],
-                stdin=subprocess.PIPE,
-                cwd=_ROOT,
-                text=True,
-            )
-            assert child.stdin is not None
-            told = msgspec.msgpack.encode((endpoint, names[place::_PROCESSES])).hex()
-            child.stdin.write(told + "\n")
-            child.stdin.flush()
-            self._children.append(child)
-
-    def stop(self, *, timeout_s: float) -> None:
-        for child in self._children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout_s)
-            child.kill()
-            child.wait()
-            assert child.stdin is not None
-            child.stdin.close()
+def crowd_bolts(count: int) -> ChildBolts:
+    """Peers that speak the wire; see crowd_peers."""
+    return ChildBolts(
+        ["-m", "tests.benchmarks.crowd_peers"],
+        lambda endpoint, names: msgspec.msgpack.encode((endpoint, names)),
+        count=count,
+    )
 
 
 class _GatedProducer(MemoryProducer):
@@ -147,7 +116,7 @@ def run(bolts: int, *, tuples: int = TUPLES, window: int = WINDOW, **overrides: 
     FlowControlSpout(
         name="crowd",
         producer=_GatedProducer(tuples, b"x" * 100, opened),
-        bolts=CrowdBolts(bolts),
+        bolts=crowd_bolts(bolts),
         checkpoint=MemoryCheckpointStore(),
         settings=Settings().with_overrides({**fixed, **overrides}),
     ).run(view=watch)

@@ -168,9 +168,7 @@ class _Crowd:
 
 def main() -> None:
     """Read the endpoint and the names from stdin; be those bolts until all are told to end."""
-    told = msgspec.msgpack.decode(
-        bytes.fromhex(sys.stdin.readline()), type=tuple[Endpoint, list[str]]
-    )
+    told = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Endpoint, list[str]])
     _Crowd(*told).run()
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from flowctl.core.events import BoltAdded, FlowEvent
 from flowctl.core.records import Checkpoint, Record
 from flowctl.instrumentation.snapshot import Report, Snapshot
-from flowctl.ports import SourceChunk
+from flowctl.ports import BoltNotice, Endpoint, SourceChunk
+
+_CHILDREN: Final = 2
+_ROOT: Final = Path(__file__).parents[2]
 
 
 class MemoryProducer:
@@ -41,6 +47,46 @@ class MemoryProducer:
 
     def close(self) -> None:
         pass
+
+
+class ChildBolts:
+    """A ``ports.Bolts`` in two other processes, started with ``command``.
+
+    Each reads from stdin, up to its end, what ``told`` makes of the endpoint and its bolts' names.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        told: Callable[[Endpoint, Sequence[str]], bytes],
+        *,
+        count: int,
+    ) -> None:
+        self.count = count
+        self._command = command
+        self._told = told
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def listen_host(self) -> str:
+        return "127.0.0.1"
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        del notify
+        names = [f"b{number}" for number in range(1, self.count + 1)]
+        for place in range(_CHILDREN):
+            command = [sys.executable, *self._command]
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=_ROOT)
+            assert child.stdin is not None
+            child.stdin.write(self._told(endpoint, names[place::_CHILDREN]))
+            child.stdin.close()
+            self._children.append(child)
+
+    def stop(self, *, timeout_s: float) -> None:
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout_s)
+            child.kill()
+            child.wait()
 
 
 class Stopwatch:

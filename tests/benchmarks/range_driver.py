@@ -10,25 +10,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import pickle
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from flowctl import FlowControlSpout
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Record
-from flowctl.ports import BoltNotice, Endpoint
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.benchmarks.parts import Stopwatch
+from tests.benchmarks.parts import ChildBolts, Stopwatch
 
-_PROCESSES: Final = 2
-_ROOT: Final = Path(__file__).parents[2]
 _RECORD_S: Final = 0.01
 _BLOCK: Final = 1_000
 
@@ -78,37 +73,12 @@ def sleep_through(record_s: float, batch: Batch) -> None:
         time.sleep(record_s * len(batch))
 
 
-class _Bolts:
-    """A ``ports.Bolts`` of threads in other processes."""
-
-    def __init__(self, process: Callable[[Batch], None], count: int) -> None:
-        self.count = count
-        self._process = process
-        self._children: list[subprocess.Popen[bytes]] = []
-
-    def listen_host(self) -> str:
-        return "127.0.0.1"
-
-    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
-        del notify
-        names = [f"b{number}" for number in range(1, self.count + 1)]
-        for place in range(_PROCESSES):
-            child = subprocess.Popen(
-                [sys.executable, "-c", "import tests.benchmarks.range_driver as b; b.be_bolts()"],
-                stdin=subprocess.PIPE,
-                cwd=_ROOT,
-            )
-            assert child.stdin is not None
-            child.stdin.write(pickle.dumps((endpoint, names[place::_PROCESSES], self._process)))
-            child.stdin.close()
-            self._children.append(child)
-
-    def stop(self, *, timeout_s: float) -> None:
-        for child in self._children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout_s)
-            child.kill()
-            child.wait()
+def _bolts(process: Callable[[Batch], None], count: int) -> ChildBolts:
+    return ChildBolts(
+        ["-c", "import tests.benchmarks.range_driver as b; b.be_bolts()"],
+        lambda endpoint, names: pickle.dumps((endpoint, names, process)),
+        count=count,
+    )
 
 
 def be_bolts() -> None:
@@ -146,7 +116,7 @@ def run(source: _Source, bolts: int, record_s: float) -> _Watch:
     report = FlowControlSpout(
         name="range-driver",
         producer=source,
-        bolts=_Bolts(partial(sleep_through, record_s), bolts),
+        bolts=_bolts(partial(sleep_through, record_s), bolts),
         checkpoint=MemoryCheckpointStore(),
     ).run(view=watch)
     assert report.outcome == "finished", report.error

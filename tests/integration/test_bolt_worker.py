@@ -8,6 +8,7 @@ import pytest
 from wire_peers import PATIENCE_S, ThreadBolt, process_bolt, spout, tuple_of
 
 from flowctl.bolts import link
+from flowctl.bolts.promise import LOOKS_IN_VAIN
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import FencedError
 from flowctl.wire.codec import LENGTH
@@ -358,7 +359,7 @@ def test_a_slow_process_costs_no_wakeups(gate, monkeypatch):
         s.send("b1", tuple_of(1, "wait"), tuple_of(2))
         gate.wait_entered()
         s.poll(0.3)  # nothing comes; 300 looks, if it went on
-        assert looks <= link._LOOKS_IN_VAIN
+        assert looks <= LOOKS_IN_VAIN
         gate.leave.release()
         s.until(lambda: len(s.acks("b1")) == 2)
         s.end("b1")

@@ -20,12 +20,21 @@ def test_what_was_failed_refused_or_given_back_may_come_again():
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch):
-    monkeypatch.setattr(known, "KNOWN_MAX", 3)
+    monkeypatch.setattr(known, "KNOWN_MIN", 3)
+    tuples = KnownTuples()
+    for n in range(7):
+        tuples.add(n)
+    assert [tuples.add(n) for n in (6, 5, 4, 3)] == [False] * 4
+    assert tuples.add(2)
+
+
+def test_an_old_one_that_is_forgotten_may_come_again(monkeypatch):
+    monkeypatch.setattr(known, "KNOWN_MIN", 3)
     tuples = KnownTuples()
     for n in range(5):
         tuples.add(n)
-    assert [tuples.add(n) for n in (4, 3, 2)] == [False] * 3
-    assert tuples.add(1)
+    tuples.forget(0, 4)
+    assert [tuples.add(n) for n in (0, 4, 1)] == [True, True, False]
 
 
 def test_what_several_slots_are_at_work_on_is_known():

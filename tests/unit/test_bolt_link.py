@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.bolts import link
 from flowctl.bolts.link import Link
+from flowctl.bolts.promise import LOOKS_IN_VAIN
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.codec import FrameReader, decoder_of
@@ -75,33 +75,33 @@ def test_the_last_ack_is_sent_at_once(bolt_link, wire):
 
 def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
     hand = Hand(bolt_link, 10)
-    for _ in range(link._LOOKS_IN_VAIN):
-        assert bolt_link._promised
+    for _ in range(LOOKS_IN_VAIN):
+        assert bolt_link._promise.is_given
         bolt_link._keep_promise(0.001)
-    assert not bolt_link._promised
+    assert not bolt_link._promise.is_given
     hand.finish(3)
     assert wire.sent == [[0], [1], [2]]
 
 
 def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
     hand = Hand(bolt_link, 50)
-    for _ in range(3 * link._LOOKS_IN_VAIN):
+    for _ in range(3 * LOOKS_IN_VAIN):
         hand.finish(2)
         bolt_link._keep_promise(0.001)
     assert all(len(ids) == 2 for ids in wire.sent)
-    assert bolt_link._promised
+    assert bolt_link._promise.is_given
 
 
 def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
     Hand(bolt_link, 10)
     for renew in (lambda: bolt_link._obey(_tuples(1), 1.0), bolt_link._beat):
-        for _ in range(link._LOOKS_IN_VAIN):
+        for _ in range(LOOKS_IN_VAIN):
             bolt_link._keep_promise(0.001)
-        assert not bolt_link._promised
+        assert not bolt_link._promise.is_given
         wire._reader = FrameReader(decoder_of(AckFrame), 1000)
         wire.send = len  # type: ignore[method-assign]  # heartbeats are no acks
         renew()
-        assert bolt_link._promised
+        assert bolt_link._promise.is_given
 
 
 def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):

@@ -181,7 +181,7 @@ def test_a_bolt_takes_nothing_while_what_it_reported_is_refused_and_keeps_the_or
     link._obey(tuples(0, 1, 2), 0.0)
     idling = link.new_idling()
     link.take(idling)
-    link._promised = False  # what is reported goes out at once
+    link._promise.is_given = False  # what is reported goes out at once
     wire.room = 10
     wire.room_after_waits = [0, 10, 10]
     queued: list[int] = []
@@ -214,7 +214,7 @@ def test_the_wait_for_room_has_a_counter_and_an_episode_of_its_own(wire, log):
     link._obey(tuples(0, 1), 0.0)
     idling = link.new_idling()
     link.take(idling)
-    link._promised = False
+    link._promise.is_given = False
     for _ in range(2):
         wire.room = 0
         wire.room_after_waits = [0, 0, 0]

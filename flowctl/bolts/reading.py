@@ -1,0 +1,194 @@
+"""Who reads a bolt's connection: its link thread, or its process thread between short calls.
+
+A tuple that the link thread reads wakes the process thread, which costs more than a short
+``process``: two threads change places, and each waits for the interpreter.  So while calls are
+short, the process thread reads what it is about to process by itself, and the link thread only
+looks now and then whether it still does.  As soon as a call takes longer, the link thread reads
+again, since somebody has to answer for the bolt.
+"""
+
+from __future__ import annotations
+
+import enum
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from flowctl.bolts.work import Order, Outcome
+from flowctl.errors import WireError
+from flowctl.wire.codec import FrameReader
+from flowctl.wire.frames import AckFrame
+from flowctl.wire.stream import Stream
+
+# one call receives a window of small tuples, or four tuples of 64 KB
+_RECEIVE_BYTES: Final = 256 << 10
+# A change of threads costs some 30 us on each side: beside calls that take longer, it is little.
+_SHORT_S: Final = 100e-6
+# So many short calls in a row are needed: a call that takes longer makes a few acks and orders wait
+# for _LOOK_S once, which must stay rare.  A short one that was interrupted must not end it: a long
+# call takes back what 16 short ones give, and the third within 64 ends it.
+_SHORT_CALLS: Final = 64
+_LONG_COSTS: Final = 16
+_ENOUGH: Final = 32
+# How often the link thread looks whether the process thread still reads.  Half of the shortest
+# round trip that a window can feel on a busy machine; 200 looks a second cost 0.3 % of a core.
+_LOOK_S: Final = 0.005
+# Without tuples for so long, the process thread waits for the link thread as before: no looks are
+# needed while nothing happens.
+_LONE_S: Final = 0.02
+# While more is queued it also reads this often, so that the time a tuple waited is known as exactly
+# as it was.
+_AGAIN_S: Final = 100e-6
+
+
+class _Reader(enum.Enum):
+    LINK = "the link thread waits for bytes"
+    LINK_NOW = "the link thread receives"
+    SLOT = "the process thread waits for bytes or receives"
+    SLOT_LATER = "the process thread will, after this call"
+
+
+_LINK, _LINK_NOW, _SLOT, _SLOT_LATER = _Reader  # a lookup in an enum costs as much as a call
+
+
+class Reading:
+    """Receives orders in the thread whose turn it is, and knows whose that is.
+
+    ``obey`` is called with what arrived and when, ``end`` with how the connection ended; neither
+    while ``lock`` is held.  ``may_change``: the process thread may read at all.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        frames: FrameReader[Order],
+        lock: threading.Lock,
+        *,
+        obey: Callable[[list[Order], float], None],
+        end: Callable[[str], None],
+        may_change: bool,
+    ) -> None:
+        self._stream = stream
+        self._frames = frames
+        self._buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
+        self._obey = obey
+        self._end = end
+        # Guarded by the lock:
+        self._lock = lock
+        self._given_back = threading.Condition(lock)
+        self._may_change = may_change
+        self._reader = _LINK
+        self._shortness = 0  # up to _SHORT_CALLS
+        self._calls = 0
+        self._received_at_s = 0.0
+        self._readable: Any = None  # what the process thread waits with
+
+    def receive(self) -> None:
+        """Receive what has arrived; the end of the stream and errors end the link.
+
+        For the thread whose turn it is, without the lock.
+        """
+        stream, buffer = self._stream, self._buffer
+        now_s = self._received_at_s = time.monotonic()
+        try:
+            while (size := stream.recv_into(buffer)) is not None:
+                if size == 0:
+                    self._end("eof")
+                    return
+                self._obey(self._frames.feed(buffer[:size]), now_s)
+                if not stream.pending():
+                    return
+        except OSError as error:
+            self._end(f"eof: {error.strerror or error}")
+        except WireError as error:
+            self._end(f"broken: {error.problem}")
+
+    # -- for the link thread, without the lock ---------------------------------------------
+
+    def receive_in_link(self) -> None:
+        """Receive, unless the process thread has begun to do so."""
+        with self._lock:
+            if self._reader is not _LINK:
+                return
+            self._reader = _LINK_NOW
+        self.receive()
+        with self._lock:
+            self._reader = _LINK
+
+    def look(self) -> bool:
+        """Return whether the process thread reads; if it does, only after a while.
+
+        If it is in the same call all that time, the link thread reads from then on.
+        """
+        with self._lock:
+            if not self.is_slots:
+                return False
+            calls = self._calls
+            self._given_back.wait(_LOOK_S)
+            if self._reader is _SLOT_LATER and self._calls == calls:
+                self.give_back()
+            return True
+
+    # -- for the process thread, with the lock ---------------------------------------------
+
+    @property
+    def is_slots(self) -> bool:
+        """Whether it is the process thread that reads."""
+        return self._reader is _SLOT_LATER or self._reader is _SLOT
+
+    def note(self, outcome: Outcome) -> None:
+        """A call has ended."""
+        self._calls += 1
+        if isinstance(outcome, AckFrame) and outcome.service_s < _SHORT_S:
+            if self._shortness < _SHORT_CALLS:
+                self._shortness += 1
+        else:
+            self._shortness -= min(self._shortness, _LONG_COSTS)
+            if self._shortness < _ENOUGH:
+                self.give_back()
+
+    def slot_begins(self) -> bool:
+        """Return whether the process thread is to call :meth:`receive_in_slot`."""
+        if self._reader is _SLOT_LATER:
+            return True
+        return self._may_change and self._shortness == _SHORT_CALLS and self._reader is _LINK
+
+    def receive_in_slot(self) -> None:
+        """Wait for bytes and receive; the lock is released meanwhile.
+
+        If nothing comes for long, the link thread waits again.
+        """
+        self._reader = _SLOT
+        self._lock.release()
+        came = False
+        try:
+            came = self._await_bytes()
+            if came:
+                self.receive()
+        finally:
+            self._lock.acquire()
+            self._reader = _SLOT_LATER
+            if not came:
+                self.give_back()
+
+    def give_back(self) -> None:
+        """The link thread reads from now on, until calls have been short for a while."""
+        self._shortness = 0
+        if self.is_slots:
+            self._reader = _LINK
+            self._given_back.notify()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process thread should receive although more is queued."""
+        if self._reader is not _SLOT_LATER:
+            return False
+        return time.monotonic() - self._received_at_s >= _AGAIN_S
+
+    def _await_bytes(self) -> bool:
+        if self._readable is None:
+            self._readable = select.poll()
+            self._readable.register(self._stream.fileno(), select.POLLIN)
+        return len(self._readable.poll(_LONE_S * 1e3)) > 0
