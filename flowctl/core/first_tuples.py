@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 
 # With two bolts their speeds may be what differs.
 _BOLTS_MIN = 3
 # The times of tuples must vary this many times less than their times a record (variances of
 # logarithms): then calls cost what they cost, whatever they hold and however fast the bolts are.
 _VARIES_LESS = 4.0
-# Of the time of all of them, the part of the records that is still told from none.
-_RECORDS_SHARE_MIN = 0.01
+# While little is known, times are off the line by a third, as if two tuples had shown that: the
+# first bolts to answer may be alike by chance, or because they are the quickest.
+_NOISE = 0.1
+_NOISE_POINTS = 2
+
+
+def slope_error(off: float, spread: float, points: float) -> float:
+    """The standard error of what a record costs, as a share of a mean tuple's time.
+
+    ``off``: by how much the times of ``points`` tuples are off their line, as a share of their
+    time and squared; ``spread``: the variance of their sizes.
+    """
+    noise = (_NOISE * _NOISE_POINTS + max(0.0, off) * points) / (_NOISE_POINTS + points)
+    return sqrt(noise / (spread * points))
 
 
 class FirstTuples:
@@ -50,5 +62,6 @@ class FirstTuples:
         if _VARIES_LESS * of_calls > of_records:
             return None
         slope = (w * self._ns - self._n * self._s) / spread
-        per_record_s = max(slope, _RECORDS_SHARE_MIN * self._s / self._n)
+        error = slope_error(of_calls / w**2, spread / w**2, w)
+        per_record_s = max(slope, 0.0) + error * self._s / w
         return max(0.0, (self._s / per_record_s - self._n) / w)

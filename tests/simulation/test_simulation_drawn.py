@@ -66,6 +66,16 @@ def test_the_yardsticks_lose_what_a_bolt_was_at_work_on() -> None:
         assert one * 1.15 < other < one * 1.5  # three bolts do the last 1.4 s of four
 
 
+def test_bolts_that_come_late_do_not_get_the_rest_one_after_the_other() -> None:
+    """46 bolts come within 2 s, a call costs .25 s and all records together take .3 s.  Bolts that
+    had not answered held up the others, until one at a time each got a record: 8.1 s."""
+    job = scenario_of("random:7100:29")
+    outcome = Simulation(job, Settings(), 7100).run()
+    assert outcome.finished
+    assert outcome.greedy_s is not None
+    assert outcome.makespan_s < outcome.greedy_s
+
+
 def test_the_bound_has_the_luck_of_the_run() -> None:
     """What is short by chance does not count for the driver, nor the other way round."""
     noisy = replace(JOB, service_cv=1.0, one_way_s=0.0, tuple_s=0.0)

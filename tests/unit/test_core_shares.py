@@ -40,6 +40,12 @@ def test_first_tuples_differ_so_that_they_tell_a_calls_cost() -> None:
     assert sizes(driver.emit()) == [10, 40, 10, 40]
 
 
+def test_first_tuples_differ_at_a_single_bolt_too() -> None:
+    driver = just_full("a", slots=4)
+    driver.offer(512)  # 128 a slot
+    assert sizes(driver.emit()) == [4, 16, 4, 16]
+
+
 def test_with_plenty_to_do_first_tuples_are_as_large_as_may_be() -> None:
     driver = just_full("a", "b")
     driver.offer(10_000)
@@ -126,6 +132,30 @@ def test_where_the_call_is_what_costs_a_bolt_gets_all_that_is_its_own() -> None:
     assert max(sizes(last)) <= 0.4 * 1_180
 
 
+def all_rounds(driver: Driver, call_s: float, record_s: float) -> list[list[int]]:
+    """The sizes of what goes out together, until all is acked."""
+    rounds: list[list[int]] = []
+    while emissions := driver.emit():
+        rounds.append(sizes(emissions))
+        for emission in emissions:
+            ack(driver, emission, call_s, record_s)
+    return rounds
+
+
+def test_a_rest_that_is_not_worth_a_call_goes_with_the_last_tuple() -> None:
+    """A record was left, and cost one more call."""
+    driver = just_full("a")
+    driver.offer(222)
+    assert all_rounds(driver, 0.13, 0.0087) == [[25, 100], [97]]
+
+
+def test_slots_share_what_is_left_as_bolts_do() -> None:
+    """Each took a quarter of what those before it had left, down to calls with single records."""
+    driver = just_full("a", slots=4)
+    driver.offer(600)
+    assert all_rounds(driver, 0.3, 1e-5) == [[4, 18, 4, 18], [139] * 4]
+
+
 def test_a_source_that_gives_records_as_they_come_is_not_cut() -> None:
     driver = just_full("a", "b", "c", "d")
     driver.offer(400)
@@ -168,6 +198,15 @@ def test_first_tuples_tell_a_dear_call(speeds: tuple[float, ...]) -> None:
     fixed = first_tuples(0.3, 0.001, speeds).fixed_records()
     assert fixed is not None
     assert 100 < fixed < 10_000
+
+
+def test_a_call_costs_no_more_records_than_sizes_could_have_shown() -> None:
+    """The quickest of many bolts answer alike, whatever their tuples hold."""
+    firsts = FirstTuples()
+    for service_s, records in ((1.0, 1), (0.95, 2), (1.05, 1)):
+        firsts.add(service_s, records)
+    fixed = firsts.fixed_records()
+    assert fixed is None or fixed < 10
 
 
 def test_first_tuples_tell_nothing_where_records_cost_or_bolts_are_few() -> None:

@@ -5,15 +5,19 @@ it is at least what was read and is not acked.  What each bolt holds, its speed 
 when all could be done at the earliest, the cost of each bolt's next call included.  What a bolt can
 do until then is its own.  It gets half of that at a time (factoring, Hummel, Schonberg & Flynn
 1992, weighted by measured speed as in Banicescu's adaptive weighted factoring), or all of it where
-another call would cost more than it could even out (Kruskal & Weiss 1985).
+another call would cost more than it could even out (Kruskal & Weiss 1985).  Each slot of a bolt is
+free at a time of its own, and what takes less than an eighth of a call's time is not kept for
+another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
-from flowctl.core.sizing import DRIVER_S, FIRST, fixed_s
+from flowctl.core.sizing import DRIVER_S, FIRST
 from flowctl.core.state import Liveness
 
 # Half of what is a bolt's own at a time, so that the last tuples are small.
@@ -27,6 +31,9 @@ _PARTS_TO_DIFFER = 4
 # Splitting what is left once more costs a call, and evens out what the times are off by: half of
 # them, as speeds are known by a few tuples only and records differ.
 _SCATTER = 0.5
+# Records that take less than an eighth of a call's time are not worth another call: to keep them
+# for a bolt that is free later saves less than service times vary by (a tenth on a quiet machine).
+_WORTH_A_CALL = 1 / 8
 # What a call costs is learned in the first acks; speeds are worked out from it.
 _FIXED_CHANGE = 0.25
 # After questions of a quarter of the bolts the end is worked out again: O(log N) each, amortised.
@@ -99,8 +106,8 @@ class Shares:
         """
         pending = self._book.counters.records_pending_now
         slots = self._book.slots_expected
-        if slots == 1:
-            return records  # there is nobody to share with
+        if slots == 1:  # there is nobody to share with
+            return self._without_rest(records, left, _WORTH_A_CALL * self._fewest(consumer))
         self._refresh(left + pending, now_s)
         if not self._mean_speed:
             return self._first(consumer, records, left, (left + pending) / slots)
@@ -115,7 +122,14 @@ class Shares:
         if own < 1 and may_refuse and self._is_late(consumer, own, now_s):
             return 0
         fewest = self._fewest(consumer)
-        return max(1, min(records, int(max(_PART * own, min(own, fewest / _SCATTER)))))
+        part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
+        return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
+
+    def _without_rest(self, records: int, left: int, worth: float) -> int:
+        """``records`` of the ``left``, or all of them where the rest would not be worth a call."""
+        if left - records < worth and left <= self._book.settings.tuple.records_max:
+            return left
+        return max(1, records)
 
     def fitting(
         self, consumer: AdaptiveFlowConsumer, records: int, pending: int, now_s: float
@@ -132,9 +146,15 @@ class Shares:
 
     def _fewest(self, consumer: AdaptiveFlowConsumer) -> float:
         """As many as cost as much as the tuple does."""
-        record_s = consumer.service.record_s
-        least_s = max(fixed_s(consumer, len(self._bolts)), self.least_s)
+        record_s, call_s = self._costs(consumer)
+        least_s = max(call_s + DRIVER_S * len(self._bolts), self.least_s)
         return least_s / record_s if record_s else 1
+
+    def _costs(self, consumer: AdaptiveFlowConsumer) -> tuple[float, float]:
+        """What a record and a call cost there; one that has not answered yet is as the mean."""
+        service = consumer.service
+        record_s = service.record_s if service.samples else self._record_s
+        return record_s, record_s * service.pool.fixed_records
 
     def _own(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
         """How many records one of its slots can do until the end."""
@@ -149,7 +169,14 @@ class Shares:
             return max(1, min(records, int(_PART * own))) if own > 0 else 0
         if self._awaits(consumer, left, self._book.slots_expected):
             return 0
-        number = (self._book.counters.emitted + consumer.sent) % len(_FIRST_PARTS)
+        small, large = (self._size_of_first(number, own) for number in range(len(_FIRST_PARTS)))
+        last = next(reversed(consumer.flight.values()), None)
+        if last is None:
+            return large if self._book.counters.emitted % 2 else small
+        return small if 2 * len(last.cut.records) > small + large else large
+
+    def _size_of_first(self, number: int, own: float) -> int:
+        """The smaller (0) or the larger (1) of the two, where ``own`` is an equal share."""
         least = number + 1 if own >= _PARTS_TO_DIFFER else 1
         most = min(FIRST[number], self._book.settings.tuple.records_max)
         return max(least, min(most, int(_FIRST_PARTS[number] * own)))
@@ -167,10 +194,9 @@ class Shares:
 
     def _is_late(self, consumer: AdaptiveFlowConsumer, own: float, now_s: float) -> bool:
         """Whether the others would have to wait for ``consumer``, were it given a record."""
-        service = consumer.service
-        if not service.samples or consumer.held >= consumer.slots:
+        if consumer.held >= consumer.slots:
             return own <= 0.5
-        needs_s = self._free_s(consumer, now_s) - now_s + service.record_s
+        needs_s = self._free_s(consumer, now_s) - now_s + self._costs(consumer)[0]
         if needs_s <= _LATE_RATIO * (self._end_s - now_s + self._fastest_s):
             return False
         # Nobody waits for a bolt that is sooner than any other would be with one more tuple.
@@ -201,7 +227,7 @@ class Shares:
         self._fastest_s = min(c.service.mean_s for c in known)
         self._record_s = sum(c.service.record_s for c in known) / len(known)
         self._path_s = sum(c.service.path_s for c in known) / len(known)
-        free = [(self._free_s(c, now_s), self._speed_of(c) or self._mean_speed) for c in there]
+        free = [part for c in there for part in self._free(c, now_s)]
         rest -= sum(c.records_held for c in there)
         end_s = _level(free, rest)
         to_come = float(self._book.to_come)
@@ -214,20 +240,31 @@ class Shares:
             end_s = _level(free, rest)
         self._end_s = end_s
 
+    def _free(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Sequence[tuple[float, float]]:
+        """When its slots begin the records of their next tuples, and their speed together."""
+        free_s, speed = self._free_s(consumer, now_s), self._speed_of(consumer) or self._mean_speed
+        slots = consumer.slots
+        busy = consumer.held % slots
+        if not busy:
+            return ((free_s, speed),)
+        # These are a tuple ahead of, or behind, the others.
+        later_s = free_s + self._held_s(consumer) / consumer.held
+        return ((free_s, speed * (slots - busy) / slots), (later_s, speed * busy / slots))
+
     def _free_s(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
         """When the records of its next tuple begin to be done, as far as acks tell."""
-        service, held = consumer.service, consumer.held
-        # One that has not answered yet is as the mean.
-        if service.samples:
-            record_s, path_s = service.record_s, service.path_s
-        else:
-            record_s, path_s = self._record_s, self._path_s
-        call_s = record_s * service.pool.fixed_records
-        free_s = now_s + path_s
-        if held >= consumer.slots:
-            work_s = consumer.work_s() or call_s * held + record_s * consumer.records_held
-            free_s = max(free_s, consumer.armed_at_s + work_s / consumer.slots)
-        return free_s + call_s + DRIVER_S * len(self._bolts)
+        service, slots = consumer.service, consumer.slots
+        free_s = now_s + (service.path_s if service.samples else self._path_s)
+        rounds = consumer.held // slots
+        if rounds:
+            work_s = self._held_s(consumer) * rounds / consumer.held
+            free_s = max(free_s, consumer.armed_at_s + work_s)
+        return free_s + self._costs(consumer)[1] + DRIVER_S * len(self._bolts)
+
+    def _held_s(self, consumer: AdaptiveFlowConsumer) -> float:
+        """The work that it holds."""
+        record_s, call_s = self._costs(consumer)
+        return consumer.work_s() or call_s * consumer.held + record_s * consumer.records_held
 
     def _speed_of(self, consumer: AdaptiveFlowConsumer) -> float:
         """Records that it does in a second, all slots together, calls aside; 0 while unknown."""
