@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts.callables import refuse_async
+from flowctl.config import Settings
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
@@ -19,7 +20,6 @@ from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 
 if TYPE_CHECKING:
-    from flowctl.config import Settings
     from flowctl.instrumentation.snapshot import Report, View
 
 _NEEDED: Final = ("partitions", "open", "poll", "close")
@@ -69,6 +69,12 @@ def check_parts(job: RunnableJob) -> None:
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
+    if not isinstance(job.settings, Settings):
+        raise ConfigError(
+            "settings",
+            f"a {type(job.settings).__name__} is not Settings.",
+            remedy="Give Settings().with_overrides({'window.policy': 'fixed'}).",
+        )
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:

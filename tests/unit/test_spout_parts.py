@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowctl import LocalBolts, Records
+from flowctl import FlowControlSpout, LocalBolts, Records
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.instrumentation.summary import lines
@@ -146,3 +146,10 @@ def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "flowctl_redis", None)
     with pytest.raises(ConfigError, match=r"flowctl-spark\[redis\]"):
         a_spout(checkpoint="redis://localhost")
+
+
+def test_a_dict_of_settings_is_refused_with_the_words_that_work() -> None:
+    given: Any = {"tuple.records_max": 3}
+    with pytest.raises(ConfigError, match="settings: a dict is not Settings") as caught:
+        FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(print, count=1), settings=given)
+    assert "with_overrides" in caught.value.remedy
