@@ -23,11 +23,12 @@ import psutil
 
 from flowctl.bolts.batch import Batch
 
-_ROW_S = 0.0004  # 200,000 rows on four bolts: 20 s of work
-_BOLTS = 4
+ROW_S = 0.0004  # 200,000 rows on four bolts: 20 s of work
+BOLTS = 4
 _POLL_S = 0.1
 _START_TIMEOUT_S = 300.0  # until something is done again: a session takes 20 s on a busy machine
-_MASTER = "local-cluster[2,3,1024]"
+MASTER = "local-cluster[2,3,1024]"
+_MODULE = "tests.chaos.apply"
 
 
 class Score:
@@ -40,19 +41,35 @@ class Score:
         ids = [record.value["id"] for record in batch]
         with open(self.journal, "a") as journal:
             journal.write("".join(f"{number}\n" for number in ids))
-        time.sleep(_ROW_S * len(ids))
+        time.sleep(ROW_S * len(ids))
         return [(number, f"#{number}") for number in ids for _ in range(number % 3)]
 
 
 def job(place: Path, rows: int, master: str) -> None:
     """One run, in a process of its own."""
+    from pyspark_flowctl import apply
+
+    spark = session(master)
+    made = apply(
+        spark.range(rows).selectExpr("id", "concat('#', id) AS text"),
+        Score(str(place / "journal")),
+        schema="id long, label string",
+        name="chaos",
+        out=str(place / "out"),
+        bolts=BOLTS,
+        view="plain",
+    )
+    print(f"rows {made.count()}")
+
+
+def session(master: str) -> Any:
+    """A session with speculation."""
     from pyspark.sql import SparkSession
 
-    from pyspark_flowctl import apply
     from pyspark_flowctl.java import ensure_java
 
     ensure_java()
-    spark = (
+    return (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.speculation", "true")
@@ -60,22 +77,16 @@ def job(place: Path, rows: int, master: str) -> None:
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
-    made = apply(
-        spark.range(rows).selectExpr("id", "concat('#', id) AS text"),
-        Score(str(place / "journal")),
-        schema="id long, label string",
-        name="chaos",
-        out=str(place / "out"),
-        bolts=_BOLTS,
-        view="plain",
-    )
-    print(f"rows {made.count()}")
 
 
 class Runs:
     """Starts the job, kills parts of it, and counts what is done."""
 
-    def __init__(self, place: Path, rows: int, master: str, chance: random.Random) -> None:
+    def __init__(
+        self, place: Path, rows: int, master: str, chance: random.Random, *, module: str = _MODULE
+    ) -> None:
+        """``module`` is the command that runs one job."""
+        self.module = module
         self.place = place
         self.master = master
         self.rows = rows
@@ -83,7 +94,7 @@ class Runs:
         self.log = (place / "log").open("w")
 
     def start(self) -> psutil.Popen:
-        command = [sys.executable, "-m", "tests.chaos.apply", "--job", str(self.place)]
+        command = [sys.executable, "-m", self.module, "--job", str(self.place)]
         command += ["--rows", str(self.rows), "--master", self.master]
         return psutil.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
 
@@ -102,10 +113,10 @@ class Runs:
         if number % 2 == 0:
             driver.kill()
             driver.wait()
-            self._bury(below)
+            self.bury(below)
             return "the driver"
         kind = self.chance.choice(("pyspark.daemon", "CoarseGrainedExecutorBackend"))
-        found = [one for one in below if kind in " ".join(_command(one))]
+        found = [one for one in below if kind in " ".join(command_of(one))]
         if found:
             self.chance.choice(found).kill()
         return f"{kind} ({len(found)} there)"
@@ -116,18 +127,18 @@ class Runs:
             if time.monotonic() > deadline_s:
                 below = driver.children(recursive=True)
                 driver.kill()
-                self._bury(below)
+                self.bury(below)
                 raise SystemExit(f"nothing is done; see {self.log.name}")
             time.sleep(_POLL_S)
 
-    def _bury(self, processes: list[psutil.Process]) -> None:
-        """What the driver had started ends with it; or it is ended."""
+    def bury(self, processes: list[psutil.Process]) -> None:
+        """Wait for them: what the driver had started ends with it; or it is ended."""
         _, alive = psutil.wait_procs(processes, timeout=20)
         for one in alive:
             one.kill()
 
 
-def _command(process: psutil.Process) -> list[str]:
+def command_of(process: psutil.Process) -> list[str]:
     try:
         return list(process.cmdline())
     except psutil.Error:
@@ -183,7 +194,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--master", default=_MASTER)
+    parser.add_argument("--master", default=MASTER)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
