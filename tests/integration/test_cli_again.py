@@ -74,15 +74,14 @@ def test_rewound_with_its_sink_what_was_deleted_above_is_written_again(job: Job)
     assert done.report["records_acked"] == LINES // 2
 
 
-@pytest.mark.parametrize("to", ["7", "99999999:1", "a:b", "1:2:3"])
-def test_a_position_that_is_none_of_this_partition_is_refused_with_an_example(
-    job: Job, to: str
-) -> None:
+def test_a_position_that_is_none_of_this_partition_is_refused_with_an_example(job: Job) -> None:
     job.finish()
-    where = ["--partition", str(job.input), "--to", to]
-    said = checkpoint(job, "rewind", "lines", *where, "--yes", code=2)
     last = job.input.read_bytes().splitlines(keepends=True)[-1]
-    assert f"{len(job.input.read_bytes()) - len(last)}:{LINES}" in said and "--to" in said
+    example = f"{len(job.input.read_bytes()) - len(last)}:{LINES}"
+    for to in ("7", "99999999:1", "a:b", "1:2:3"):  # a refusal changes nothing: one job serves all
+        where = ["--partition", str(job.input), "--to", to]
+        said = checkpoint(job, "rewind", "lines", *where, "--yes", code=2)
+        assert example in said and "--to" in said, to
 
 
 def test_the_remedy_that_is_printed_for_a_rotated_file_brings_all_of_its_lines(job: Job) -> None:
