@@ -16,6 +16,8 @@ from typing import Final
 
 from flowctl.core.pacing.sample import Sample
 
+# Callers that use less of the limit are not slowed by it: their goodput is not the target's.
+_FULL: Final = 0.8
 # A limit that has not changed for so long is learned; a search takes a step every second or so.
 _STABLE_S: Final = 2.5
 # The next time as long, at least: enough for a step up and the answer to it.
@@ -89,8 +91,9 @@ class Headroom:
             self._limit, self._since_s = limit, now_s
             self._calls, self._span_s = 0, 0.0
             return
-        self._calls += sample.calls
-        self._span_s += sample.span_s
+        if sample.is_bound and sample.in_flight >= _FULL * limit:
+            self._calls += sample.calls
+            self._span_s += sample.span_s
         if is_found and now_s - self._since_s >= _STABLE_S:
             again = _is_same(limit, self._learned)
             self._rest_s = min(_REST_MAX_S, 2 * self._rest_s) if again else _REST_S
