@@ -15,6 +15,7 @@ from flowctl.errors import ConfigError
 # Characters of these never swallow a newline byte, and no other byte becomes "\n": a whole block
 # can be decoded at once, which is ten times as fast as line by line.
 _WHOLE_BLOCK = frozenset({"utf-8", "ascii", "iso8859-1"})
+_BOM = "\ufeff"
 # surrogateescape and surrogatepass make text that msgpack can't carry.
 _ERRORS = ("strict", "replace", "backslashreplace", "ignore")
 
@@ -56,8 +57,17 @@ class LineCodec:
         self.encoding: str | None = encoding and _checked(encoding)
         self.errors = errors
 
-    def split(self, block: bytes) -> Lines:
-        """Split a block of whole lines; only the last may lack its newline."""
+    def split(self, block: bytes, *, begins: bool = False) -> Lines:
+        """Split a block of whole lines; only the last may lack its newline.
+
+        ``begins``: the file begins with it, so a byte order mark of UTF-8 is no part of its line.
+        """
+        lines = self._split(block)
+        if begins and self.encoding == "utf-8" and lines.values:
+            lines.values[0] = lines.values[0].removeprefix(_BOM)
+        return lines
+
+    def _split(self, block: bytes) -> Lines:
         ended = block.endswith(b"\n")
         body = block[:-1] if ended else block
         if self.encoding is None:

@@ -239,7 +239,7 @@ class FileReader:
         if bad:
             self.error = self._too_long(line + bad.index, offset + bad.at)
             block = block[: bad.at]
-        lines = self._codec.split(block) if block else None
+        lines = self._codec.split(block, begins=offset == 0) if block else None
         if lines is None:
             return iter(())
         if lines.bad:

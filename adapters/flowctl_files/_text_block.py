@@ -17,7 +17,6 @@ from flowctl.core.records import Record
 from flowctl_files._lines import LineCodec
 
 PIECE_BYTES: Final = 64 << 10
-_BOM: Final = "\ufeff"
 
 
 class TextBlock:
@@ -83,9 +82,8 @@ class TextBlock:
         """Return the records of a piece; the same ones until those of another are made."""
         if piece != self._piece:
             begin, end = self._offsets[piece : piece + 2]
-            values, sizes, _ = self._codec.split(self._data[begin:end])
-            if self._at + begin == 0 and self._codec.encoding == "utf-8":
-                values[0] = values[0].removeprefix(_BOM)
+            begins = self._at + begin == 0
+            values, sizes, _ = self._codec.split(self._data[begin:end], begins=begins)
             # add(…, count()): each line's newline is a byte too.
             positions = map(add, accumulate(sizes, initial=self._at + begin), count())
             self._records = list(map(Record, positions, values))

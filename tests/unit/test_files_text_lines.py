@@ -88,6 +88,18 @@ def test_bytes_that_do_not_decode_can_be_let_through(here: Path, errors: str, va
     assert _read(TextLines("a", errors=errors)) == [Record((0, 1), value), Record((4, 2), "next")]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(here: Path) -> None:
+    """Or the first of a file from Windows would not be the name of a column."""
+    mark = "\ufeff"
+    text = f"{mark}id,name\r\n{mark}1,a\n".encode()
+    assert _values(here / "a.csv", text) == ["id,name", f"{mark}1,a"]
+    assert _values(here / "b.csv", f"{mark}".encode()) == [""]
+    assert _values(here / "c.csv", text, encoding=None)[0] == f"{mark}id,name".encode()
+    (here / "d.csv").write_bytes(text)
+    done = _at(**{"d.csv": (0, 1)})
+    assert [r.position for r in _read(TextLines("d.csv"), done)] == [(12, 2)]
+
+
 def test_files_are_found_sorted_and_once(here: Path) -> None:
     (here / "d" / "e").mkdir(parents=True)
     for name in ("b.log", "a.log", "d/e/c.log", ".hidden.log", "[x].log"):
