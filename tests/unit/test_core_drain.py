@@ -36,6 +36,20 @@ def test_an_idle_bolt_asks_the_slow_one_for_its_newest_tuple_and_gets_it() -> No
     assert driver.core.counters.failed == 0
 
 
+def test_what_the_idle_bolt_has_to_avoid_stays_where_it_is() -> None:
+    """It would only come back to the slow one, 50 times a second until that has room."""
+    driver = fast_and_slow()
+    *_, older, newest = driver.core.bolts["b"].flight.values()
+    newest.avoid("a")  # it failed there
+    assert asked(driver) == [("b", [older.tuple_id])]
+    driver.give_back("b", older.tuple_id)
+    (emission,) = driver.emit()
+    for flow_tuple in driver.core.bolts["b"].flight.values():
+        flow_tuple.avoid("a")
+    driver.ack(emission)
+    assert asked(driver) == []
+
+
 def test_until_the_slow_one_is_left_with_what_it_has_begun() -> None:
     driver = fast_and_slow()
     moved = 0

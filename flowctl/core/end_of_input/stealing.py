@@ -50,8 +50,23 @@ class WorkStealing:
             if donor.service.samples and needed_s > donor.work_s() / donor.slots:
                 self._push(donor)  # done there before it would be done elsewhere
                 return
+            tuple_id = self._newest(donor)
+            if tuple_id is None:
+                continue  # until it is given more
             self._asked.add(donor.bolt)
-            self._revoke(donor, [next(reversed(donor.flight))])
+            self._revoke(donor, [tuple_id])
+
+    def _newest(self, donor: AdaptiveFlowConsumer) -> int | None:
+        """The newest tuple that ``donor`` has hardly begun and that an idle bolt may have.
+
+        One that all idle bolts have to avoid would only come back to ``donor``, again and again.
+        """
+        flight = donor.flight
+        for tuple_id in islice(reversed(flight), len(flight) - donor.slots):
+            avoid = flight[tuple_id].avoided
+            if not avoid or any(idle.bolt not in avoid for idle in self._looked_at()):
+                return tuple_id
+        return None
 
     def start(self) -> None:
         """From now on it is noted who is idle; O(N), once."""
