@@ -106,21 +106,21 @@ def refuse_ranges(given: Any, field: str) -> None:
         )
 
 
-def producer_of(given: Any) -> FlowProducer:
+def producer_of(given: Any, field: str = "producer") -> FlowProducer:
     """Return ``given``, or :class:`Records` of an iterable or a generator function.
 
-    Raises :class:`ConfigError` for anything else, naming the methods that it lacks.
+    Raises :class:`ConfigError` for anything else, which names ``field`` and what is missing.
     """
-    refuse_async(given, PRODUCER_CALLS, "producer")
-    _refuse_class("producer", given)
+    refuse_async(given, PRODUCER_CALLS, field)
+    _refuse_class(field, given)
     if isinstance(given, FlowProducer):
         return given
-    refuse_ranges(given, "producer")
+    refuse_ranges(given, field)
     if (frame := remedy_for_frame(given)) is not None:
-        raise ConfigError("producer", f"a {frame[0]} is not a producer.", remedy=frame[1])
+        raise ConfigError(field, f"a {frame[0]} is not a producer.", remedy=frame[1])
     if isinstance(given, str | bytes | os.PathLike):
         raise ConfigError(
-            "producer",
+            field,
             f"{kind_of(given)} is not a producer.",
             remedy="For the lines of files: flowctl_files.TextLines(path).",
         )
@@ -132,9 +132,9 @@ def producer_of(given: Any) -> FlowProducer:
             return Records(given)
         except ConfigError as error:
             problem = error.problem.removeprefix(f"{error.field}: ")
-            raise ConfigError("producer", problem, remedy=error.remedy) from None
+            raise ConfigError(field, problem, remedy=error.remedy) from None
     raise ConfigError(
-        "producer",
+        field,
         f"{kind_of(given)} is not a producer: {_lacks(given, _NEEDED)}.",
         remedy="Give a source such as flowctl_files.TextLines, a list or flowctl.Records(values),"
         " or an object with the methods of flowctl.FlowProducer.",

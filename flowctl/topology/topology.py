@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from flowctl.bolts.callables import check_plain, refuse_async
+from flowctl.bolts.callables import check_plain
 from flowctl.config import Settings
 from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.settlement import DEFAULT_STREAM
@@ -16,7 +16,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener
-from flowctl.runtime.parts import PRODUCER_CALLS, refuse_ranges
+from flowctl.runtime.parts import producer_of, store_of
 from flowctl.topology.callbacks import SpoutCallbacks
 from flowctl.topology.figures import TopologyReport
 from flowctl.topology.hub.news import RootEnd
@@ -137,7 +137,7 @@ class Topology:
     def spout(
         self,
         name: str,
-        producer: FlowProducer,
+        producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         *,
         translate: Translate | None = None,
         on_ack: Callable[[RootEnd], None] | None = None,
@@ -146,14 +146,14 @@ class Topology:
     ) -> None:
         """Add a spout that emits the values of ``producer``'s records.
 
+        ``producer`` may also be a list or another iterable (:class:`flowctl.Records`).
         ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
         and the record is done.  It runs in the hub, so it must be quick; an exception fails the
         root. ``on_ack`` and ``on_fail`` are called at the ends of roots, from a thread of their
         own, and after them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self._bolts])
-        refuse_async(producer, PRODUCER_CALLS, name)
-        refuse_ranges(producer, name)
+        producer = producer_of(producer, name)
         for field, call in (("translate", translate), ("on_ack", on_ack), ("on_fail", on_fail)):
             check_plain(call, f"{name}: {field}")
         self.producers[name] = producer
@@ -241,7 +241,7 @@ class Topology:
         self,
         stages: Stages,
         *,
-        checkpoint: CheckpointStore,
+        checkpoint: CheckpointStore | str | None = None,
         settings: Settings | None = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
@@ -249,6 +249,7 @@ class Topology:
     ) -> TopologyJob:
         """Return a job that can be run once: what ``flowctl run`` takes.
 
+        ``checkpoint`` may be the URL of a Redis server; without one a new process starts over.
         ``dead_letter`` keeps the records whose trees failed too often; without one the run fails
         there.  ``listener`` is notified of what happens to roots: an emission is one record, and
         its bolt is the spout.  ``next_id`` gives ids of trees, for tests; by default they are
@@ -257,7 +258,7 @@ class Topology:
         job = TopologyJob(
             self,
             stages,
-            checkpoint,
+            store_of(checkpoint),
             settings or Settings(),
             dead_letter=dead_letter,
             listener=listener,
@@ -270,7 +271,7 @@ class Topology:
         self,
         stages: Stages,
         *,
-        checkpoint: CheckpointStore,
+        checkpoint: CheckpointStore | str | None = None,
         settings: Settings | None = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
@@ -280,7 +281,7 @@ class Topology:
     ) -> TopologyReport:
         """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does.
 
-        ``dead_letter`` and ``listener`` as in :meth:`job`.
+        ``checkpoint``, ``dead_letter`` and ``listener`` as in :meth:`job`.
         """
         job = self.job(
             stages,

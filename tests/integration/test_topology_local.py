@@ -12,7 +12,7 @@ import pytest
 
 from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ProcessError
+from flowctl.errors import ConfigError, ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
 from flowctl_files import TextLines
@@ -178,3 +178,21 @@ def test_several_spouts_meet_in_one_bolt() -> None:
         **{("a", n): 1 for n in range(1, 301)},
         **{("b", -n): 1 for n in range(1, 201)},
     }
+
+
+def test_a_list_without_a_checkpoint_is_enough_to_try_it() -> None:
+    seen: list[int] = []
+
+    def store(given: Input, out: Collector) -> None:
+        seen.append(given.value)
+
+    made = Topology("tried")
+    made.spout("numbers", list(range(300)))
+    made.bolt("store", store, count=2).shuffle("numbers")
+    report = made.run(LocalStages(), view="off")
+    assert report.outcome == "finished"
+    assert sorted(seen) == list(range(300))
+    with pytest.raises(ConfigError, match=r"path: str is not a producer.*TextLines"):
+        Topology("tried").spout("path", "logs/*.log")
+    with pytest.raises(ConfigError, match="checkpoint: the text does not begin"):
+        made.job(LocalStages(), checkpoint="store.db")
