@@ -244,12 +244,26 @@ class Failures:
         self._book.lost.append(Lost(flow_tuple.cut.records, bolt, reason))
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """Return the next one on its way to the dead letter."""
-        while self._dead:
+        """Return the next one on its way to the dead letter.
+
+        Before anything has succeeded none goes there that failed, while something else is left: if
+        the run ends over it, those were good records, and the next run begins with them.
+        """
+        while self._dead and not self._is_doubtful(self._dead[0][0]):
             flow_tuple, gave_up = self._dead.popleft()
             if flow_tuple.tuple_id in self._book.pending:  # not acked late, not taken away
                 return DeadTuple(gave_up, flow_tuple.cut.records)
         return None
+
+    def _is_doubtful(self, dead: FlowTuple) -> bool:
+        """Whether not ``dead`` but ``process`` may be what is wrong, and what is left will tell."""
+        if self.blame.has_succeeded or not dead.faults:  # or it was rejected
+            return False
+        if redrive_number(dead.cut.partition) is not None:
+            return False  # it was a letter before
+        book = self._book
+        is_left = book.supply.buffer.records > 0 or len(book.pending) > self.dying
+        return is_left or self.gave_up is not None
 
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and tell a tuple that is safe in the dead letter."""
