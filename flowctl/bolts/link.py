@@ -284,6 +284,7 @@ class Link:
     def _run(self) -> None:
         try:
             self._receive_until_end()
+            self.on_end()  # again, as the link may have ended before anybody could listen
         except BaseException as error:  # the connection ends with it, which the spout notices
             self._end(f"broken: {death_of(self._thread.name, error).problem}")
 

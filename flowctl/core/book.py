@@ -6,7 +6,7 @@ The parts of the core share one book in place of references to each other's dict
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -121,16 +121,14 @@ class Book:
             self.changed(holder)
             self.revoke(holder, [flow_tuple.tuple_id])
 
-    def has_other(self, flow_tuple: FlowTuple, *, but: str = "") -> bool:
-        """Whether a bolt is left that ``flow_tuple`` need not avoid; ``but``: it counts as avoided.
+    def has_other(self, avoid: Collection[str], flow_tuple: FlowTuple) -> bool:
+        """Whether ``flow_tuple`` has a bolt to go to that is not in ``avoid``.
 
         For one that stands still only a tuple waits that failed: where it failed it may fail again.
         """
-        avoid = flow_tuple.avoided or ()
         return any(
             bolt not in avoid
             and bolt not in self.out
-            and bolt != but
             and (flow_tuple.faults or consumer.liveness is not Liveness.STALLED)
             for bolt, consumer in self.bolts.items()
         )

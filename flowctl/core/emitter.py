@@ -239,9 +239,16 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to; none if no other is left."""
-        avoid = flow_tuple.avoided
-        return avoid if avoid and self._book.has_other(flow_tuple) else _NOBODY
+        """The bolts it must not go to.
+
+        Once each has had it just the last: that may lose whatever it is sent, and be quick with it.
+        """
+        if not flow_tuple.avoided:
+            return _NOBODY
+        for avoid in (flow_tuple.avoided, {flow_tuple.held_by or ""}):
+            if self._book.has_other(avoid, flow_tuple):
+                return avoid
+        return _NOBODY
 
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.link import Link
 from flowctl.bolts.local import LocalBolts
+from flowctl.bolts.reading import Reading
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FlowctlError, InternalError
@@ -36,6 +36,11 @@ class Defect(Exception):
 
 def fails(*_: Any, **__: Any) -> Any:
     raise Defect("injected")
+
+
+def fails_for_one(batch: Batch) -> None:
+    if any(record.position == RECORDS // 2 for record in batch):
+        raise ValueError("injected")
 
 
 def spout(process: Callable[[Batch], Any] = lambda batch: None, **how: Any) -> FlowControlSpout:
@@ -109,7 +114,7 @@ def test_the_dead_letters(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     if where == "core":
         monkeypatch.setattr(SpoutCore, "on_dead_lettered", fails)
     letters = Exiting() if where == "port" else Letters()
-    error = failure(lambda: spout(fails, dead_letter=letters).run(view="off"))
+    error = failure(lambda: spout(fails_for_one, dead_letter=letters).run(view="off"))
     assert_died(error, "flowctl-dead-letters", "SystemExit" if where == "port" else "Defect")
 
 
@@ -130,12 +135,12 @@ def test_what_looks_after_a_local_bolt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_link_of_a_bolt_ends_its_connection_and_the_bolt_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    receive, left = Link._receive, iter(range(3))
+    receive, left = Reading.receive_in_link, iter(range(3))
 
-    def receiving(link: Link, *arguments: Any) -> Any:
-        return fails() if next(left, None) == 1 else receive(link, *arguments)
+    def receiving(reading: Reading) -> Any:
+        return fails() if next(left, None) == 1 else receive(reading)
 
-    monkeypatch.setattr(Link, "_receive", receiving)
+    monkeypatch.setattr(Reading, "receive_in_link", receiving)
     view = Witness()
     report = spout(settings=Settings().with_overrides({"tuple.records_max": 10})).run(view=view)
     assert (report.outcome, report.records_acked) == ("finished", RECORDS)

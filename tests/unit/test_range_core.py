@@ -177,11 +177,12 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
         ranges.wait(position_s * MB / 2, "a", "b", "c")
         ranges.did(of[bolt], start, start + MB // 2, service_s=position_s * MB / 2)
     ranges.core.on_revoked("b", 1, [of["b"].tuple_id], now_s=ranges.clock())
-    slow, rest = ranges.emit()
-    assert slow.bolt == "c"
-    assert slow.start == of["b"].start + MB // 2
-    assert 0.02e6 * 0.8 <= slow.stop - slow.start <= 0.2 * MB, "a tenth of the others' speed"
-    assert (rest.bolt, rest.start) == ("b", slow.stop), "the others do the rest"
+    given = ranges.emit()
+    assert given[0].start == of["b"].start + MB // 2
+    assert [e.stop for e in given[:-1]] == [e.start for e in given[1:]] and len(given) <= 5
+    slow = sum(e.stop - e.start for e in given if e.bolt == "c")
+    assert 0.02e6 * 0.8 <= slow <= 0.2 * MB, "a tenth of the others' speed"
+    assert {e.bolt for e in given} == {"b", "c"}, "the others do the rest"
 
 
 def test_if_the_bolt_dies_the_split_never_happened() -> None:

@@ -62,7 +62,7 @@ class Settling:
             consumer, stop - start, self._book.counters.records_pending_now, now_s
         )
         is_cut = cut.is_splittable and flow_tuple.search is None
-        is_cut = is_cut and self._book.has_other(flow_tuple, but=consumer.bolt)
+        is_cut = is_cut and self._book.has_other({consumer.bolt}, flow_tuple)
         if is_cut and kept < _FITS_SHARE * (stop - start):
             rest = self.part_with(flow_tuple, cut.between(start + kept, stop))
             rest.avoid(consumer.bolt)  # or it would get that too, crumb by crumb

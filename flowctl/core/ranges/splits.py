@@ -40,8 +40,9 @@ _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
 # Without news a bolt that is late only becomes later: as often as reports come is enough.
 _LOOK_AGAIN_S = 0.1
 
-# While nobody has told anything, bolts count as equally fast, and ranges as long: whoever is idle
-# gets half.  Whether they get on at all is what the other half will tell.
+# If nobody has told anything for so long, three reports' time, bolts count as equally fast: whoever
+# is idle gets half of what another has.  How they get on is what that half will tell.
+_TELLS_S = 0.5
 _UNKNOWN = Pace(1.0, 0.0)
 
 
@@ -130,7 +131,7 @@ class Splits:
     def _avoids(self, flow_tuple: FlowTuple, bolt: str) -> bool:
         """Whether ``bolt`` would not get the end of ``flow_tuple``, as it did not manage it."""
         avoid = flow_tuple.avoided
-        return avoid is not None and bolt in avoid and self._book.has_other(flow_tuple)
+        return avoid is not None and bolt in avoid and self._book.has_other(avoid, flow_tuple)
 
     def next_s(self, *, is_idle: bool) -> float | None:
         """When to look again, or to ask again; None: not by time."""
@@ -153,6 +154,8 @@ class Splits:
                 positions = len(cut.records)
                 pace = consumer.pace(others)
                 silent_s = consumer.silent_s(flow_tuple, now_s)
+                if pace is _UNKNOWN and silent_s < _TELLS_S:
+                    continue
                 late_s = silent_s - pace.positions * pace.position_s
                 # What it has done since its last report, if it is not late.
                 done = min(pace.positions, silent_s / pace.position_s) if late_s <= 0 else 0.0
