@@ -124,12 +124,14 @@ class Book:
     def has_other(self, avoid: Collection[str], flow_tuple: FlowTuple) -> bool:
         """Whether ``flow_tuple`` has a bolt to go to that is not in ``avoid``.
 
-        For one that stands still only a tuple waits that failed: where it failed it may fail again.
+        Where tuples are ranges, one that never failed does not wait for a bolt that stands still:
+        it avoids bolts that could not do it in time.
         """
+        waits = self.size_for is None or flow_tuple.faults > 0
         return any(
             bolt not in avoid
             and bolt not in self.out
-            and (flow_tuple.faults or consumer.liveness is not Liveness.STALLED)
+            and (waits or consumer.liveness is not Liveness.STALLED)
             for bolt, consumer in self.bolts.items()
         )
 
