@@ -32,7 +32,7 @@ from flowctl.ports import Endpoint
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl_apply import apply_parquet
 from flowctl_files import TextLines, TextRanges
-from flowctl_redis import RedisCheckpointStore
+from flowctl_redis import RedisCheckpointStore, relay
 from flowctl_redis.relay import Keys, RedisDoor
 
 pytestmark = pytest.mark.timeout(150)
@@ -46,6 +46,8 @@ def valkey(tmp_path: Path, free_port: int) -> Iterator[Valkey]:
     server = Valkey(tmp_path, free_port)
     server.start()
     yield server
+    for pump in list(relay._PUMPS):  # bolts in this process: they would wait a minute for Redis
+        pump.close()
     server.kill()
 
 
