@@ -115,7 +115,7 @@ class Breaker:
 
     @property
     def is_about_to_open(self) -> bool:
-        """Whether enough failed in a row, and only time is wanting."""
+        """Whether enough failed in a row, so that it opens when the time comes."""
         return self._opens_at_s < inf
 
     def _open_if_due(self, now_s: float) -> bool:

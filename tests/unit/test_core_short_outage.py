@@ -165,3 +165,19 @@ def test_an_outage_in_which_two_large_tuples_are_left_costs_none(
     """Too few to tell that the target is down; without a success, nothing is given up for 10 s."""
     target = Target(fails=(since_s, since_s + fails_for_s))
     assert letters(target, bolts=2, records=3_000, size=1_000) == [POISON]
+
+
+def test_no_tuple_is_cut_for_a_target_that_fails_again_before_anything_has_succeeded() -> None:
+    """The search for a bad record costs calls, which a target that is down should not get."""
+    driver = Driver("a", "b", tuple_records_max=8, has_dead_letter=True)
+    driver.offer(8)
+    (first,) = driver.emit()
+    driver.wait(0.1)
+    driver.ack(first)
+    driver.offer(400)
+    for _ in range(3):  # fails at once, for less than the breaker needs to open
+        for emission in driver.emit(2):
+            driver.fail(emission)
+        driver.wait(0.12)
+    assert driver.core.counters.failed > 2
+    assert driver.core.counters.cut == 0

@@ -73,7 +73,7 @@ class Settling:
 
         A bolt that stopped for a second reports that batch when it goes on, and what was given to
         another meanwhile is done twice: 1.1 % of all, with a stop every 10 s (a model).  The batch
-        goes again once the bolt was silent for as long again.
+        is sent again once the bolt has been silent for that long again.
         """
         book, cut = self._book, cast("RangeCut", flow_tuple.cut)
         number = flow_tuple.tuple_id
