@@ -75,7 +75,7 @@ def test_the_last_save_fails_beside_another_error(
     store.error = CheckpointUnavailableError("Redis can't be reached.")
 
     def load(batch: Batch) -> None:
-        if batch.span.first[1] > 1_000:
+        if batch.span.last[1] > 1_000:
             raise ValueError("no more")
         lines.load(batch)
 
