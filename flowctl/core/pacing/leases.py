@@ -19,6 +19,12 @@ class Sums(NamedTuple):
     failed: int = 0
     waited_s: float = 0.0
 
+    @property
+    def refused_share(self) -> float:
+        """Which part of the calls was refused, 0 to 1; those that failed don't count."""
+        asked = self.calls + self.refused
+        return self.refused / asked if asked else 0.0
+
     def minus(self, other: Sums) -> Sums:
         """Return what was done since ``other``."""
         return Sums(
