@@ -18,7 +18,7 @@ from flowctl.core.pacing.leader import Leader
 from flowctl.core.pacing.leases import Decision, Reply, Report
 from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.logging import get_logger
-from flowctl.pacing.gate import Gate
+from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.reports import Reporter
 from flowctl.pacing.settings import PaceSettings
@@ -70,6 +70,7 @@ class LeaseSource:
         self._period_s = PERIOD_S
         self._extra = _EXTRA_MOST
         self._alone: LocalSource | None = None
+        self._reason = "start"
         self._owes = False  # holds more permits than it may: others wait for them
         self._sleeps = True  # no lease, and nobody wants one
         self._woken = threading.Event()
@@ -100,6 +101,12 @@ class LeaseSource:
         elif self._owes and self._gate.in_flight <= self._gate.permits:
             self._owes = False
             self._wake()
+
+    def known(self) -> Known:
+        """Return what the last answer said; what this process has learned while it is alone."""
+        if self._alone is not None:
+            return self._alone.known()
+        return Known(self._reporter.known_limit, self._reason, is_shared=True)
 
     # -- the thread's -------------------------------------------------------------------------
 
@@ -160,6 +167,7 @@ class LeaseSource:
             self._decision = self._leader.decide(reply)
         with gate.lock:
             self._reporter.answered(sent_at_s, rate=reply.rate, limit=reply.limit)
+            self._reason = reply.reason or "start"  # nobody has decided yet
             self._owes = reply.permits < report.claim.holds
             if not report.is_leaving:
                 self._apply(reply, sent_at_s, sent_at_s + ttl_s)

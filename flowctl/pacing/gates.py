@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
+from functools import cache
 
 from flowctl.adapters import load_adapter
+from flowctl.bolts import paced_targets
+from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.errors import ConfigError
 from flowctl.pacing.client import LeaseSource
-from flowctl.pacing.gate import Gate
+from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.settings import PaceSettings
 
@@ -58,6 +62,37 @@ def _other_field(settings: PaceSettings, known: PaceSettings) -> str:
     return next(name for name in fields if getattr(settings, name) != getattr(known, name))
 
 
+def figures() -> list[TargetFigures]:
+    """Return what this process knows of the targets that it calls."""
+    with _lock:
+        gates = list(_gates.values())
+    return [_figures(settings, gate) for settings, gate in gates]
+
+
+def _figures(settings: PaceSettings, gate: Gate) -> TargetFigures:
+    with gate.lock:
+        sums = gate.counters.sums
+        known = gate.source.known() if gate.source is not None else Known(gate.permits, "", False)
+    return TargetFigures(
+        process=_process(),
+        target=settings.target,
+        job=settings.job,
+        limit=known.limit,
+        reason=known.reason,
+        is_shared=known.is_shared,
+        calls=sums.calls,
+        call_s=sums.call_s,
+        refused=sums.refused,
+        waited_s=sums.waited_s,
+    )
+
+
+@cache
+def _process() -> str:
+    """A name of this process that no other has, on no host."""
+    return secrets.token_hex(8)
+
+
 def close_gates() -> None:
     """End the threads of all gates of this process; nobody may be calling their targets."""
     with _lock:
@@ -72,6 +107,8 @@ def _forget() -> None:
     global _lock
     _lock = threading.Lock()
     _gates.clear()
+    _process.cache_clear()
 
 
+paced_targets.tell(figures)
 os.register_at_fork(after_in_child=_forget)

@@ -14,6 +14,7 @@ from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
 from flowctl.core.letters import without_redrives
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.sizing import is_dear
@@ -53,6 +54,7 @@ class _Reading(NamedTuple):
     times: AckTimesView
     measured: Measured | None = None
     dear_call: DearCall | None = None
+    targets: tuple[TargetView, ...] = ()
 
 
 class Meter:
@@ -88,7 +90,8 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, times, measured, dear = self._read()
+        reading = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times, measured = reading[:8]
         now_s = control.clock()
         done = control.records_before + counters.records_acked
         unacked = buffered + counters.records_pending_now
@@ -133,7 +136,8 @@ class Meter:
             times=times,
             checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
             holes=sum(len(p.acked) for p in partitions.values()),
-            dear_call=dear,
+            dear_call=reading.dear_call,
+            targets=reading.targets,
         )
 
     def _read(self) -> _Reading:
@@ -162,6 +166,7 @@ class Meter:
                 self._times_of(core.bolts.values()),
                 measured,
                 self._dear_call(),
+                self._control.targets.views(self._control.clock()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
