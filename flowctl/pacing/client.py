@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -75,16 +76,22 @@ class LeaseSource:
         self._sleeps = True  # no lease, and nobody wants one
         self._woken = threading.Event()
         self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flowctl-pacing", daemon=True)
         self._wake = wake or self._woken.set
 
     def start(self) -> None:
         """Begin to exchange as soon as a call wants a permit."""
-        threading.Thread(target=self._run, name="flowctl-pacing", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon; the lease ends by itself.  Calls that wait then wait for ever."""
+        """End the thread soon, which gives the lease back.  Calls that wait then wait for ever."""
         self._stopping.set()
         self._woken.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread after :meth:`stop`."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     # -- the gate's: its lock is held ---------------------------------------------------------
 
@@ -119,10 +126,20 @@ class LeaseSource:
                         continue
                     time.sleep(self._period_s)
                 self.turn()
+            self.leave()
         except Exception as error:  # a defect here must not stop the program that is paced
             self._log(logging.ERROR, "pacing_failed", problem=f"{type(error).__name__}: {error}")
             with self._gate.lock:
                 self._go_alone()
+
+    def leave(self) -> None:
+        """Tell what was done last, and give the lease back; nothing if that can't be told."""
+        if self._sleeps or self._alone is not None:
+            return
+        with self._gate.lock:
+            report = self._reporter.report(self._gate.clock(), TTL_S, None, is_ending=True)
+        with suppress(InfrastructureError):
+            self._exchange.exchange(report)
 
     def turn(self) -> None:
         """Exchange once; twice if this worker has something to tell that can't wait."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
+import sys
 import threading
 from functools import cache
+from typing import Final
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts import paced_targets
@@ -17,6 +20,8 @@ from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.settings import PaceSettings
 
+# How long the end of a process waits: an exchange takes 1 ms, one that hangs a second.
+_LEAVE_S: Final = 1.5
 _Key = tuple[str, str | None, str]
 
 _lock = threading.Lock()
@@ -54,6 +59,9 @@ def _new_gate(settings: PaceSettings) -> Gate:
     source = LeaseSource(gate, settings, adapter.RedisExchange(settings.redis, settings.target))
     gate.source = source
     source.start()
+    pool = sys.modules.get("multiprocessing.util")
+    if pool is not None:  # its processes end without atexit
+        pool.Finalize(None, _leave, exitpriority=0)
     return gate
 
 
@@ -102,6 +110,17 @@ def close_gates() -> None:
         _gates.clear()
 
 
+def _leave() -> None:
+    """The process ends: what was done last counts, and permits are free at once."""
+    with _lock:
+        sources = [gate.source for _, gate in _gates.values()]
+    leases = [source for source in sources if isinstance(source, LeaseSource)]
+    for source in leases:
+        source.stop()
+    for source in leases:
+        source.join(_LEAVE_S / len(leases))
+
+
 def _forget() -> None:
     """After a fork: permits and threads are the parent's, locks may be held by nobody."""
     global _lock
@@ -110,5 +129,6 @@ def _forget() -> None:
     _process.cache_clear()
 
 
+atexit.register(_leave)
 paced_targets.tell(figures)
 os.register_at_fork(after_in_child=_forget)
