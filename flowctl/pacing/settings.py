@@ -85,6 +85,24 @@ def _checked(
     shared: tuple[float, Limits | None, float | None],
 ) -> PaceSettings:
     leave, limits, budget = shared
+    _check_names(target, redis, job)
+    _check_number("weight", weight, above=0)
+    if not _is_number(leave) or not 0 <= leave < 1:
+        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave!r}.", remedy=_LEAVE)
+    if budget is not None:
+        _check_number("budget", budget, above=0)
+    return PaceSettings(
+        target=target,
+        redis=redis,
+        job=job,
+        weight=float(weight),
+        leave=float(leave),
+        limits=checked_limits(limits),
+        budget=None if budget is None else float(budget),
+    )
+
+
+def _check_names(target: Any, redis: Any, job: Any) -> None:
     if callable(target):
         raise ConfigError("target", "is a function.", remedy="Write @paced('pg-main').")
     if not isinstance(target, str) or not target or set(target) & set("{}\n"):
@@ -101,20 +119,6 @@ def _checked(
         raise ConfigError(
             "redis", f"is a {type(redis).__name__}.", remedy="Give a URL: redis://host:6379/0."
         )
-    _check_number("weight", weight, above=0)
-    if not _is_number(leave) or not 0 <= leave < 1:
-        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave!r}.", remedy=_LEAVE)
-    if budget is not None:
-        _check_number("budget", budget, above=0)
-    return PaceSettings(
-        target=target,
-        redis=redis,
-        job=job,
-        weight=float(weight),
-        leave=float(leave),
-        limits=checked_limits(limits),
-        budget=None if budget is None else float(budget),
-    )
 
 
 # A ``with paced(…)`` per call must not check the same words each time.
