@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from flowctl.core.pacing.stored import StoredTarget
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
 from flowctl_redis.pacing import claim_of, sums_of, target_key
@@ -44,7 +44,13 @@ class RedisTargets:
         if b"limit" not in fields:
             self._refuse(target)
         now_s = self._call(lambda client: float(client.time()[0]))
-        return _stored(target, fields, now_s)
+        try:
+            return _stored(target, fields, now_s)
+        except (ValueError, OverflowError) as error:
+            raise CheckpointCorruptError(
+                f"what is stored of target {target!r} in {to_text(key)} is damaged: {error}.",
+                remedy=f"Delete it: redis-cli DEL '{to_text(key)}'; it is learned again.",
+            ) from error
 
     def set(self, target: str, values: Mapping[str, float | None]) -> None:
         """Set ``min``, ``max`` or ``budget`` by hand; None: as the program says again."""

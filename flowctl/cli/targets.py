@@ -12,7 +12,7 @@ import click
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
-from flowctl.errors import ConfigError
+from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl.instrumentation.text import printable
@@ -76,7 +76,16 @@ def metrics_command(url: str, port: int, host: str) -> None:
 
 
 def _read_all(stored: Any) -> list[StoredTarget]:
-    return [stored.read(name) for name in stored.names()]
+    """Return what can be read; what is damaged is told and left out."""
+    found = []
+    for name in stored.names():
+        try:
+            found.append(stored.read(name))
+        except CheckpointCorruptError as error:
+            click.echo(printable(str(error)), err=True)
+        except ConfigError:  # removed since
+            continue
+    return found
 
 
 @targets.command("show")

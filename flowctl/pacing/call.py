@@ -62,6 +62,13 @@ class _Call:
         ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  Nothing waits
         here: the permit rests, and the next call waits for it.
         """
+        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is not
+        if retry_after_s is not None and not is_number:
+            raise ConfigError(
+                "retry_after_s",
+                f"must be 0 or more, got {retry_after_s!r}.",
+                remedy="Give seconds; or pass the error to call.failed, which reads the header.",
+            )
         if self._holds:
             self._holds = False
             self._gate.leave_refused(retry_after_s)

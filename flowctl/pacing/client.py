@@ -7,6 +7,7 @@ all other threads wait in calls.  Nothing here is on the way of a call.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from flowctl.core.pacing.law import TargetLaw
 from flowctl.core.pacing.leader import Leader
 from flowctl.core.pacing.leases import Decision, Reply, Report
 from flowctl.errors import InfrastructureError
-from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.logging import get_logger, is_heard
 from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.reports import Reporter
@@ -220,6 +221,9 @@ class LeaseSource:
         self._alone = LocalSource(gate, law, rate=rate)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
-        get_logger().log(
-            level, event, target=self.settings.target, at=self._exchange.address, **fields
-        )
+        target, at = self.settings.target, self._exchange.address
+        get_logger().log(level, event, target=target, at=at, **fields)
+        if level >= logging.WARNING and not is_heard() and sys.stderr is not None:
+            # A wrong URL would never be noticed: each process would learn its own limit.
+            told = " ".join(fields.values())
+            sys.stderr.write(f"flowctl: target {target!r} at {at}: {told}\n")

@@ -180,6 +180,13 @@ def test_the_program_may_say_what_it_saw() -> None:
     assert (counters.refused, counters.failed, counters.calls) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("seconds", ["5", -1, float("nan")])
+def test_a_wait_that_is_none_is_refused_and_keeps_no_permit(seconds: object) -> None:
+    with pytest.raises(ConfigError, match="retry_after_s"), paced("t") as call:
+        call.throttled(seconds)  # type: ignore[arg-type]
+    assert (gate_of("t").in_flight, gate_of("t")._resting) == (0, [])
+
+
 def test_the_users_own_rule_comes_first(naps: list[float]) -> None:
     errors = iter([KeyError("full"), None])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,6 +274,20 @@ def test_what_is_owed_goes_back_when_its_call_ends(server: Server) -> None:
     turns([worker], 0.5)
     assert server.leased == 1
     assert exchange.exchange(report("b")).permits == 0
+
+
+def test_a_program_without_logging_is_told_on_stderr_that_it_is_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    server.is_away = True
+    turns([Worker(server)], 1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("flowctl: target 't' at here: gone")
+    assert "learns its own limit" in line
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(io.StringIO())])
+    turns([Worker(server)], 1)
+    assert capsys.readouterr().err == "", "its log has it"
 
 
 def test_each_worker_knows_why_the_limit_is_what_it_is(server: Server) -> None:
