@@ -224,9 +224,9 @@ class Meter:
             past.popleft()
         since_s, before = past[0]
         waited_s = {
-            WaitReason.BACKPRESSURE: waits.backpressure_s - before.backpressure_s,
-            WaitReason.MAX_PENDING: waits.max_pending_s - before.max_pending_s,
-            WaitReason.NO_INPUT: waits.no_input_s - before.no_input_s,
+            reason: waits.waited_s(reason) - before.waited_s(reason)
+            for reason in WaitReason
+            if reason
         }
         most = max(waited_s, key=waited_s.__getitem__)
         if waited_s[most] <= 0:
