@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
-from flowctl.core.pacing.leases import Claim, Sums
+from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import ConfigError, InfrastructureError
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
@@ -17,26 +15,6 @@ from flowctl_redis.url import checked, shown
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0
 _SCAN_COUNT = 1000
-
-
-class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one target.
-
-    ``seen_s`` ago some worker was there.  ``recent``: the sums of the last ``recent_s`` seconds of
-    its use; ``jobs``: all sums, by job.  ``operator``: what was set by hand.
-    """
-
-    target: str
-    limit: int
-    reason: str
-    budget: float | None
-    leased: int
-    seen_s: float
-    recent: Sums
-    recent_s: float
-    jobs: Mapping[str, Sums]
-    claims: tuple[Claim, ...]
-    operator: Mapping[str, float]
 
 
 class RedisTargets:

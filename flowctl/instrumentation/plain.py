@@ -15,6 +15,7 @@ from flowctl.instrumentation.events import EventLogger, name_of, repeated, sente
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.pace import claim, condition, dear_call, slow_bolts, target_holds_back
+from flowctl.instrumentation.paced_lines import target_lines
 from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 
@@ -79,6 +80,8 @@ class PlainView(BaseView):
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
             if slow := claim(slow_bolts(snapshot)):
                 self._write(f"{self.now()}  {slow}")
+            for text in target_lines(snapshot):
+                self._write(f"{self.now()}  {text}")
             if snapshot.dear_call and not self._is_dear_told:
                 self._is_dear_told = True
                 self._write(f"{self.now()}  {dear_call(snapshot.dear_call)[0]}")

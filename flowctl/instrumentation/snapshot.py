@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import AckedRange, Position
 from flowctl.core.times import BOUNDS_S
 
@@ -145,6 +146,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_age_s: float | None = None
     holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
+    targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
 
 
 class LossReason(msgspec.Struct, frozen=True):

@@ -108,6 +108,8 @@ class InboundHandler:
             begun = frame.begun if self._ranges is None else ()
             busy, queued = frame.busy_slots, frame.queued
             core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=now_s, begun=begun)
+            for told in frame.targets:
+                self._control.targets.take(told, now_s)
             if frame.prolonged and isinstance(core, ProlongingCore):
                 core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
         elif isinstance(frame, FailFrame):

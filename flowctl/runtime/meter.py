@@ -14,6 +14,7 @@ from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
 from flowctl.core.letters import without_redrives
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.sizing import is_dear
@@ -53,6 +54,7 @@ class _Reading(NamedTuple):
     times: AckTimesView
     measured: Measured | None = None
     dear_call: DearCall | None = None
+    targets: tuple[TargetView, ...] = ()
 
 
 class Meter:
@@ -88,16 +90,15 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, times, measured, dear = self._read()
+        reading = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times = reading[:7]
         now_s = control.clock()
         done = control.records_before + counters.records_acked
-        unacked = buffered + counters.records_pending_now
-        progress = self._progress(unacked, counters.records_acked, measured)
+        progress = self._progress(reading)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
-        away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
         reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
@@ -125,15 +126,16 @@ class Meter:
             records_rejected=counters.records_rejected,
             records_dead_lettered=counters.records_dead_lettered,
             records_left_out=counters.records_left_out,
-            store_away_s=None if away_s is None else now_s - away_s,
+            store_away_s=_since(control.store_away_since_s, now_s),
             target_down_s=None if down is None else now_s - down.at_s,
             target_down_reason="" if down is None else down.reason,
             note=note,
             counters=counters,
             times=times,
-            checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
+            checkpoint_age_s=_since(control.saved_until_s, now_s),
             holes=sum(len(p.acked) for p in partitions.values()),
-            dear_call=dear,
+            dear_call=reading.dear_call,
+            targets=reading.targets,
         )
 
     def _read(self) -> _Reading:
@@ -162,6 +164,7 @@ class Meter:
                 self._times_of(core.bolts.values()),
                 measured,
                 self._dear_call(),
+                self._control.targets.views(self._control.clock()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -189,8 +192,10 @@ class Meter:
         self._gone.update(views)
         return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
 
-    def _progress(self, unacked: int, acked: int, measured: Measured | None) -> float | None:
+    def _progress(self, reading: _Reading) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
+        acked, measured = reading.counters.records_acked, reading.measured
+        unacked = reading.buffered + reading.counters.records_pending_now
         if measured is not None:
             return measured.done / measured.total if measured.total else 1.0
         if not isinstance(self._producer, MeasuredProducer):
@@ -290,6 +295,10 @@ def _sum(parts: Sequence[Histogram]) -> TimesView:
         return TimesView()
     counts = tuple(sum(column) for column in zip(*(part.counts for part in parts), strict=True))
     return TimesView(counts, sum(part.total_s for part in parts))
+
+
+def _since(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else now_s - at_s
 
 
 def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:

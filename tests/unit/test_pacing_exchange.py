@@ -272,3 +272,16 @@ def test_what_is_owed_goes_back_when_its_call_ends(server: Server) -> None:
     turns([worker], 0.5)
     assert server.leased == 1
     assert exchange.exchange(report("b")).permits == 0
+
+
+def test_each_worker_knows_why_the_limit_is_what_it_is(server: Server) -> None:
+    leader, other = Worker(server), Worker(server)
+    turns([leader], 0.25)
+    assert leader.source.known() == (4, "start", True)
+    server.client.hset("flowctl:target:{t}", mapping={"limit": 7, "reason": "goodput kept"})
+    turns([other], 0.25)
+    assert other.source.known() == (7, "goodput kept", True)
+    server.is_away = True
+    server.now_s += TTL_S + 0.1
+    turns([other], 0.25)
+    assert not other.source.known().is_shared
