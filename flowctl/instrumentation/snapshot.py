@@ -14,7 +14,7 @@ from flowctl.core.records import AckedRange, Position
 from flowctl.core.times import BOUNDS_S
 
 
-class BoltView(msgspec.Struct, frozen=True, kw_only=True):
+class BoltView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked records, 0…1.
 
     Counts continue over restarts of the bolt.  ``records_per_s`` is the rate of the last few
