@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import secrets
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,13 +15,13 @@ from pyspark import cloudpickle
 
 from flowctl.config import ListenSettings
 from flowctl.errors import InfrastructureError
-from flowctl.wire import listener
+from flowctl.relay_ports import RelayingStore
 from pyspark_flowctl import probe as probe_module
+from pyspark_flowctl.greeter import Greeter, greeter_of, relayed_greeter
 from pyspark_flowctl.jobs import ClassicJobs, SparkJobs
 from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition, run_probe
 from pyspark_flowctl.session import SessionHolder
 
-LISTENER: Final = "listener"
 _SOMEWHERE: Final = "an executor"
 _CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
 _LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
@@ -57,47 +55,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """The executors of ``master``, each once, and the address that they had to reach.
 
-    ``driver``: what the driver itself can reach, but for its own listener.
+    ``listener``: HOST:PORT, or the relay in front of it (``is_relayed``).  ``driver``: what the
+    driver itself can reach, but for its own listener.
     """
 
     master: str
     listener: str
     executors: list[Seen]
     driver: Seen
-
-
-class Greeter:
-    """Listens where a spout would, and says a token to whoever connects."""
-
-    def __init__(self, listen: ListenSettings, jobs: SparkJobs) -> None:
-        host = jobs.host() if listener.needs_host(listen) else listen.host or ""
-        advertised = listener.advertised_host(listen, host)
-        self._sock = listener.bind(listen, jobs.bind_host() or host)
-        self._sock.setblocking(True)
-        self.target: Target = Target(
-            LISTENER, advertised, self._sock.getsockname()[1], secrets.token_bytes(16)
-        )
-        threading.Thread(target=self._greet, name="flowctl-greeter", daemon=True).start()
-
-    def _greet(self) -> None:
-        while True:
-            try:
-                guest, _ = self._sock.accept()
-            except OSError:  # closed
-                return
-            with guest:
-                guest.settimeout(_CONNECT_S)
-                try:
-                    guest.sendall(self.target.token)
-                except OSError:
-                    continue
-
-    def close(self) -> None:
-        """Stop to listen."""
-        # Wakes the thread, which a close alone does not.
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
+    is_relayed: bool = False
 
 
 def examine(
@@ -107,30 +73,48 @@ def examine(
     *,
     process: bytes = b"",
     paths: Sequence[str] = (),
+    relaying: RelayingStore | None = None,
     timeout_s: float,
 ) -> Examined:
     """Run tasks on all executors of ``master``; return what each saw.
 
-    Starts a session unless one is active.  Raises :class:`InfrastructureError` if Spark does not
-    start, or gives no executor within ``timeout_s``.
+    ``relaying``: they reach the listener through its server, as with ``listen.via=redis``, so
+    none of ``listen`` is used.
+
+    Starts a session unless one is active.  Raises :class:`InfrastructureError` if Spark or the
+    relay does not start, or gives no executor within ``timeout_s``.
     """
     registry: Any = cloudpickle
     registry.register_pickle_by_value(probe_module)
     holder = SessionHolder(spark=None, master=master, slots_wanted=4)
-    try:
+    with contextlib.ExitStack() as ends:
+        # Before Spark, which takes longer to start, and whose address it does not need.
+        greeter = relayed_greeter(relaying) if relaying is not None else None
+        if greeter is not None:
+            ends.callback(greeter.close)
+        ends.callback(holder.close)
         jobs = holder.open()
-        greeter = Greeter(listen, jobs)
-        try:
-            every = (greeter.target, *targets)
-            task = ProbeTask(tuple(map(tuple, every)), _CONNECT_S, _LASTS_S, process, tuple(paths))
-            seen = _within(timeout_s, functools.partial(_ask, jobs, task), jobs)
-        finally:
-            greeter.close()
-    finally:
-        holder.close()
-    place = f"{greeter.target.host}:{greeter.target.port}"
-    driver = msgspec.structs.replace(_here(targets, paths), host="driver")
-    return Examined(master=jobs.master, listener=place, executors=_each_once(seen), driver=driver)
+        if greeter is None:
+            greeter = greeter_of(listen, jobs)
+            ends.callback(greeter.close)
+        task = _task(greeter, targets, process, paths)
+        seen = _within(timeout_s, functools.partial(_ask, jobs, task), jobs)
+    return Examined(
+        master=jobs.master,
+        listener=greeter.place,
+        executors=_each_once(seen),
+        driver=msgspec.structs.replace(_here(targets, paths), host="driver"),
+        is_relayed=relaying is not None,
+    )
+
+
+def _task(
+    greeter: Greeter, targets: Sequence[Target], process: bytes, paths: Sequence[str]
+) -> ProbeTask:
+    every = tuple(map(tuple, (*greeter.targets, *targets)))
+    return ProbeTask(
+        every, _CONNECT_S, _LASTS_S, process, tuple(paths), greeter.door, greeter.token
+    )
 
 
 def _here(targets: Sequence[Target], paths: Sequence[str]) -> Seen:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 _BLOCK_BYTES = 1 << 20
+LISTENER = "listener"  # the name of the target at which bolts would connect
 
 
 class Target(NamedTuple):
@@ -36,7 +37,8 @@ class ProbeTask(NamedTuple):
 
     ``process`` is a pickle to be loaded (b"": none).  The task lasts ``lasts_s`` at least, so that
     each executor gets one.  Of each of ``paths`` (a file, a pattern, a directory, a URL) the first
-    block of the first file is read.
+    block of the first file is read.  ``door`` is the pickle of a relay's (b"": none), through which
+    the listener says ``token``.
     """
 
     targets: tuple[tuple[Any, ...], ...]
@@ -44,21 +46,24 @@ class ProbeTask(NamedTuple):
     lasts_s: float
     process: bytes = b""
     paths: tuple[str, ...] = ()
+    door: bytes = b""
+    token: bytes = b""
 
 
 def run_probe(*task: Any) -> str:
     """Try everything; return what was seen (see ``checkup.Seen``)."""
-    targets, timeout_s, lasts_s, process, paths = task
+    targets, timeout_s, lasts_s, process, paths, door, token = task
     began_s = time.monotonic()
+    reached = {name: _connect(host, port, said, timeout_s) for name, host, port, said in targets}
+    if door:
+        reached[LISTENER] = _relayed(door, token, timeout_s)
     seen = {
         "host": socket.gethostname(),
         "address": _address(*targets[0][1:3]) if targets else "",
         "executor": os.getppid(),  # one daemon of Python workers for each executor
         "python": platform.python_version(),
         "flowctl": _version("flowctl"),
-        "targets": {
-            name: _connect(host, port, token, timeout_s) for name, host, port, token in targets
-        },
+        "targets": reached,
         "load": _load(process) if process else "",
         "paths": {path: first_block(path) for path in paths},
     }
@@ -99,6 +104,22 @@ def _connect(host: str, port: int, token: bytes, timeout_s: float) -> str:
     except OSError as error:
         return error.strerror or type(error).__name__
     return "" if said == token else "something else answers"
+
+
+def _relayed(door: bytes, token: bytes, timeout_s: float) -> str:
+    """Return "" if the listener answers through the relay, else what does not work."""
+    try:
+        with pickle.loads(door).connect(timeout_s=timeout_s) as sock:
+            sock.settimeout(timeout_s)
+            said = sock.recv(len(token))
+    except TimeoutError:
+        return "no answer"
+    except ModuleNotFoundError as error:
+        return f"{error.name} is not installed"
+    except Exception as error:  # flowctl's own and redis-py's
+        problem = getattr(error, "problem", "") or getattr(error, "strerror", "") or str(error)
+        return str(problem).partition("\n")[0] or type(error).__name__
+    return "" if said == token else "no answer"
 
 
 def _load(process: bytes) -> str:

@@ -70,13 +70,15 @@ def doctor(
     the sink, says which Python and flowctl it has, loads the `process` of JOB (FILE.py:ATTRIBUTE),
     and reads the first block of each --path.  Prints a row for each executor, and for each problem
     the setting to change.
+
+    With --set listen.via=redis, too, tasks reach the driver through --redis, as bolts would: no
+    port of the driver has to be open for that.
     """
     if on_spark:
         from flowctl.cli.doctor_spark import check_spark
         from flowctl.cli.run import parse_overrides
-        from flowctl.config import Settings
 
-        settings = Settings().with_overrides(parse_overrides(overrides))
+        settings = parse_overrides(overrides)
         places = {"redis": redis_url, **{f"sink {n}": s for n, s in enumerate(sinks, start=1)}}
         wanted = {name: text for name, text in places.items() if text}
         return check_spark(master, settings, wanted, job=job, paths=paths, timeout_s=timeout_s)

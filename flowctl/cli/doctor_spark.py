@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import click
@@ -16,6 +16,8 @@ from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from flowctl.instrumentation.text import printable
 
 if TYPE_CHECKING:
+    from flowctl.relay_ports import RelayingStore
+    from flowctl.runtime.parts import RunnableJob
     from pyspark_flowctl.checkup import Examined, Seen
 
 _PORTS = {
@@ -30,7 +32,7 @@ _PORTS = {
 
 def check_spark(
     master: str | None,
-    settings: Settings,
+    overrides: Mapping[str, str],
     places: dict[str, str],
     *,
     job: str | None,
@@ -39,19 +41,25 @@ def check_spark(
 ) -> int:
     """Examine the executors of ``master``, print what they saw; return the exit code.
 
-    ``places``: what they try to connect to, by name; ``paths``: what they try to read.
+    ``overrides``: settings besides the job's own; ``places``: what executors try to connect to, by
+    name; ``paths``: what they try to read.  With ``listen.via=redis`` they connect to the driver
+    through the place that is called "redis".
     """
     from flowctl.adapters import load_adapter
 
     load_adapter("pyspark_flowctl.unsupported", "spark").refuse_unsupported(master, os.environ)
+    spout = None if job is None else _load(job)
+    settings = (Settings() if spout is None else spout.settings).with_overrides(overrides)
+    relaying = _relaying(settings, places, spout)
     checkup: Any = load_adapter("pyspark_flowctl.checkup", "spark")
     targets = [checkup.Target(name, *place_of(name, text)) for name, text in places.items()]
     examined = checkup.examine(
         master,
         settings.listen,
         targets,
-        process=_process_of(job),
+        process=_process_of(spout),
         paths=paths,
+        relaying=relaying,
         timeout_s=timeout_s,
     )
     for line in matrix(examined, list(places)):
@@ -111,10 +119,36 @@ def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
         if seen.python.split(".")[:2] != platform.python_version().split(".")[:2]:
             yield _other_python(seen.host, seen.python)
         yield from _packages(seen)
-        for name, why in seen.targets.items():
-            if why:
-                yield _unreached(seen.host, name, why, examined.listener)
+        yield from _unreachable(seen, examined)
     yield from _unread(examined)
+
+
+def _unreachable(seen: Seen, examined: Examined) -> Iterator[tuple[str, str]]:
+    """What that executor can't connect to; of a relay, only the first thing that is in the way."""
+    is_cut = examined.is_relayed and (bool(seen.targets.get("redis")) or ":" in seen.flowctl)
+    for name, why in seen.targets.items():
+        if not why or (name == "listener" and is_cut):
+            continue
+        if examined.is_relayed and name in {"listener", "redis"}:
+            yield _unrelayed(seen.host, name, why, examined.listener)
+        else:
+            yield _unreached(seen.host, name, why, examined.listener)
+
+
+def _unrelayed(host: str, name: str, why: str, listener: str) -> tuple[str, str]:
+    if name == "redis":
+        return (
+            f"{host}: can't reach the redis: {why}.",
+            "Bolts connect through it (listen.via=redis): open its port for the workers, or give"
+            " --redis a name that they can resolve (not localhost).",
+        )
+    remedy = (
+        "They must use Redis as the driver does: see its user's permissions (docs/security.md), and"
+        " the certificates on that worker for rediss://."
+    )
+    if "is not installed" in why:
+        remedy = "For that worker's Python: pip install 'flowctl-spark[redis]'"
+    return f"{host}: can't reach the listener {listener}: {why.rstrip('.')}.", remedy
 
 
 def _unread(examined: Examined) -> Iterator[tuple[str, str]]:
@@ -206,13 +240,18 @@ def _unreached(host: str, name: str, why: str, listener: str) -> tuple[str, str]
     return f"{host}: can't reach the listener at {listener}: {why}.", remedy
 
 
-def _process_of(job: str | None) -> bytes:
-    if job is None:
-        return b""
-    from flowctl.adapters import load_adapter
+def _load(job: str) -> RunnableJob:
     from flowctl.cli.find_job import load_spout
 
-    bolts: Any = load_spout(job).bolts
+    return load_spout(job)
+
+
+def _process_of(spout: RunnableJob | None) -> bytes:
+    if spout is None:
+        return b""
+    from flowctl.adapters import load_adapter
+
+    bolts: Any = spout.bolts
     if not hasattr(bolts, "process"):
         raise ConfigError(
             "JOB",
@@ -221,3 +260,28 @@ def _process_of(job: str | None) -> bytes:
         )
     shipped: bytes = load_adapter("pyspark_flowctl.shipping", "spark").ship(bolts.process)
     return shipped
+
+
+def _relaying(
+    settings: Settings, places: dict[str, str], spout: RunnableJob | None
+) -> RelayingStore | None:
+    """The store whose server bolts connect through; None if they connect to the driver itself.
+
+    It adds the address in FLOWCTL_REDIS_URL to ``places`` if they name no other.
+    """
+    if settings.listen.via == "tcp":
+        return None
+    from flowctl.adapters import load_adapter
+    from flowctl.runtime.listening import check_via
+
+    url = places.setdefault("redis", os.environ.get("FLOWCTL_REDIS_URL", ""))
+    if not url:
+        raise ConfigError(
+            "--redis",
+            "is missing, and with listen.via=redis bolts connect through it.",
+            remedy="Give --redis URL, as `flowctl run` gets it, or set FLOWCTL_REDIS_URL.",
+        )
+    store: Any = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
+    if spout is not None:
+        check_via(settings, spout.producer, store)
+    return cast("RelayingStore", store)

@@ -24,12 +24,6 @@ LINE_EVERY_S = 5.0
 # Between two lines: important events always, of the others this many; the rest is counted.
 EVENTS_PER_LINE = 4
 
-_WAITS: dict[WaitReason, str] = {
-    WaitReason.NOTHING: "",
-    WaitReason.BACKPRESSURE: "for windows",
-    WaitReason.MAX_PENDING: "at the limit of pending",
-    WaitReason.NO_INPUT: "for input",
-}
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
 # What routine events are called when they are counted: a noun, and what follows it.
@@ -198,7 +192,7 @@ def held_up(snapshot: Snapshot) -> str:
         return ""
     if snapshot.held_up_by == WaitReason.BACKPRESSURE and target_holds_back(snapshot):
         return f"waits {percent(snapshot.held_up_share)} for the target{_cap(snapshot)}"
-    return f"waits {percent(snapshot.held_up_share)} {_WAITS[snapshot.held_up_by]}"
+    return f"waits {percent(snapshot.held_up_share)} {summary.WAITED_FOR[snapshot.held_up_by]}"
 
 
 def _cap(snapshot: Snapshot) -> str:

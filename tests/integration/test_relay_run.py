@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ from flowctl_apply import apply_parquet
 from flowctl_files import TextLines, TextRanges
 from flowctl_redis import RedisCheckpointStore, relay
 from flowctl_redis.relay import Keys, RedisDoor
+from pyspark_flowctl.greeter import relayed_greeter
+from pyspark_flowctl.probe import ProbeTask, run_probe
 
 pytestmark = pytest.mark.timeout(150)
 VIA_REDIS = Settings().with_overrides({"listen.via": "redis"})
@@ -178,6 +182,25 @@ def test_bolts_that_have_no_redis_say_where_they_looked(
     with pytest.raises(InfrastructureError, match=r"through Redis at 127\.0\.0\.1:\d+/0: ") as told:
         worker.run_bolt(endpoint, "b1", lambda batch: None)
     assert "s3kret" not in f"{told.value}{told.value.remedy}{endpoint!r}{door!r}"
+
+
+def test_the_doctors_task_reaches_the_driver_through_redis_alone(valkey: Valkey) -> None:
+    """As an executor would try it: with the door and nothing else."""
+    greeter = relayed_greeter(RedisCheckpointStore(valkey.url))
+
+    def reached(door: bytes) -> str:
+        found = json.loads(run_probe(*ProbeTask((), 5.0, 0.0, b"", (), door, greeter.token)))
+        return str(found["targets"]["listener"])
+
+    try:
+        assert reached(greeter.door) == ""
+        door = pickle.loads(greeter.door)
+        elsewhere = msgspec.structs.replace(door, keys=Keys("flowctl:relay:none"))
+        assert reached(pickle.dumps(elsewhere)) == "the driver of this run is gone"
+        stranger = msgspec.structs.replace(door, url=valkey.url.replace("//", "//:s3kret@"))
+        assert "s3kret" not in reached(pickle.dumps(stranger)) != ""
+    finally:
+        greeter.close()
 
 
 def test_local_bolts_take_the_same_way(tmp_path: Path, valkey: Valkey) -> None:

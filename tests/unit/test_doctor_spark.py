@@ -20,7 +20,8 @@ from flowctl.cli.main import main
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
-from pyspark_flowctl.checkup import Examined, Greeter, Seen, _placed, _silent, failure
+from pyspark_flowctl.checkup import Examined, Seen, _placed, _silent, failure
+from pyspark_flowctl.greeter import Greeter, greeter_of
 from pyspark_flowctl.probe import ProbeTask, Target, run_probe
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.unsupported import unsupported
@@ -46,31 +47,39 @@ def changed(**changes: Any) -> Seen:
 @pytest.fixture
 def greeter() -> Iterator[Greeter]:
     jobs: Any = SimpleNamespace(host=lambda: "127.0.0.1", bind_host=lambda: "")
-    made = Greeter(ListenSettings(), jobs)
+    made = greeter_of(ListenSettings(), jobs)
     yield made
     made.close()
 
 
-def probed(*targets: Target, process: bytes = b"", paths: tuple[str, ...] = ()) -> dict[str, Any]:
-    task = ProbeTask(tuple(map(tuple, targets)), 5.0, 0.0, process, paths)
+def probed(
+    *targets: Target,
+    process: bytes = b"",
+    paths: tuple[str, ...] = (),
+    door: Any = None,
+    token: bytes = b"",
+) -> dict[str, Any]:
+    pickled = b"" if door is None else pickle.dumps(door)
+    task = ProbeTask(tuple(map(tuple, targets)), 5.0, 0.0, process, paths, pickled, token)
     found: dict[str, Any] = json.loads(run_probe(*task))
     return found
 
 
 def test_a_task_tells_what_it_is_and_reaches_the_listener(greeter: Greeter) -> None:
-    seen = probed(greeter.target)
+    seen = probed(*greeter.targets)
     assert (seen["python"], seen["flowctl"]) == (PYTHON, VERSION)
     assert seen["targets"] == {"listener": ""}
 
 
 def test_several_tasks_are_greeted(greeter: Greeter) -> None:
-    assert [probed(greeter.target)["targets"]["listener"] for _ in range(3)] == [""] * 3
+    assert [probed(*greeter.targets)["targets"]["listener"] for _ in range(3)] == [""] * 3
 
 
 def test_what_can_t_be_reached_is_told_apart(greeter: Greeter) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-    other = Target("other", greeter.target.host, greeter.target.port, b"somebody else's")
+    [target] = greeter.targets
+    other = target._replace(name="other", token=b"somebody else's")
     seen = probed(Target("closed", "127.0.0.1", taken), Target("name", "no such host", 1), other)
     assert seen["targets"] == {
         "closed": "refused",
