@@ -197,6 +197,8 @@ class AdaptiveFlowConsumer:
         flow_tuple.deadline_s = now_s + self.rtt.rto_s
         if not self.flight:
             self.armed_at_s = now_s
+            if not self.sent:
+                self.service.begin_first_call()
         self.sent += 1
         self.flight[flow_tuple.tuple_id] = flow_tuple
         cut = flow_tuple.cut
@@ -292,6 +294,7 @@ class AdaptiveFlowConsumer:
     def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """It processed a tuple that was not waited for any more."""
         self.refused_in_a_row = 0
+        self.service.end_first_call()
         self.acked += 1
         self.records_acked += len(flow_tuple.cut.records)
         self.strays.pop(flow_tuple.tuple_id, None)
