@@ -27,7 +27,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.pauses import Pauses
-from flowctl.bolts.promise import ACK_DELAY_S, FlushPromise
+from flowctl.bolts.promise import ACK_DELAY_S, BEAT_EARLY, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.reading import Reading
 from flowctl.bolts.sending import Sending
@@ -91,6 +91,7 @@ class Link:
         self._idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
         self.ranges: RangeDesk = desk
+        self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -176,6 +177,15 @@ class Link:
                 data = self._writer.take()
                 self._promise.waiting = 0
             self._out.send(data)
+
+    def flush_range(self) -> None:
+        """As :meth:`flush`, of what was reported of a range, with a heartbeat that is due soon."""
+        with self._lock:
+            now_s = time.monotonic()
+            is_due = now_s >= self._beat_at_s - BEAT_EARLY * self._heartbeat_s
+            if is_due and self._writer.outbox:
+                self._write_beat(now_s)
+        self.flush()
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
@@ -293,17 +303,15 @@ class Link:
         readable.register(self._stream.fileno(), select.POLLIN)
         self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
-        beat_at_s = now_s + self._heartbeat_s
         while self.ended is None:
-            wait_s = ACK_DELAY_S if self._promise.is_given else max(beat_at_s - now_s, 0)
+            wait_s = ACK_DELAY_S if self._promise.is_given else max(self._beat_at_s - now_s, 0)
             ready = not self._reading.look() and readable.poll(wait_s * 1000)
             if ready:
                 self._reading.receive_in_link()
             now_s = time.monotonic()
             if self._promise.is_given and (not ready or now_s >= self._promise.look_at_s):
                 self._keep_promise(now_s)
-            if now_s >= beat_at_s:
-                beat_at_s = now_s + self._heartbeat_s
+            if now_s >= self._beat_at_s:
                 self._beat()
 
     def _obey(self, orders: list[Order], now_s: float) -> None:
@@ -362,14 +370,19 @@ class Link:
 
     def _beat(self) -> None:
         with self._lock:
-            busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
-            prolonged, begun = list(self._prolonged), self._known.begun
-            self._prolonged.clear()
-            self._writer.append(Heartbeat(busy, queued, prolonged, begun))
-            self.ranges.tell_due(time.monotonic())
-            if self._queue:
-                self._promise.give(time.monotonic())
+            self._write_beat(time.monotonic())
         self.flush()
+
+    def _write_beat(self, now_s: float) -> None:
+        """Holding _changed."""
+        self._beat_at_s = now_s + self._heartbeat_s
+        busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
+        prolonged, begun = list(self._prolonged), self._known.begun
+        self._prolonged.clear()
+        self._writer.append(Heartbeat(busy, queued, prolonged, begun))
+        self.ranges.tell_due(now_s)
+        if self._queue:
+            self._promise.give(now_s)
 
     def _end(self, why: str) -> None:
         with self._lock:
