@@ -28,11 +28,12 @@ from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.paced_targets import TargetTeller
 from flowctl.bolts.pauses import Pauses
-from flowctl.bolts.promise import ACK_DELAY_S, FlushPromise
+from flowctl.bolts.promise import ACK_DELAY_S, BEAT_EARLY, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.reading import Reading
 from flowctl.bolts.sending import Sending
 from flowctl.bolts.work import Order, Outcome, Work
+from flowctl.core.pacing.figures import TargetFigures
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
 from flowctl.waiting.episodes import Episode
@@ -92,6 +93,7 @@ class Link:
         self._idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
         self.ranges: RangeDesk = desk
+        self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
         self._targets = TargetTeller()
         self.ended: str | None = None
@@ -178,6 +180,15 @@ class Link:
                 data = self._writer.take()
                 self._promise.waiting = 0
             self._out.send(data)
+
+    def flush_range(self) -> None:
+        """As :meth:`flush`, of what was reported of a range, with a heartbeat that is due soon."""
+        if (now_s := time.monotonic()) >= self._beat_at_s - BEAT_EARLY * self._heartbeat_s:
+            targets = self._targets.due(now_s)
+            with self._lock:
+                if self._writer.outbox:
+                    self._write_beat(now_s, targets)
+        self.flush()
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
@@ -295,17 +306,15 @@ class Link:
         readable.register(self._stream.fileno(), select.POLLIN)
         self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
-        beat_at_s = now_s + self._heartbeat_s
         while self.ended is None:
-            wait_s = ACK_DELAY_S if self._promise.is_given else max(beat_at_s - now_s, 0)
+            wait_s = ACK_DELAY_S if self._promise.is_given else max(self._beat_at_s - now_s, 0)
             ready = not self._reading.look() and readable.poll(wait_s * 1000)
             if ready:
                 self._reading.receive_in_link()
             now_s = time.monotonic()
             if self._promise.is_given and (not ready or now_s >= self._promise.look_at_s):
                 self._keep_promise(now_s)
-            if now_s >= beat_at_s:
-                beat_at_s = now_s + self._heartbeat_s
+            if now_s >= self._beat_at_s:
                 self._beat()
 
     def _obey(self, orders: list[Order], now_s: float) -> None:
@@ -365,14 +374,19 @@ class Link:
     def _beat(self) -> None:
         targets = self._targets.due(time.monotonic())
         with self._lock:
-            busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
-            prolonged, begun = list(self._prolonged), self._known.begun
-            self._prolonged.clear()
-            self._writer.append(Heartbeat(busy, queued, prolonged, begun, targets))
-            self.ranges.tell_due(time.monotonic())
-            if self._queue:
-                self._promise.give(time.monotonic())
+            self._write_beat(time.monotonic(), targets)
         self.flush()
+
+    def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
+        """Holding _changed."""
+        self._beat_at_s = now_s + self._heartbeat_s
+        busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
+        prolonged = list(self._prolonged)
+        self._prolonged.clear()
+        self._writer.append(Heartbeat(busy, queued, prolonged, self._known.begun, targets))
+        self.ranges.tell_due(now_s)
+        if self._queue:
+            self._promise.give(now_s)
 
     def _end(self, why: str) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ def tell(ask: Callable[[], Sequence[TargetFigures]]) -> None:
 
 
 class TargetTeller:
-    """When one bolt tells; for its link's thread."""
+    """When one bolt tells.  Threads that ask at once may both tell the same, which does no harm."""
 
     __slots__ = ("_next_s",)
 

@@ -10,6 +10,10 @@ ACK_DELAY_S: Final = 0.001
 # How often the link may find nothing to flush before it sleeps.  More than once, because a process
 # thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
 LOOKS_IN_VAIN: Final = 4
+# A heartbeat that is due within this share of their interval goes with what is reported of a range:
+# the spout wakes up once for both, which costs it ten times as much as to read one.  Not more, as
+# a report comes each .15 s, and heartbeats would be as many.
+BEAT_EARLY: Final = 0.4
 # An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
 _ACKS_PER_SEND: Final = 64

@@ -78,14 +78,14 @@ class RangeTurn:
         trace: TracebackType | None,
     ) -> None:
         self._ahead.close()
-        self._link.flush()
+        self._link.flush_range()
 
     def next_batch(self) -> Batch | None:
         """Wait until the next batch may begin and is read; None: the range is over, or the link.
 
         What was reported is sent first.
         """
-        self._link.flush()
+        self._link.flush_range()
         if not self._desk.await_turn(self._slot):
             return None
         while (found := self.poll()) is NOT_YET:

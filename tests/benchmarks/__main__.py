@@ -18,6 +18,7 @@ from tests.benchmarks import (
     pacing_spark,
     partitions,
     range_driver,
+    range_link,
     ranges,
     restart,
     sql_sink,
@@ -37,6 +38,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
     "range-driver": range_driver.main,
+    "range-link": range_link.main,
     "ranges": ranges.main,
     "restart": restart.main,
     "stages": stages.main,
@@ -57,7 +59,7 @@ def main() -> int:
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
-        "|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
+        "|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from flowctl.bolts.link import Link
@@ -120,3 +122,22 @@ def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):
     told = [frame for data in sent for frame in reader.feed(data)]
     beats = [frame.begun for frame in told if isinstance(frame, Heartbeat)]
     assert beats == [[0, 1], [1, 2]]
+
+
+def test_a_heartbeat_that_is_due_soon_goes_with_what_is_reported_of_a_range(bolt_link, wire):
+    sent: list[bytes] = []
+    wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
+    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+
+    def told(due_in_s: float, *, reports: bool) -> list[str]:
+        sent.clear()
+        if reports:
+            bolt_link.report(AckFrame(0, 1, 0.0, 0.0, 0.0), "slot")
+        bolt_link._beat_at_s = time.monotonic() + due_in_s
+        bolt_link.flush_range()
+        return [type(frame).__name__ for data in sent for frame in reader.feed(data)]
+
+    assert told(1_000, reports=True) == ["AckFrame"]
+    assert told(0, reports=True) == ["AckFrame", "Heartbeat"]
+    assert bolt_link._beat_at_s > time.monotonic() + 0.1, "the link thread's own is later"
+    assert told(0, reports=False) == []
