@@ -35,7 +35,7 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-s3 pythons semantics house check bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
+.PHONY: help demo test test-long test-s3 test-airflow pythons semantics house check bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -53,6 +53,13 @@ test-s3: $(FOR_TEST) ## ranges of objects in S3, against moto's server in a venv
 	@test -x .venv-s3/bin/moto_server || { $(PYTHON) -m venv .venv-s3 && \
 		.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]>=5.2.5'; }
 	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py $(PYTEST_ARGS)
+
+# Its dependencies have no constraints here, so an install may fail: then the tests are skipped.
+test-airflow: $(FOR_TEST) ## deploy/'s DAG, imported and run by Airflow in a venv of its own (.venv-airflow), some 3 min
+	@test -x .venv-airflow/bin/airflow || { $(PYTHON) -m venv .venv-airflow && \
+		.venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check 'apache-airflow>=3'; } \
+		|| echo "apache-airflow does not install here"
+	@FLOWCTL_AIRFLOW=.venv-airflow/bin/airflow $(BIN)/python -m pytest -q -rs tests/integration/test_airflow.py $(PYTEST_ARGS)
 
 pythons: ## unit, property and contract tests on each of PYTHONS that is there, each in a venv of its own
 	@for python in $(PYTHONS); do \

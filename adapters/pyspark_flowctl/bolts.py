@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from flowctl import __version__
 from flowctl.bolts.callables import check_process
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
@@ -129,7 +130,7 @@ class SparkBolts:
         reader = ship(endpoint.reader, field="producer") if endpoint.reader is not None else b""
         spout = pickle.dumps(msgspec.structs.replace(endpoint, reader=None))
         return [
-            BoltTask(f"b{n}", self.slots, spout, shipped, (), refusal, reader)
+            BoltTask(f"b{n}", self.slots, spout, shipped, (), refusal, reader, __version__)
             for n in range(1, self.count + 1)
         ]
 

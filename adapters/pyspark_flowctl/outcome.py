@@ -65,6 +65,10 @@ REPEATS_MAX: dict[Kind, int] = {
 _FINAL = ("AuthenticationError", "WireError")
 
 
+# What is wrong is the whole message then.
+_VERSIONS = ("PythonVersion", "FlowctlVersion")
+
+
 class RestartPolicy:
     """Decides after each run of one bolt.  Not thread-safe: one per bolt."""
 
@@ -102,7 +106,7 @@ def describe(outcome: Outcome) -> str:
         return f"the connection to the spout ended ({outcome.detail})"
     if outcome.kind == "crashed":
         return outcome.detail or "its Spark worker died"
-    if outcome.error == "PythonVersion":
+    if outcome.error in _VERSIONS:
         return outcome.detail
     if outcome.kind == "load":
         return f"can't be loaded on the worker: {outcome.error}: {outcome.detail}"
@@ -113,6 +117,8 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
     """Return what the operator or the job's author can do."""
     if outcome.kind == "gone":
         return "Something stopped the Spark session; start the job again: it resumes."
+    if outcome.error == "FlowctlVersion":
+        return outcome.remedy
     if outcome.module is not None:
         return _install(outcome.module)
     if outcome.error == "PythonVersion":

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowctl import __version__
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, Endpoint
 from pyspark_flowctl.bolts import SparkBolts
@@ -54,5 +55,8 @@ class SparkStageBolts(SparkBolts):
         tasks: list[BoltTask] = []
         for plan in self._plans:
             shipped = ship(plan.code)
-            tasks += [BoltTask(bolt, plan.slots, pickled, shipped, ()) for bolt in plan.bolts]
+            tasks += [
+                BoltTask(bolt, plan.slots, pickled, shipped, (), version=__version__)
+                for bolt in plan.bolts
+            ]
         return tasks

@@ -22,7 +22,8 @@ class BoltTask(NamedTuple):
     """One bolt's job, of builtin types only (it is shipped as a plain tuple).
 
     ``endpoint``, ``process``, ``refusal`` and ``reader`` are pickles (the last two b"": none);
-    ``paths`` is the driver's ``sys.path`` where the workers share its disk, else empty.
+    ``paths`` is the driver's ``sys.path`` where the workers share its disk, else empty; ``version``
+    is the driver's flowctl.
     """
 
     bolt: str
@@ -32,6 +33,7 @@ class BoltTask(NamedTuple):
     paths: tuple[str, ...]
     refusal: bytes = b""
     reader: bytes = b""
+    version: str = ""
 
 
 def run_task(*task: Any) -> str:
@@ -39,7 +41,7 @@ def run_task(*task: Any) -> str:
 
     Returns the outcome as JSON (see ``outcome.py``).
     """
-    bolt, slots, endpoint, process, paths, refusal, reader = task
+    bolt, slots, endpoint, process, paths, refusal, reader, version = task
     began_s = time.monotonic()
     kind = "load"
     try:
@@ -66,9 +68,26 @@ def run_task(*task: Any) -> str:
             "remedy": getattr(error, "remedy", ""),
             "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
             "traceback": traceback.format_exc(limit=-8),  # the innermost frames name the fault
-        }
+        } | _other_version(version, error)
     outcome["lived_s"] = time.monotonic() - began_s
     return json.dumps(outcome)
+
+
+def _other_version(version: str, error: Exception) -> dict[str, str]:
+    """Say that the worker's flowctl is not the driver's, where that may be what is wrong.
+
+    What flowctl itself has to say, and a package of others that is missing, are told as they are.
+    """
+    found = str(getattr(sys.modules.get("flowctl"), "__version__", version))
+    missing = (error.name or "") if isinstance(error, ImportError) else "flowctl"
+    if not version or found == version or hasattr(error, "problem") or "flowctl" not in missing:
+        return {}
+    return {
+        "error": "FlowctlVersion",
+        "detail": f"the worker has flowctl {found}, the driver {version}"
+        f" ({type(error).__name__}: {error}).",
+        "remedy": f"Run on every Spark worker: pip install flowctl-spark=={version}",
+    }
 
 
 def run_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:

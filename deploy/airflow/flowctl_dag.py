@@ -14,8 +14,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.sdk import DAG, BaseOperator
+
+try:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+except ImportError:  # Airflow 3.0
+    from airflow.exceptions import AirflowException, AirflowFailException
 
 # Exit codes of `flowctl run` after which a retry does not help.
 WRONG_USAGE, RECORDS_LEFT_OUT = 2, 3

@@ -18,13 +18,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster import loopback, network, scenarios, setups
+from tests.cluster import loopback, network, relays, scenarios, setups
 from tests.cluster.drive import Cluster
 from tests.cluster.parts import NEEDS, SCENARIOS, Figures
 from tests.cluster.services import Postgres, Spark, Valkey, install, python_of, until, wheel
 
 # Importing them registers what they define, in this order.
-_MODULES = (scenarios, setups)
+_MODULES = (scenarios, relays, setups)
 _COLUMNS = (
     ("records", 7),
     ("rerun", 6),
@@ -122,6 +122,7 @@ def _run(names: list[str], folder: Path, seed: int, *, has_links: bool) -> int:
         for name in names:
             at_s = time.monotonic()
             try:
+                parts.spark.settle()
                 found = SCENARIOS[name](parts, random.Random(f"{name} {seed}"))
             except Exception as error:  # the others may still show something
                 found = Figures(0, 0, problem=f"{type(error).__name__}: {error}")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.cluster.network import Host
-from tests.cluster.services import Postgres, Spark, Valkey, python_of, until
+from tests.cluster.services import START_TIMEOUT_S, Postgres, Spark, Valkey, python_of, until
 
-TUPLE_RECORDS = 10  # so that much happens in a short run
 FILES = 8  # partitions: a bolt that writes to one holds the sink's lock of that one only
 RUN_TIMEOUT_S = 400  # a run takes some 40 s; on a machine that others load, far longer
 
@@ -84,7 +83,7 @@ class Drive:
             "BOLTS": str(bolts),
             "REDIS": cluster.valkey.url,
             "SINK": cluster.postgres.url,
-            "MASTER": cluster.spark.master,
+            "CLUSTER_MASTER": cluster.spark.master,  # Spark itself reads MASTER
             "FLOWCTL_DEBUG": "1",
         }
         self._told = self._host.node / f"{name}.told"
@@ -123,8 +122,6 @@ class Drive:
         """Start the driver."""
         command = ["run", self.job_file.name, "--master", self.cluster.spark.master, "--plain"]
         command += self._host.options
-        # Without copies at the end of the input, so that what runs twice does so by a fault.
-        command += ["--set", f"tuple.records_max={TUPLE_RECORDS}", "--set", "hedge.enabled=false"]
         return self.start_command([*command, "--report", str(self.report_path), *self._options])
 
     def start_command(self, words: Sequence[str]) -> Drive:
@@ -150,6 +147,7 @@ class Drive:
         """Run `flowctl doctor --spark` on the driver's host; return exit code and output."""
         command = ["doctor", "--spark", "--master", self.cluster.spark.master]
         command += ["--redis", self.cluster.valkey.url, "--sink", self.cluster.postgres.url]
+        command += ["--timeout", str(START_TIMEOUT_S)]
         return self.start_command([*command, *options, self.job_file.name]).wait(), self.log()
 
     def first_begun_by(self, host: str) -> bool:
@@ -195,9 +193,9 @@ class Drive:
                 found.append(Began(float(at), int(epoch), bolt, host, numbers))
         return sorted(found)
 
-    def reruns(self) -> int:
-        """How many records were begun more than once, each time counted."""
-        return _reruns(self.began())
+    def reruns(self, since_s: float = 0.0) -> int:
+        """How often a record was begun again, since then."""
+        return _reruns(self.began(), since_s)
 
     def elsewhere_s(self, host: str, since_s: float) -> float | None:
         """How long until a record that ``host`` had begun by ``since_s`` was begun on another."""
@@ -233,9 +231,14 @@ class Drive:
         return found
 
 
-def _reruns(began: Iterable[Began]) -> int:
-    times = Counter(line for each in began for line in each.lines)
-    return sum(count - 1 for count in times.values())
+def _reruns(began: Iterable[Began], since_s: float) -> int:
+    """``began``: the oldest first."""
+    seen: set[int] = set()
+    again = 0
+    for each in began:
+        again += len(seen.intersection(each.lines)) if each.at_s >= since_s else 0
+        seen.update(each.lines)
+    return again
 
 
 def _kill_children(pid: int) -> None:

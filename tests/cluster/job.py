@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 
-from flowctl import FlowControlSpout
+from flowctl import FlowControlSpout, Settings
 from flowctl_files import TextLines, TextRanges
 from flowctl_sql import SqlSink
 from pyspark_flowctl import SparkBolts, flow_sink
@@ -55,6 +55,9 @@ spout = FlowControlSpout(
     producer=(TextRanges if "RANGES" in os.environ else TextLines)(os.environ["LINES"]),
     bolts=SparkBolts(load, count=BOLTS if BOLTS == "auto" else int(BOLTS)),
     checkpoint=os.environ["REDIS"],
+    # Small tuples, so that much happens in a short run; no copies at the end of the input, so that
+    # what runs twice does so by a fault.
+    settings=Settings().with_overrides({"tuple.records_max": 10, "hedge.enabled": False}),
 )
 
 
@@ -108,7 +111,7 @@ def _tell(found):
 if __name__ == "__main__":
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master(os.environ["MASTER"]).getOrCreate()
+    spark = SparkSession.builder.master(os.environ["CLUSTER_MASTER"]).getOrCreate()
     {"write_rows": write_rows, "beside_jobs": beside_jobs, "follow_executors": follow_executors}[
         os.environ["PROGRAM"]
     ](spark)

@@ -272,6 +272,8 @@ def worker_decommissioned(cluster: Cluster, draw: random.Random) -> Figures:
     found = fault.figures()
     cluster.spark.start("w1")
     until(lambda: cluster.spark.registered("w1"), "the Worker is back")
-    if not found.problem and found.rerun:
-        return found._replace(problem=f"{found.rerun} ran twice")
-    return found._replace(note=f"its executor had ended after {left_s:.1f} s")
+    # Before it, a bolt's slow start on a loaded machine may have cost some.
+    again = fault.drive.reruns(fault.at_s)
+    if not found.problem and again:
+        return found._replace(problem=f"{again} ran twice")
+    return found._replace(note=f"its executor ended after {left_s:.1f} s, then 0 ran twice")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pwd
+import re
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -180,6 +182,14 @@ class Spark:
         self._logged[name] = log.stat().st_size if log.exists() else 0
         self._daemons[name] = host.start(argv, log="spark.log", env=self.environment(host))
 
+    def start_connect(self) -> subprocess.Popen[bytes]:
+        """Start a Spark Connect server on m, as `sbin/start-connect-server.sh` does."""
+        host = self._hosts["m"]
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        argv = [self._home / "bin" / "spark-submit", "--class", server, "--master", self.master]
+        memory = {"SPARK_DAEMON_MEMORY": "1g"}  # it is a driver, though started as a daemon
+        return host.start(argv, log="connect.log", env=self.environment(host) | memory)
+
     def signal(self, name: str, number: int) -> None:
         """Send a signal to a daemon; wait for its end if that is SIGKILL."""
         self._daemons[name].send_signal(number)
@@ -191,6 +201,29 @@ class Spark:
         log = (self._hosts[name].node / "spark.log").read_bytes()[self._logged[name] :]
         return b"Successfully registered with master" in log
 
+    def knows(self, name: str) -> bool:
+        """Whether the Master has this Worker: it drops one that is silent for a minute."""
+        log = (self._hosts["m"].node / "spark.log").read_text(errors="replace")
+        place = re.escape(self._hosts[name].reached_as)
+        known: set[str] = set()
+        for verb, worker in re.findall(
+            rf"(Registering|Removing) worker (?:\S+ on )?({place}:\d+)", log
+        ):
+            (known.add if verb == "Registering" else known.discard)(worker)
+        return self.registered(name) and bool(known)
+
+    def settle(self) -> None:
+        """Wait until the Master has all Workers.
+
+        One that was cut off for a minute is started again: by itself it comes back when its kernel
+        tries again to send, up to a minute later.
+        """
+        for name in ("w1", "w2"):
+            if not self.knows(name):
+                self.signal(name, signal.SIGKILL)
+                self.start(name)
+        until(lambda: all(map(self.knows, ("w1", "w2"))), "the Master has all Workers")
+
     def executors(self, name: str) -> list[int]:
         """The processes of the executors on a worker."""
         found = []
@@ -200,7 +233,11 @@ class Spark:
                 command = process.read_bytes()
             except OSError:
                 continue
-            marks = (b"CoarseGrainedExecutorBackend", f"\0--hostname\0{place}\0".encode())
+            marks = (
+                b"CoarseGrainedExecutorBackend",
+                f"\0--hostname\0{place}\0".encode(),
+                str(self._conf).encode(),  # not those of another cluster on this machine
+            )
             if all(mark in command for mark in marks):
                 found.append(int(process.parent.name))
         return found

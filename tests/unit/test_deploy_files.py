@@ -231,9 +231,9 @@ class _Dag:
 @pytest.fixture
 def dag(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The DAG's module, with as much of Airflow as it uses."""
-    for name in ("airflow", "airflow.exceptions", "airflow.sdk"):
+    for name in ("airflow", "airflow.sdk", "airflow.sdk.exceptions"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules["airflow.exceptions"]).update(
+    vars(sys.modules["airflow.sdk.exceptions"]).update(
         AirflowException=_Fails, AirflowFailException=_FailsForGood
     )
     vars(sys.modules["airflow.sdk"]).update(DAG=_Dag, BaseOperator=_Operator)
