@@ -22,6 +22,8 @@ from flowctl_sql._tables import ddl
 
 # Which of our extras provides a driver.
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
+# What pip calls a driver whose module has another name.
+_PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 # Drivers whose connect() has an argument of this name.
 _WITH_CONNECT_TIMEOUT = ("psycopg", "psycopg2", "pymysql", "mysqldb")
 _MYSQL = ("mysql", "mariadb")
@@ -136,11 +138,10 @@ def _missing(error: ImportError, driver: str) -> ConfigError:
     missing = error.name or driver
     if missing in _EXTRAS:
         return MissingExtraError("url", missing, _EXTRAS[missing])
-    return ConfigError(
-        "url",
-        f"the driver {missing} is not installed.",
-        remedy=f"Run: pip install {missing}",
-    )
+    remedy = f"Run: pip install {_PACKAGES.get(missing, missing)}"
+    if missing == "MySQLdb":  # what mysql:// and mariadb:// stand for
+        remedy = f"Write mysql+pymysql://… (pip install 'flowctl-spark[mysql]'). Or: {remedy[5:]}"
+    return ConfigError("url", f"the driver {missing} is not installed.", remedy=remedy)
 
 
 def _sqlite_file(

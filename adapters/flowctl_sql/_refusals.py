@@ -109,8 +109,10 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     if isinstance(error, RetryLater | ConnectionError | TimeoutError):
         return True
     if isinstance(error, sqlite3.Error):
-        full = _sqlite_code(error) == sqlite3.SQLITE_FULL
-        return full or is_locked(error)
+        code = _sqlite_code(error)
+        # On a connection that worked, a file that can't be written is the disk's fault.
+        lost = connected and code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+        return lost or code == sqlite3.SQLITE_FULL or is_locked(error)
     if _package(error) in _MYSQL_DRIVERS:
         return mysql_number(error) in _MYSQL_NUMBERS
     state = sqlstate(error)
@@ -121,6 +123,11 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     if "OperationalError" in names or ("InterfaceError" in names and not connected):
         return _is_postgres(error) and not _FOR_GOOD.search(str(error))
     return False
+
+
+def is_of_a_driver(error: BaseException) -> bool:
+    """Whether a driver raised it: PEP 249 gives each a class of this name and no common parent."""
+    return any(cls.__name__ == "DatabaseError" for cls in type(error).__mro__)
 
 
 def is_statement_fault(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl.errors import ConfigError, InfrastructureError
-from flowctl_sql._refusals import is_locked, sqlite_locked
+from flowctl_sql._refusals import is_locked, is_refusal, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
 
@@ -44,12 +44,15 @@ class SqliteFile(msgspec.Struct, frozen=True):
             connection.isolation_level = None  # BEGIN IMMEDIATE is sent explicitly
             connection.execute(f"PRAGMA busy_timeout = {int(self.timeout_s * 1000)}")
             self._use_wal(connection)
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             if is_locked(error):
                 raise sqlite_locked(self.path, self.timeout_s) from error
+            if is_refusal(error, connected=False):  # the disk is full
+                raise
             raise InfrastructureError(
                 f"SQLite file {self.path}: {error}.",
-                remedy="Check that its directory exists on the worker and may be written.",
+                remedy="Check on the worker that its directory exists, that both may be written, "
+                "and that it is a database of SQLite.",
             ) from error
         # Kill -9 of any process loses nothing.  In a power cut NORMAL may lose the last
         # transactions, but whole ones; FULL waits for the disk at each.

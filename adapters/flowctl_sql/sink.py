@@ -8,10 +8,17 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
-from flowctl.errors import ConfigError, FlowctlError, JobError, RetryLater, UnrunnableError
+from flowctl.errors import (
+    ConfigError,
+    FlowctlError,
+    InfrastructureError,
+    JobError,
+    RetryLater,
+    UnrunnableError,
+)
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
-from flowctl_sql._refusals import is_statement_fault, reason_of
+from flowctl_sql._refusals import is_of_a_driver, is_statement_fault, reason_of
 from flowctl_sql._rows import Prepared, Row, prepare
 from flowctl_sql._session import Session, StatementFault, WriteResult
 from flowctl_sql._sqlite import Synchronous
@@ -128,6 +135,11 @@ class SqlSink:
             refuses = self._database.is_refusal(error, connected=connected)
             if session is not None and not (refuses or isinstance(error, FlowctlError)):
                 session.explain(error, prepared, batch)
+            if session is None and not refuses and is_of_a_driver(error):
+                raise InfrastructureError(
+                    f"{self._database.label} can't be opened: {_said(error)}.",
+                    remedy="Check user, password, database and the rights in the URL or connect=.",
+                ) from error
             if isinstance(error, RetryLater) or not refuses:
                 raise
             if session is None:

@@ -14,7 +14,8 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, RetryLater
+from flowctl.errors import ConfigError, FencedError, InfrastructureError, JobError, RetryLater
+from flowctl.testing import batch
 from flowctl_sql import SqlSink, _refusals
 
 pytest.importorskip("sqlalchemy", reason="finds the driver by the URL")
@@ -225,5 +226,22 @@ def test_statements_that_no_row_can_be_written_with() -> None:
 
 def test_a_missing_database_is_a_fault(server: Any) -> None:
     sink = SqlSink(server.url.replace("/test", "/nosuch"), table="rows")
-    with pytest.raises(pymysql.err.OperationalError, match="Unknown database"):
+    with pytest.raises(InfrastructureError, match=r"can't be opened: .*Unknown database"):
         _write(sink, 0, 1)
+
+
+def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None:
+    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    schema = "CREATE TABLE frames (n INT, flag VARCHAR(9), at_time VARCHAR(40))"
+    sink = SqlSink(server.url, table="frames", schema=schema)
+    rows = [
+        {"n": numpy.int64(1), "flag": numpy.bool_(True), "at_time": pandas.NaT},
+        {"n": numpy.int8(2), "flag": pandas.NA, "at_time": pandas.Timestamp("2024-01-02")},
+    ]
+    sink.write(rows, batch=batch([1, 2], partition="frames"))
+    wanted = [(1, "1", None), (2, None, "2024-01-02 00:00:00")]
+    assert list(server.execute("SELECT * FROM frames ORDER BY n")) == wanted
+    zoned = {"n": 3, "flag": None, "at_time": pandas.Timestamp("2024-01-02", tz="UTC")}
+    with pytest.raises(JobError, match=r"column at_time is a datetime with a time zone.*Pass"):
+        sink.write([zoned], batch=batch([3], partition="zoned"))
+    sink.close()

@@ -44,6 +44,39 @@ def test_a_missing_directory_is_named(here: Path) -> None:
         write(sink, 1)
 
 
+def test_a_file_that_is_no_database_is_named(here: Path) -> None:
+    (here / "t.db").write_text("these are not the pages of a database " * 100)
+    with pytest.raises(InfrastructureError, match=r"t\.db: file is not a database.*Check"):
+        write(new_sink(), 1)
+
+
+def test_a_file_that_becomes_read_only_is_a_refusal() -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect("t.db"))
+        return opened[-1]
+
+    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    write(sink, 1)
+    opened[-1].execute("PRAGMA query_only = ON")
+    with pytest.raises(RetryLater, match="readonly"):
+        write(sink, 2)
+    opened[-1].execute("PRAGMA query_only = OFF")
+    assert write(sink, 2) == (1, 0)
+
+
+def test_a_wrong_password_is_said_with_what_to_check() -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def connect() -> Any:
+        raise psycopg.OperationalError('FATAL:  password authentication failed for user "me"')
+
+    sink = SqlSink(connect=connect, table="t")
+    with pytest.raises(InfrastructureError, match=r"can't be opened: FATAL: password.*Check user"):
+        write(sink, 1)
+
+
 def test_a_lock_that_is_held_too_long_is_a_refusal_and_nothing_is_lost() -> None:
     sink = new_sink(timeout_s=0.05)
     write(sink, 1)

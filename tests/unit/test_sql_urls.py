@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ def test_other_urls_go_through_sqlalchemy(url: str) -> None:
     [
         ("mysql+pymysql://me:secret@host:port/db", "its port is not a number"),
         ("nosuch://me:secret@host/db", "nosuch"),
+        pytest.param(
+            "mysql://me:secret@host/db",
+            r"MySQLdb is not installed.*mysql\+pymysql://.*mysqlclient",
+            marks=pytest.mark.skipif(find_spec("MySQLdb") is not None, reason="it is there"),
+        ),
         ("postgresql+asyncpg://me:secret@host/db", "asynchronous"),
         ("sqlite+aiosqlite:///t.db", "asynchronous"),
         ("sqlite+pysqlite://", "in memory"),
