@@ -22,12 +22,14 @@ class Reach:
     """Checks the bolts of one run now and then; for one thread.
 
     A bolt has to be out of reach in two looks on end: after the driver's own machine stood still,
-    the first one comes before the answers.
+    the first one comes before the answers.  Looks are half a heartbeat apart or more: a look at
+    1,000 bolts takes a millisecond or two, and these send heartbeats once a second.
     """
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
         self._missing: dict[str, int] = {}  # the epoch of who was out of reach in the last look
+        self._look_at_s = 0.0
 
     def look(self, server: SpoutServer | None) -> None:
         """Suspect who can't be reached; ``server`` None: there are no bolts yet."""
@@ -36,6 +38,9 @@ class Reach:
             return  # a topology's stages look at silence alone
         missing: dict[str, int] = {}
         now_s = control.clock()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + core.settings.timeout.heartbeat_s / 2
         for consumer in list(core.bolts.values()):
             is_quiet = now_s - consumer.heard_at_s > PROBE_AFTER_S and consumer.sends_heartbeats
             if not is_quiet or not consumer.flight or consumer.is_suspect:

@@ -77,9 +77,22 @@ def test_where_the_driver_itself_stood_still_nobody_is() -> None:
     subject.server.silent_s = {"a": 60.0}
     assert subject.look() is Liveness.ALIVE
     subject.server.silent_s = {}
+    subject.pass_s(0.25)
     assert subject.look() is Liveness.ALIVE
+    subject.pass_s(0.25)
     subject.server.silent_s = {"a": 60.0}
     assert subject.look() is Liveness.ALIVE, "again the first of two"
+
+
+def test_many_bolts_which_beat_less_often_are_looked_at_less_often() -> None:
+    subject = Subject(timeout_heartbeat_s=1.0, timeout_silence_s=3.0, timeout_silence_max_s=4.0)
+    subject.pass_s(1.3)
+    subject.server.silent_s = {"a": 1.3}
+    seen = []
+    for _ in range(3):
+        seen.append(subject.look())
+        subject.pass_s(0.25)
+    assert seen == [Liveness.ALIVE, Liveness.ALIVE, Liveness.SUSPECT]
 
 
 def test_where_nothing_is_sent_again_silence_decides_so_that_no_more_is_lost() -> None:
