@@ -16,14 +16,16 @@ from typing import Final
 
 from flowctl.delivery.batch_time import BatchTime
 
-# After so many batches that did not grow.  If the rows did take the time, after twice as many, up
-# to 160: then one batch in 160 takes twice as long as wanted.
-_EVERY, _EVERY_MOST = 30, 160
+# After so many batches; if the rows did take the time, after twice as many, up to 160: then one
+# batch in 160 takes twice as long as wanted.  Less often where batches are not small.
+_EVERY, _EVERY_LARGE, _EVERY_MOST = 30, 60, 160
 # A query that begins with few rows was started again: it may have been like this for long.
 _FIRST = 8
 _TIMES: Final = 2.0
-# Larger batches are the work of a stream that has grown.  The first one has as many by default.
+# The first batch has as many by default.
 _SMALL_ROWS = 200
+# A stream that has grown so much by itself knows that rows are cheap.
+_GROWN = 10
 # Twice as many rows, in less than this of the usual time: the rows are not what takes it.  More
 # than half way between once and twice, as the next trial, with four times as many, corrects it.
 _SAME = 1.8
@@ -42,8 +44,9 @@ class RowTrials:
     def __init__(self, rows: int) -> None:
         """``rows``: of the first batch."""
         self._recent_s: deque[float] = deque(maxlen=_USUAL_OF)
-        self._every = _EVERY
-        self._left = _EVERY if rows >= _SMALL_ROWS else _FIRST
+        self._every = {True: _EVERY, False: _EVERY_LARGE}  # by whether they are small
+        self._since = 0 if rows >= _SMALL_ROWS else _EVERY - _FIRST
+        self._rows_most = max(_SMALL_ROWS, _GROWN * rows)
         self._usual: tuple[int, float] | None = None  # rows and time before the trial that runs
         self._fewest, self._fewest_s = 1.0, 0.0
 
@@ -56,9 +59,13 @@ class RowTrials:
         if self._usual is not None:
             return self._tried(rows, batch_s, wanted, time)
         self._recent_s.append(batch_s)
-        self._left -= 1
+        self._since += 1
         wanted = max(wanted, self._kept(rows, batch_s))
-        if self._left > 0 or rows > _SMALL_ROWS or wanted >= _TIMES * rows:
+        if (
+            self._since < self._every[rows <= _SMALL_ROWS]
+            or rows > self._rows_most
+            or wanted >= _TIMES * rows
+        ):
             return wanted
         self._usual = rows, median(self._recent_s)
         return _TIMES * rows
@@ -73,7 +80,7 @@ class RowTrials:
         assert self._usual is not None
         before, usual_s = self._usual
         if rows > before and batch_s < _SAME * usual_s:
-            self._every = _EVERY
+            self._every = {True: _EVERY, False: _EVERY_LARGE}
             self._fewest, self._fewest_s = _KEPT * rows, usual_s
             time.learn_split(rows, usual_s, 0.0)
             return _TIMES * rows
@@ -81,7 +88,8 @@ class RowTrials:
             time.learn_split(rows, batch_s, (batch_s - usual_s) / (rows - before))
             wanted = rows / _TIMES
         else:
-            self._every = min(2 * self._every, _EVERY_MOST)
-        self._usual, self._left = None, self._every
+            is_small = before <= _SMALL_ROWS
+            self._every[is_small] = min(2 * self._every[is_small], _EVERY_MOST)
+        self._usual, self._since = None, 0
         self._recent_s.clear()
         return wanted

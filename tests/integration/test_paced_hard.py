@@ -113,6 +113,30 @@ def test_a_call_that_fails_in_a_transaction_gives_its_place_back(postgres: Postg
             call.run(print, "hello")
 
 
+def test_as_the_page_inserts_a_conflict_is_repeated_and_a_connection_that_ended_is_not(
+    postgres: Postgres,
+) -> None:
+    conflict = "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$"
+    conflicts = [conflict]
+
+    def insert(connection: psycopg.Connection, pids: list[tuple[int]]) -> None:
+        with connection.transaction(), connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO inside VALUES (%s)", pids)
+            if conflicts:
+                cursor.execute(conflicts.pop())
+
+    with psycopg.connect(postgres.uri) as connection:
+        with paced("pg-inserts") as call:
+            call.run(insert, connection, [(1,), (2,)])
+        row = connection.execute("SELECT count(*), pg_backend_pid() FROM inside").fetchone()
+        assert row is not None and row[0] == 2
+        connection.commit()
+        postgres.execute(f"SELECT pg_terminate_backend({row[1]}, 10000)")
+        with pytest.raises(psycopg.OperationalError) as raised, paced("pg-inserts") as call:
+            call.run(insert, connection, [(3,)])
+    assert any("closed" in note for note in raised.value.__notes__)
+
+
 if __name__ == "__main__":
     with psycopg.connect(sys.argv[1]) as own, hard() as holding:
         holding.run(freeze, own)

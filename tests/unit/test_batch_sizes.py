@@ -158,6 +158,19 @@ def test_where_spark_takes_all_of_the_time_wanted_batches_do_not_stay_tiny(
     assert min(shares) >= 0.1, shares
 
 
+def test_a_large_backlog_does_not_stay_small_where_spark_takes_all_of_the_time() -> None:
+    """As measured: 5 s of Spark's in the 5 s wanted, .07 ms a row, and batches of 500 to 800."""
+    should, found = 5.0 / 2 / 7e-5, []
+    for seed in range(20):
+        target = Target(random.Random(seed), ten_percent, 5.0, 7e-5)
+        sizes = BatchRows(target_s=5.0, rows=500, rows_max=ROWS_MAX)
+        for step in range(100):
+            if step:
+                sizes.took(sizes.rows, target.batch_s(sizes.rows))
+        found.append(sizes.rows)
+    assert min(found) >= 0.3 * should, found
+
+
 def test_rows_that_do_take_the_time_are_seldom_doubled() -> None:
     """A record takes a second, and 10 s are wanted."""
     target = Target(random.Random(1), fifteen_percent, 0.5, 1.0)
