@@ -30,6 +30,7 @@ PUBLIC_BUILDERS: Final = {
     "FlowControlSpout": "a job: its parts by name, all but three with defaults",
     "HttpSink": "a sink: its address, body, headers and timeouts",
     "KafkaTopics": "a source: what its connection string, group and limits are",
+    "SqlRanges": "a source: its table, key, columns, condition and mark",
     "SqlSink": "a sink: its table, statement and timeouts",
 }
 

@@ -19,7 +19,7 @@ from flowctl_apply._results import Description, ResultFile, new_name
 from flowctl_apply._rows import Shape, arrow, call, table_of
 
 # Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
-# kill repeats this much of work per slot.
+# kill repeats this much of work per slot, or less while little is done: see range_pace.py.
 _BATCH_S = 2.0
 
 

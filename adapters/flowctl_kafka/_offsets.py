@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from flowctl.core.records import NOTHING, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl_kafka._client import is_passing, make_consumer, split_name, unreachable
+from flowctl_kafka._topic_ids import TopicIds
 from flowctl_kafka.translate import Translate, translated
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class KafkaReader:
         self._servers = servers
         self._config = config
         self._translate = translate
+        self._topic_ids = TopicIds(servers, config)
         self._idle: list[Consumer] = []
         self._lock = threading.Lock()
 
@@ -74,13 +76,15 @@ class KafkaReader:
         self.__init__(*state)  # type: ignore[misc]
 
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[MessagesBlock]:
-        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is not used."""
+        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is the topic's id."""
         from confluent_kafka import TopicPartition
 
+        topic, number = _named(partition)
+        self._topic_ids.check(partition, topic, identity)
         consumer = self._take()
         is_well = False
         try:
-            consumer.assign([TopicPartition(*_named(partition), start)])
+            consumer.assign([TopicPartition(topic, number, start)])
             yield from self._blocks(consumer, partition, start, stop)
             is_well = True
         except GeneratorExit:

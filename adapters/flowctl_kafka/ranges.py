@@ -12,6 +12,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
 from flowctl_kafka._client import TIMEOUT_S, is_passing, list_partitions, split_name, unreachable
 from flowctl_kafka._offsets import KafkaReader, check_travels, new_consumer
+from flowctl_kafka._topic_ids import TopicIds
 from flowctl_kafka.translate import Translate, value_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class KafkaRanges:
     Each bolt has its own consumer, which is assigned and commits nothing. It belongs to no group.
     ``config`` goes to the clients, on the driver and on the workers.  It must not contain secrets,
     as it travels; give a function that returns it instead, which is called where it is needed.
+
+    A topic that was deleted and made again is refused by its id, if the brokers give topics ids
+    (Kafka 2.8 and later); else only if it ends below what was done of it.
 
     Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors.  Calls
     come from one thread.
@@ -53,6 +57,7 @@ class KafkaRanges:
         self._reader = KafkaReader(servers, self._config, translate)
         self._consumer: Consumer | None = None
         self._extents: dict[str, Extent] = {}
+        self._topic_ids = TopicIds(servers, self._config)
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
         """The offsets that there are by now; asked again, those that have been added too."""
@@ -87,6 +92,7 @@ class KafkaRanges:
         from confluent_kafka import TopicPartition
 
         found: dict[str, Extent] = {}
+        ids = self._topic_ids.of(self._topics)
         for name in list_partitions(consumer, self._topics, self._servers):
             before = self._extents.get(name)
             if before is not None and before.is_final:
@@ -94,13 +100,20 @@ class KafkaRanges:
                 continue
             if self._until_end and self._extents:
                 continue  # a partition that came later is not of this run
+            topic, number = split_name(name)
             low, high = consumer.get_watermark_offsets(
-                TopicPartition(*split_name(name)), timeout=TIMEOUT_S
+                TopicPartition(topic, number), timeout=TIMEOUT_S
             )
             start = low if before is None else before.start
             stop = max(start, high, 0 if before is None else before.stop)
-            found[name] = Extent(start, stop, is_final=self._until_end)
+            identity = _identity(before, ids.get(topic, ""))
+            found[name] = Extent(start, stop, identity, is_final=self._until_end)
         return found
+
+
+def _identity(before: Extent | None, topic_id: str) -> str:
+    """Within a run an id that could not be asked for is as before; one that differs is refused."""
+    return topic_id if before is None or (topic_id and before.identity) else before.identity
 
 
 def _check_place(name: str, extent: Extent, position: object) -> None:

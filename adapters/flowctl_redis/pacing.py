@@ -18,7 +18,7 @@ from flowctl_redis.url import checked, shown
 # An exchange takes 1 ms; workers go on with what they have while it hangs.
 _TIMEOUT_S = 1.0
 # Before the table of a leader: see the end of pace.lua.
-_HEAD, _LEADER_HEAD = 7, 11
+_HEAD, _LEADER_HEAD = 8, 12
 
 
 class RedisExchange:
@@ -130,9 +130,18 @@ def _arguments(report: Report) -> list[bytes | str | int | float]:
 
 
 def _reply_of(reply: list[bytes]) -> Reply:
-    now_ms, limit, permits, rate, leads, workers, budget = (float(part) for part in reply[:_HEAD])
-    table = _table_of(reply) if leads else None
-    return Reply(now_ms / 1000, int(limit), int(permits), rate, int(workers), budget, table)
+    *numbers, reason = reply[:_HEAD]
+    now_ms, limit, permits, rate, leads, workers, budget = (float(part) for part in numbers)
+    return Reply(
+        now_ms / 1000,
+        int(limit),
+        int(permits),
+        rate,
+        int(workers),
+        budget,
+        _table_of(reply) if leads else None,
+        to_text(reason),
+    )
 
 
 def _table_of(reply: list[bytes]) -> Table:

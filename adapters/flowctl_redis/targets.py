@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
-from flowctl.core.pacing.leases import Claim, Sums
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.core.pacing.stored import StoredTarget
+from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
 from flowctl_redis.pacing import claim_of, sums_of, target_key
@@ -17,26 +15,6 @@ from flowctl_redis.url import checked, shown
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0
 _SCAN_COUNT = 1000
-
-
-class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one target.
-
-    ``seen_s`` ago some worker was there.  ``recent``: the sums of the last ``recent_s`` seconds of
-    its use; ``jobs``: all sums, by job.  ``operator``: what was set by hand.
-    """
-
-    target: str
-    limit: int
-    reason: str
-    budget: float | None
-    leased: int
-    seen_s: float
-    recent: Sums
-    recent_s: float
-    jobs: Mapping[str, Sums]
-    claims: tuple[Claim, ...]
-    operator: Mapping[str, float]
 
 
 class RedisTargets:
@@ -66,7 +44,13 @@ class RedisTargets:
         if b"limit" not in fields:
             self._refuse(target)
         now_s = self._call(lambda client: float(client.time()[0]))
-        return _stored(target, fields, now_s)
+        try:
+            return _stored(target, fields, now_s)
+        except (ValueError, OverflowError) as error:
+            raise CheckpointCorruptError(
+                f"what is stored of target {target!r} in {to_text(key)} is damaged: {error}.",
+                remedy=f"Delete it: redis-cli DEL '{to_text(key)}'; it is learned again.",
+            ) from error
 
     def set(self, target: str, values: Mapping[str, float | None]) -> None:
         """Set ``min``, ``max`` or ``budget`` by hand; None: as the program says again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +57,7 @@ class Query(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None
     where: str
     page_rows: int
+    mark: str | None = None
 
     def ends(self, dialect: Dialect) -> str:
         """Return the statement that gives the smallest and the largest key."""
@@ -75,6 +76,33 @@ class Query(msgspec.Struct, frozen=True):
         # One more than a page: it shows whether its last key comes twice.
         limit = f" ORDER BY {key} LIMIT {self.page_rows + 1}"
         return self._from(dialect, f"{key}, {names}", bounds, is_filled=True) + limit
+
+    def mark_of(self, connection: Any, dialect: Dialect) -> str:
+        """Return what tells the table from another under its name; "": nothing does."""
+        if self.mark is None:
+            return _oid(connection, dialect, self.table) if dialect.name == "postgresql" else ""
+        if not self.mark:
+            return ""
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(self.mark)
+            found = cursor.fetchone()
+        connection.rollback()
+        if found is None or found[0] is None or len(found) != 1:
+            raise SourceError(
+                f"{self.table}: mark gave {'nothing' if found is None else tuple(found)!r}.",
+                remedy="Let it select one value that is not null.",
+            )
+        return str(found[0])
+
+    def check_mark(self, connection: Any, dialect: Dialect, was: str) -> None:
+        """Raise :class:`SourceError` if the mark is another than ``was`` ("": not known)."""
+        now = self.mark_of(connection, dialect) if was else ""
+        if now and now != was:
+            raise SourceError(
+                f"{self.table}: it is another table than before: its mark was {was}, and is {now}.",
+                remedy="To read the new one from its beginning, give the job another name. To go on"
+                ' all the same: mark="".',
+            )
 
     def bad_key(self, what: str) -> SourceError:
         """Return the error for a key by which rows can't be found again."""
@@ -100,7 +128,7 @@ class RowsReader:
         self._query = query
 
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[RowsPage]:
-        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is not used."""
+        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is the mark."""
         query = self._query
         if partition != query.table:
             raise SourceError(
@@ -108,6 +136,12 @@ class RowsReader:
                 remedy="Another source used this job's name: choose another name.",
             )
         with opened(self._connect, query.table) as (connection, dialect):
+            try:
+                query.check_mark(connection, dialect, identity)
+            except SourceError:
+                raise
+            except Exception as error:
+                raise unreadable(query.table, error) from error
             while start < stop:
                 rows = self._page(connection, query.page(dialect), start, stop)
                 keys = [row[0] for row in rows]
@@ -132,6 +166,17 @@ class RowsReader:
         except Exception as error:
             raise unreadable(self._query.table, error) from error
         return rows
+
+
+def _oid(connection: Any, dialect: Dialect, table: str) -> str:
+    """Return PostgreSQL's number of the table; "" from what only speaks its protocol."""
+    found = None
+    with closing(connection.cursor()) as cursor, suppress(Exception):
+        statement = "SELECT CAST(to_regclass(CAST(? AS text)) AS oid)"
+        cursor.execute(dialect.fill(statement), (dialect.quoted(table),))
+        found = cursor.fetchone()
+    connection.rollback()
+    return "" if found is None or found[0] is None else f"oid {found[0]}"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate, chain, compress, repeat
 from operator import itemgetter, ne
@@ -13,6 +14,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.errors import JobError
 from flowctl_sql._dialect import checked_columns
+from flowctl_sql._values import Unfit, UnfitError, as_python
 
 Row: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 Params: TypeAlias = tuple[Any, ...]
@@ -59,6 +61,28 @@ class Prepared(msgspec.Struct, frozen=True):
             return wanted
         return list(chain.from_iterable(map(repeat, wanted, self.counts)))
 
+    def as_python(self, batch: Batch, dialect: str) -> Prepared:
+        """Return the same with numpy's and pandas' values as Python's own.
+
+        Raises :class:`JobError` that names what the driver of ``dialect`` would change.
+        """
+        try:
+            rows = as_python(self.rows, dialect)
+        except UnfitError as error:
+            raise self.unfit(batch, error.unfit) from None
+        return self if rows is self.rows else msgspec.structs.replace(self, rows=rows)
+
+    def unfit(self, batch: Batch, unfit: Unfit) -> JobError:
+        """Return the error that names record and column of a value of :attr:`rows`."""
+        columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
+        column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
+        place = _place(batch, self._record_of(unfit.row, batch))
+        return JobError(f"{place}: {column} is {unfit.why}.", remedy=unfit.remedy)
+
+    def _record_of(self, row: int, batch: Batch) -> int:
+        ends = accumulate(self.counts or repeat(1, len(batch)))
+        return next(record for record, end in enumerate(ends) if row < end)
+
     def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
         """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
 
@@ -70,15 +94,14 @@ class Prepared(msgspec.Struct, frozen=True):
             for index, column in enumerate((columns or table)[: len(rows[0])]):
                 if column.lower() in numbers:
                     values = [row[index] for row in rows]
-                    if any(map(ne, values, values)):  # nothing else differs from itself
+                    if _has_nan(values):
                         raise self._nan(batch, column)
 
     def _nan(self, batch: Batch, column: str) -> JobError:
-        bad = next(n for n, row in enumerate(self.rows) if any(map(ne, row, row)))
-        ends = accumulate(self.counts or repeat(1, len(batch)))
-        record = next(n for n, end in enumerate(ends) if bad < end)
+        bad = next(n for n, row in enumerate(self.rows) if _has_nan(row))
+        place = _place(batch, self._record_of(bad, batch))
         return JobError(
-            f"{_place(batch, record)}: column {column} is NaN, for which SQLite stores NULL.",
+            f"{place}: column {column} is NaN, for which SQLite stores NULL.",
             remedy="Pass None for NULL, or leave the record out: batch.reject(record, reason).",
         )
 
@@ -147,6 +170,13 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
 
 def _place(batch: Batch, index: int) -> str:
     return f"partition {batch.span.partition}, position {show(batch[index].position)}"
+
+
+def _has_nan(values: Sequence[Any]) -> bool:
+    try:
+        return any(map(ne, values, values))  # nothing else differs from itself
+    except (TypeError, ValueError):  # arrays, which compare value by value
+        return any(math.isnan(value) for value in values if isinstance(value, float))
 
 
 class _BadRow(Exception):

@@ -20,6 +20,7 @@ from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
 from flowctl_sql._rows import Insert, Prepared
 from flowctl_sql._sqlite import columns_of
+from flowctl_sql._values import unfit_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
 # margin.
@@ -195,6 +196,16 @@ class Session:
         if due_for_merge(writes):
             self.ledger.merge(batch.span)
         return WriteResult(sum([len(insert.rows) for insert in inserts]), skipped)
+
+    def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
+        """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""
+        return prepared.as_python(batch, self._dialect.name)
+
+    def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
+        """Raise :class:`JobError` if a value that can't be stored is why the driver raised."""
+        unfit = unfit_of(prepared.rows, self._dialect.name, error)
+        if unfit is not None:
+            raise prepared.unfit(batch, unfit) from error
 
     def refuse_nan(self, prepared: Prepared, batch: Batch) -> None:
         """Raise :class:`JobError` for NaN in a column of numbers if NULL would be stored for it."""

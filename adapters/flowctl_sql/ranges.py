@@ -26,6 +26,12 @@ class SqlRanges:
     ``columns`` are the columns to read (None: all); ``where`` is a condition in SQL that rows must
     meet.  The partition is named as the table.
 
+    ``mark`` is a ``SELECT`` of one value that tells the table's contents from others under the same
+    name, such as the number of the load that made them.  A job that has done a part is refused if
+    the value is another, between runs and within one.  None: in PostgreSQL the table's oid, which a
+    table that was dropped and made again does not keep; other databases have nothing as good.  "":
+    go on without.
+
     Read are the rows whose keys lie between the smallest and the largest one of when the run began,
     ``page_rows`` at a time, each page in a transaction of its own.  There is no common snapshot: a
     row that changes during the run is read as it is then, and one whose key is added below the
@@ -42,6 +48,7 @@ class SqlRanges:
         *,
         columns: Sequence[str] | None = None,
         where: str = "",
+        mark: str | None = None,
         page_rows: int = _PAGE_ROWS,
     ) -> None:
         if not callable(connect):
@@ -54,7 +61,7 @@ class SqlRanges:
             raise ConfigError("page_rows", "must be 1 or more.", remedy="Leave it out.")
         chosen = None if columns is None else checked_columns(columns)
         self._query = Query(
-            checked_table(table), checked_columns([key])[0], chosen, where, page_rows
+            checked_table(table), checked_columns([key])[0], chosen, where, page_rows, mark
         )
         self._connect = connect
 
@@ -69,12 +76,13 @@ class SqlRanges:
                         raise query.bad_key("is null in some rows")
                     cursor.execute(query.ends(dialect))
                     first, last = cursor.fetchone()
+                mark = query.mark_of(connection, dialect)
             except SourceError:
                 raise
             except Exception as error:
                 raise unreadable(query.table, error) from error
         if first is None:
-            return {query.table: Extent(0, 0)}
+            return {query.table: Extent(0, 0, mark)}
         if type(first) is not int or type(last) is not int:
             raise query.bad_key(f"is a {type(first).__name__}, and no whole number")
         saved = checkpoint.partitions.get(query.table)
@@ -83,7 +91,7 @@ class SqlRanges:
                 f"{query.table}: the checkpoint's position {saved.position!r} is not a key.",
                 remedy="Another source used this job's name: choose another name.",
             )
-        return {query.table: Extent(first, last + 1)}
+        return {query.table: Extent(first, last + 1, mark)}
 
     def reader(self) -> RowsReader:
         """What the bolts read with."""

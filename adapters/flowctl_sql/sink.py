@@ -8,7 +8,7 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
-from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl.errors import ConfigError, FlowctlError, JobError, RetryLater, UnrunnableError
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
 from flowctl_sql._refusals import is_statement_fault, reason_of
@@ -95,11 +95,11 @@ class SqlSink:
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
         ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
-        as is known: raises :class:`JobError` for rows of a wrong shape (and for NaN in a column of
-        numbers with SQLite), :class:`UnrunnableError`, which ends the run, if no row can be written
+        as is known: raises :class:`JobError` for rows of a wrong shape and for values that the
+        database can't hold, :class:`UnrunnableError`, which ends the run, if no row can be written
         because of the table or its columns, :class:`FencedError` if a newer driver has written,
         :class:`RetryLater` if the database is unavailable, full or locked, and the driver's own
-        exception otherwise.
+        exception otherwise.  Values of numpy and pandas are written as Python's own (docs/sql.md).
         """
         prepared = prepare(rows, batch, self._columns)
         with batch.in_sink():
@@ -110,6 +110,7 @@ class SqlSink:
         try:
             session = self._session()
             session.introduce(batch.span.job, batch.bolt)
+            prepared = session.as_python(prepared, batch)
             session.refuse_nan(prepared, batch)
             return self._write_with(session, prepared, batch)
         except StatementFault as fault:
@@ -125,6 +126,8 @@ class SqlSink:
                 ) from error
             connected = session is not None and session.usable
             refuses = self._database.is_refusal(error, connected=connected)
+            if session is not None and not (refuses or isinstance(error, FlowctlError)):
+                session.explain(error, prepared, batch)
             if isinstance(error, RetryLater) or not refuses:
                 raise
             if session is None:

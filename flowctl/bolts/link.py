@@ -26,6 +26,7 @@ from typing import Any, Final
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
+from flowctl.bolts.paced_targets import TargetTeller
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.promise import ACK_DELAY_S, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
@@ -92,6 +93,7 @@ class Link:
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
         self.ranges: RangeDesk = desk
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
+        self._targets = TargetTeller()
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
         self.on_tuples: Callable[[], None] = lambda: None
@@ -361,11 +363,12 @@ class Link:
         self.flush()
 
     def _beat(self) -> None:
+        targets = self._targets.due(time.monotonic())
         with self._lock:
             busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
             prolonged, begun = list(self._prolonged), self._known.begun
             self._prolonged.clear()
-            self._writer.append(Heartbeat(busy, queued, prolonged, begun))
+            self._writer.append(Heartbeat(busy, queued, prolonged, begun, targets))
             self.ranges.tell_due(time.monotonic())
             if self._queue:
                 self._promise.give(time.monotonic())

@@ -211,7 +211,7 @@ class FlowControlBolt:
         return turn.returned(made)
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
-        # Only for ranges: how long a batch of this process should take, if it cares.
+        # Only for ranges: how long a batch of this process may take, if it cares.
         pace = Pace(getattr(self._process, "batch_s", TARGET_S))
         turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)

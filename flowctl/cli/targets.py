@@ -11,7 +11,8 @@ import click
 
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
-from flowctl.errors import ConfigError
+from flowctl.core.pacing.stored import StoredTarget
+from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl.instrumentation.text import printable
@@ -74,8 +75,17 @@ def metrics_command(url: str, port: int, host: str) -> None:
         server.close()
 
 
-def _read_all(stored: Any) -> list[Any]:
-    return [stored.read(name) for name in stored.names()]
+def _read_all(stored: Any) -> list[StoredTarget]:
+    """Return what can be read; what is damaged is told and left out."""
+    found = []
+    for name in stored.names():
+        try:
+            found.append(stored.read(name))
+        except CheckpointCorruptError as error:
+            click.echo(printable(str(error)), err=True)
+        except ConfigError:  # removed since
+            continue
+    return found
 
 
 @targets.command("show")
@@ -84,7 +94,7 @@ def _read_all(stored: Any) -> list[Any]:
 @_json
 def show_command(target: str, url: str, as_json: bool) -> None:
     """Show TARGET: its limit and the reason for it, what is used, refused and waited, by job."""
-    found = _targets(url).read(target)
+    found: StoredTarget = _targets(url).read(target)
     if as_json:
         click.echo(json.dumps(_plain(found), indent=2))
         return
@@ -93,8 +103,7 @@ def show_command(target: str, url: str, as_json: bool) -> None:
     for name, value in sorted(found.operator.items()):
         click.echo(f"set by hand: {name} {value:g}")
     if found.budget is not None:
-        rate = found.recent.cost / found.recent_s if found.recent_s else 0.0
-        click.echo(f"budget: {found.budget:g} a second, used {rate:.4g}")
+        click.echo(f"budget: {found.budget:g} a second, used {found.cost_per_s:.4g}")
     for job in sorted({*found.jobs, *(claim.job for claim in found.claims)}):
         sums = found.jobs.get(job, Sums())
         click.echo(f"{printable(job) or '(no job)'}: {_job_line(found, job, sums)}")
@@ -151,38 +160,31 @@ def _number(name: str, text: str) -> float | None:
     return value
 
 
-def _headline(found: Any) -> str:
-    recent: Sums = found.recent
+def _headline(found: StoredTarget) -> str:
     if found.seen_s > _NOW_S:
         return f"limit {found.limit} · not used for {found.seen_s:.0f} s"
-    used = recent.call_s / found.recent_s if found.recent_s else 0.0
     return " · ".join(
         (
             f"limit {found.limit}",
-            f"used {used:.2f}",
-            f"{_share(recent):.1%} refused",
-            f"{recent.calls / found.recent_s if found.recent_s else 0.0:.1f} calls/s",
+            f"used {found.used:.2f}",
+            f"{found.recent.refused_share:.1%} refused",
+            f"{found.calls_per_s:.1f} calls/s",
             f"{len(found.claims)} workers",
         )
     )
 
 
-def _share(sums: Sums) -> float:
-    asked = sums.calls + sums.refused
-    return sums.refused / asked if asked else 0.0
-
-
-def _job_line(found: Any, job: str, sums: Sums) -> str:
+def _job_line(found: StoredTarget, job: str, sums: Sums) -> str:
     mine = [claim for claim in found.claims if claim.job == job]
     weight = f", weight {mine[0].weight:g}" if mine else ""
     return (
         f"{sum(claim.holds for claim in mine)} permits for {len(mine)} workers{weight};"
         f" in all {sums.calls} calls, cost {sums.cost:g}, {sums.refused} refused"
-        f" ({_share(sums):.1%}), {sums.failed} failed, {sums.waited_s:.0f} s waited"
+        f" ({sums.refused_share:.1%}), {sums.failed} failed, {sums.waited_s:.0f} s waited"
     )
 
 
-def _plain(found: Any) -> dict[str, Any]:
+def _plain(found: StoredTarget) -> dict[str, Any]:
     """As JSON: the sums by name."""
     return {
         "target": found.target,

@@ -15,6 +15,7 @@ from flowctl.core.settings import CoreSettings
 from flowctl.core.state import LIVENESS, SILENT, Liveness, Sign, Signal
 from flowctl.core.strays import Strays
 from flowctl.core.telling import StateTeller
+from flowctl.core.times import RecentTimes
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample, make_policy
 from flowctl.core.window.policy import WindowPolicy
@@ -24,8 +25,7 @@ NOT_QUEUED: Final = NEVER
 # Names, as a member of an enum costs .2 us for each tuple.
 _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
-# For a median on a screen, on which nothing decides: enough to be steady, few enough to be free.
-_RTTS_KEPT = 32
+# Every fourth is kept for people, and nothing is decided by it.
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
@@ -52,7 +52,7 @@ class AdaptiveFlowConsumer:
         "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
         "_window_max", "acked", "alarm_s", "armed_at_s", "begun", "bolt", "bytes_held",
         "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
-        "is_in_order", "last_rtts_s", "last_services_s", "liveness", "moved_away", "place",
+        "is_in_order", "last_rtts", "last_services", "liveness", "moved_away", "place",
         "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
         "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
         "strays", "suspect_since_s",
@@ -101,8 +101,8 @@ class AdaptiveFlowConsumer:
         self.acked: int = 0
         self.records_acked: int = 0
         self.moved_away: int = 0
-        self.last_rtts_s: deque[float] = deque(maxlen=_RTTS_KEPT)
-        self.last_services_s: deque[float] = deque(maxlen=_RTTS_KEPT)
+        self.last_rtts: RecentTimes = RecentTimes()
+        self.last_services: RecentTimes = RecentTimes()
         self._full_at_s = -NEVER  # when a tuple last filled the window
         self._by_signs = settings.timeout.rule == "signs"
         self._settings = settings
@@ -197,6 +197,8 @@ class AdaptiveFlowConsumer:
         flow_tuple.deadline_s = now_s + self.rtt.rto_s
         if not self.flight:
             self.armed_at_s = now_s
+            if not self.sent:
+                self.service.begin_first_call()
         self.sent += 1
         self.flight[flow_tuple.tuple_id] = flow_tuple
         cut = flow_tuple.cut
@@ -292,6 +294,7 @@ class AdaptiveFlowConsumer:
     def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """It processed a tuple that was not waited for any more."""
         self.refused_in_a_row = 0
+        self.service.end_first_call()
         self.acked += 1
         self.records_acked += len(flow_tuple.cut.records)
         self.strays.pop(flow_tuple.tuple_id, None)
@@ -311,7 +314,7 @@ class AdaptiveFlowConsumer:
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
         if not self.acked % _RTT_EVERY:
-            self.last_rtts_s.append(rtt_s)
+            self.last_rtts.add(rtt_s)
             self.service.pool.times.observe(rtt_s, wait_s, service_s)
         if wait_s is None or service_s is None:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
@@ -320,7 +323,7 @@ class AdaptiveFlowConsumer:
             self.rtt.on_sample(now_s, rtt_s, is_checked=False)
             return
         if not self.acked % _RTT_EVERY:
-            self.last_services_s.append(service_s)
+            self.last_services.add(service_s)
         unqueued_s = rtt_s - wait_s
         self.service.is_told = True
         path_s = unqueued_s - service_s

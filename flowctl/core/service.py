@@ -44,8 +44,10 @@ class ServicePool:
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
     at one bolt, or in the first tuples of several where calls are clearly what costs.
-    ``bytes_held`` counts what is in flight at all bolts; they count it themselves.  ``times`` is
-    for people: of every fourth ack, and nothing is decided by it.
+    ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
+    ``first_calls`` counts the bolts that were sent something and have acked nothing yet, and
+    ``first_calls_most`` is the most since there was none.  ``times`` is for people: of every fourth
+    ack, and nothing is decided by it.
 
     r comes from a line through s over n within each bolt, weighted least squares: the noise of
     service times is relative, so a tuple weighs 1 / (r + n)^2, by what r is known to be then.  All
@@ -54,7 +56,8 @@ class ServicePool:
 
     __slots__ = (
         "_firsts", "_is_fitted", "_is_free", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points",
-        "_w", "bytes_held", "fixed_records", "is_split", "mean_records", "mean_s", "times",
+        "_w", "bytes_held", "first_calls", "first_calls_most", "fixed_records", "is_split",
+        "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -67,6 +70,8 @@ class ServicePool:
         self.fixed_records: float = 0.0
         self.is_split: bool = False
         self.bytes_held: int = 0
+        self.first_calls: int = 0
+        self.first_calls_most: int = 0
         self.times: AckTimes = AckTimes()
         self._points = self._w = self._n = 0.0  # sums over the bolts
         self._nn = self._ns = self._nsn = 0.0
@@ -133,7 +138,8 @@ class ServiceModel:
     ``records_most`` the most records of any tuple; ``mean_s`` and ``mean_records`` of a tuple of
     late; ``path_s`` the shortest path of the last ten to twenty seconds and ``path_peak_s`` the
     longest of late: what has to be bridged so that the bolt never runs dry.  ``pool`` is shared
-    with the other bolts, ``fixed_records`` the pool's at this bolt's last ack.  Not thread-safe.
+    with the other bolts, ``fixed_records`` the pool's at this bolt's last ack.
+    ``is_in_first_call``: it was sent something and has acked nothing yet.  Not thread-safe.
 
     Each number that an ack changes is an object somewhere in memory: with 10,000 bolts these are
     most of what an ack costs, so what can be worked out from others is not kept.
@@ -152,6 +158,7 @@ class ServiceModel:
         "_told",
         "_w",
         "fixed_records",
+        "is_in_first_call",
         "is_told",
         "mean_records",
         "mean_s",
@@ -166,6 +173,7 @@ class ServiceModel:
         self.pool: ServicePool = pool or ServicePool()
         self.samples: int = 0
         self.is_told: bool = False
+        self.is_in_first_call: bool = False
         self.records_most: int = 0
         self.mean_s: float = 0.0
         self.mean_records: float = 0.0
@@ -177,6 +185,23 @@ class ServiceModel:
         self._told = _NOTHING
         self._path_now_s = self._path_before_s = float("inf")
         self._path_since_s = float("-inf")
+
+    def begin_first_call(self) -> None:
+        """The bolt is sent something for the first time."""
+        if not self.is_in_first_call:
+            self.is_in_first_call = True
+            pool = self.pool
+            pool.first_calls += 1
+            pool.first_calls_most = max(pool.first_calls_most, pool.first_calls)
+
+    def end_first_call(self) -> None:
+        """The bolt has acked something, or went."""
+        if self.is_in_first_call:
+            self.is_in_first_call = False
+            pool = self.pool
+            pool.first_calls -= 1
+            if not pool.first_calls:
+                pool.first_calls_most = 0
 
     def on_sample(self, now_s: float, service_s: float, path_s: float, records: int) -> None:
         """Take one ack's times."""
@@ -196,6 +221,7 @@ class ServiceModel:
         else:
             pool.mean_s, pool.mean_records = service_s, float(records)
         if samples == 1:
+            self.end_first_call()
             pool.on_first(service_s, records)
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
@@ -238,6 +264,7 @@ class ServiceModel:
 
     def leave(self) -> None:
         """The bolt went: the pool forgets it."""
+        self.end_first_call()
         before, self._told = self._told, _NOTHING
         self.pool.add([-old for old in before])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from statistics import median
 from typing import Final
 
 # Upper bounds [s]: three a decade, from half a millisecond, which is a fast ack on loopback, to a
@@ -11,6 +13,8 @@ BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
+
+_KEPT: Final = 32
 
 
 class Histogram:
@@ -48,3 +52,30 @@ class AckTimes:
         if wait_s is not None and service_s is not None:
             self.wait.observe(wait_s)
             self.service.observe(service_s)
+
+
+class RecentTimes:
+    """The last 32 values [s], for a median on a screen: enough to be steady, few enough to be free.
+
+    In an array: as 32 objects, scattered in memory, reading them for each of 1,000 bolts four times
+    a second took a tenth of the driver's time.  Not thread-safe.
+    """
+
+    __slots__ = ("_place", "_values")
+
+    def __init__(self) -> None:
+        self._values: array[float] = array("d")
+        self._place = 0  # of the oldest, once all are there
+
+    def add(self, value_s: float) -> None:
+        """Take ``value_s`` in place of the oldest one."""
+        values = self._values
+        if len(values) < _KEPT:
+            values.append(value_s)
+        else:
+            values[self._place] = value_s
+            self._place = (self._place + 1) % _KEPT
+
+    def median_s(self) -> float | None:
+        """The median; None before the first value."""
+        return median(self._values) if self._values else None

@@ -24,6 +24,11 @@ _PATIENCE_RATIO: Final = 30.0
 # While no bolt has acked anything nobody knows what a tuple takes, and another bolt would not be
 # faster: eight times the longest time-out, as calls of five minutes are not rare (a model).
 _PATIENCE_FIRST: Final = 8.0
+# Four processes may share a core and still send their heartbeats.  Where more bolts begin at once,
+# each has to wait for its turn that much longer until its first call, which imports, is over: of
+# forty on two cores that import pandas many were silent for seconds, again and again.  It is the
+# most that counts, not those that are left: the others are at work by then.
+_FIRST_CALLS: Final = 4
 
 
 class Verdict(NamedTuple):
@@ -77,7 +82,7 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
     hopeless_s = next(iter(flight.values())).sent_at_s + wait_s
     asked_s = min(overdue_s, hopeless_s)
     # Silence alone takes long to mean something; with work overdue, or stalled, it is soon enough.
-    short_s = heard_s + min(timeout.silence_s, timeout.silence_max_s)
+    short_s = heard_s + _soon_s(consumer, timeout)
     silent_s = heard_s + timeout.silence_max_s
     if consumer.liveness is _STALLED:
         silent_s = short_s
@@ -93,6 +98,14 @@ def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: f
         if t.sent_at_s + wait_s > now_s and _has_lost(consumer, t, timeout)
     ]
     return Verdict(next_s, is_overdue=overdue_s <= now_s, hopeless=hopeless, lost=lost)
+
+
+def _soon_s(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings) -> float:
+    """How long a bolt may be silent that should have answered: longer if many began at once."""
+    silence_s, service = timeout.silence_s, consumer.service
+    if service.is_in_first_call and service.pool.first_calls_most > _FIRST_CALLS:
+        silence_s *= service.pool.first_calls_most / _FIRST_CALLS
+    return min(silence_s, timeout.silence_max_s)
 
 
 def _has_lost(

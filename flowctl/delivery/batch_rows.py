@@ -12,6 +12,7 @@ come while it runs, so one that turns out too large ends when it ends.
 from __future__ import annotations
 
 from flowctl.delivery.batch_time import BatchTime
+from flowctl.delivery.row_trials import RowTrials
 
 # A stream begins with this many rows: a record may take a second.
 START_ROWS = 200
@@ -47,6 +48,7 @@ class BatchRows:
         self._time: BatchTime | None = None
         self._ceiling = float(rows_max)
         self._last_rows = 0
+        self._trials = RowTrials(self.rows)
         self._long = 0  # batches in a row
 
     def took(self, rows: int, batch_s: float, *, is_bound: bool = False) -> None:
@@ -66,7 +68,8 @@ class BatchRows:
             self._time.forget_split(rows, batch_s)
             self._ceiling = _PROBE * rows
         else:
-            self._ceiling = self._wanted(self._time)
+            wanted = self._wanted(self._time)
+            self._ceiling = self._trials.next_rows(rows, batch_s, wanted, self._time)
         self._set(min(max(self._ceiling, _SHRINK * rows), _GROWTH * rows))
 
     def _wanted(self, time: BatchTime) -> float:

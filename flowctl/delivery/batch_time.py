@@ -30,6 +30,8 @@ _USUAL_S = 0.5
 # Before anything is told apart, half of a batch is Spark's, and half its rows', each give or take
 # all of it.
 _HALF = 0.5
+# What a trial shows (:mod:`flowctl.delivery.row_trials`) is as good as the noise allows.
+_SHOWN = 0.15
 
 
 class BatchTime:
@@ -54,7 +56,17 @@ class BatchTime:
 
     def forget_split(self, rows: int, batch_s: float) -> None:
         """Only the sum is known, for batches of ``rows``: the next one tells a from b."""
-        self._fixed_var = (_HALF * batch_s) ** 2
+        self._doubt(rows, _HALF * batch_s)
+
+    def learn_split(self, rows: int, batch_s: float, row_s: float) -> None:
+        """A trial showed: batches of ``rows`` take ``batch_s``, and a row ``row_s`` of it."""
+        self.row_s = max(row_s, _ROWS_SHARE_MIN * batch_s / rows)
+        self.fixed_s = batch_s - self.row_s * rows
+        self._doubt(rows, _SHOWN * batch_s)
+
+    def _doubt(self, rows: int, split_s: float) -> None:
+        """The sum is known for batches of ``rows``, the parts give or take ``split_s``."""
+        self._fixed_var = split_s**2
         self._both_var = -self._fixed_var / rows
         self._row_var = self._fixed_var / rows**2
         self._has_jumped = False

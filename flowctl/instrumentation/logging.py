@@ -26,6 +26,17 @@ def get_logger() -> EventLogger:
     return cast("EventLogger", StdlibLogger(logging.getLogger(LOGGER)))
 
 
+def is_heard() -> bool:
+    """Return whether the program has set up logging, so that events of :func:`get_logger` go
+    somewhere."""
+    logger: logging.Logger | None = logging.getLogger(LOGGER)
+    while logger is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return structlog.is_configured()
+
+
 def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool = False) -> None:
     """Configure structlog for a program of ours: ``timestamp level event key=value`` on stderr.
 

@@ -13,10 +13,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from flowctl import adapters
 from flowctl.config import MetricsSettings
 from flowctl.core.events import FlowEvent
+from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import ConfigError, FlowctlError, MissingExtraError
 from flowctl.instrumentation import target_metrics
 from flowctl.instrumentation.snapshot import Report, Snapshot, View
-from flowctl.instrumentation.target_metrics import KnownTarget
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Scraped:
         view: View,
         *,
         clock: Callable[[], float] = time.monotonic,
-        targets: Callable[[], Sequence[KnownTarget]] | None = None,
+        targets: Callable[[], Sequence[StoredTarget]] | None = None,
     ) -> None:
         self._view = view
         self._clock = clock
@@ -167,7 +167,7 @@ def served(settings: MetricsSettings, view: View) -> Iterator[View]:
         server.close()
 
 
-def _paced_targets() -> Callable[[], Sequence[KnownTarget]] | None:
+def _paced_targets() -> Callable[[], Sequence[StoredTarget]] | None:
     """Return what reads the targets of the Redis of FLOWCTL_REDIS_URL; None without one."""
     url = os.environ.get(REDIS_URL_VARIABLE)
     if not url:

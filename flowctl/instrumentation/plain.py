@@ -15,6 +15,7 @@ from flowctl.instrumentation.events import EventLogger, name_of, repeated, sente
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.pace import claim, condition, dear_call, slow_bolts, target_holds_back
+from flowctl.instrumentation.paced_lines import target_lines
 from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 
@@ -23,12 +24,6 @@ LINE_EVERY_S = 5.0
 # Between two lines: important events always, of the others this many; the rest is counted.
 EVENTS_PER_LINE = 4
 
-_WAITS: dict[WaitReason, str] = {
-    WaitReason.NOTHING: "",
-    WaitReason.BACKPRESSURE: "for windows",
-    WaitReason.MAX_PENDING: "at the limit of pending",
-    WaitReason.NO_INPUT: "for input",
-}
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
 # What routine events are called when they are counted: a noun, and what follows it.
@@ -85,6 +80,8 @@ class PlainView(BaseView):
             self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
             if slow := claim(slow_bolts(snapshot)):
                 self._write(f"{self.now()}  {slow}")
+            for text in target_lines(snapshot):
+                self._write(f"{self.now()}  {text}")
             if snapshot.dear_call and not self._is_dear_told:
                 self._is_dear_told = True
                 self._write(f"{self.now()}  {dear_call(snapshot.dear_call)[0]}")
@@ -195,7 +192,7 @@ def held_up(snapshot: Snapshot) -> str:
         return ""
     if snapshot.held_up_by == WaitReason.BACKPRESSURE and target_holds_back(snapshot):
         return f"waits {percent(snapshot.held_up_share)} for the target{_cap(snapshot)}"
-    return f"waits {percent(snapshot.held_up_share)} {_WAITS[snapshot.held_up_by]}"
+    return f"waits {percent(snapshot.held_up_share)} {summary.WAITED_FOR[snapshot.held_up_by]}"
 
 
 def _cap(snapshot: Snapshot) -> str:

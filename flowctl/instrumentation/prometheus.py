@@ -115,7 +115,7 @@ def _waits(snapshot: Snapshot) -> Metric:
     family = CounterMetricFamily("flowctl_spout_wait_seconds", told, labels=["reason"])
     for reason in WaitReason:
         if reason:
-            family.add_metric([reason.value], getattr(snapshot.waits, f"{reason.value}_s"))
+            family.add_metric([reason.value], snapshot.waits.waited_s(reason))
     return family
 
 

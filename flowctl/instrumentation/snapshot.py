@@ -9,11 +9,12 @@ import msgspec
 
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import AckedRange, Position
 from flowctl.core.times import BOUNDS_S
 
 
-class BoltView(msgspec.Struct, frozen=True, kw_only=True):
+class BoltView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One bolt.  ``window`` and ``in_flight`` in tuples; ``share`` of all acked records, 0…1.
 
     Counts continue over restarts of the bolt.  ``records_per_s`` is the rate of the last few
@@ -50,7 +51,8 @@ class WaitReason(enum.StrEnum):
     NOTHING = ""  # it has work
     BACKPRESSURE = "backpressure"  # windows are full, or the cap of a sink that all bolts share
     MAX_PENDING = "max_pending"  # the limit of tuples in flight, or of uncommitted records
-    NO_INPUT = "no_input"  # the source is slow or at its end; or its position is not saved yet
+    NO_INPUT = "no_input"  # the source is slow; or its position is not saved yet
+    LAST_TUPLES = "last_tuples"  # all input was read and sent; some is not done, or goes again
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,15 +60,22 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
     ``max_pending_s``: the limit of pending is reached (``dispatch.in_flight_max``,
-    ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow, or at its end.
-    ``empty_emit_streak``: how many waits of the last two kinds since the last emission. Before all
-    bolts are there and after the stop nothing counts.
+    ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow.
+    ``last_tuples_s``: all input was read and sent, and the last tuples are not done yet.
+    ``empty_emit_streak``: how many waits of the last three kinds since the last emission.
+    Before all bolts are there and after the stop nothing counts.
     """
 
     backpressure_s: float = 0.0
     max_pending_s: float = 0.0
     no_input_s: float = 0.0
+    last_tuples_s: float = 0.0
     empty_emit_streak: int = 0
+
+    def waited_s(self, reason: WaitReason) -> float:
+        """How long the spout waited for ``reason``, which is not NOTHING [s]."""
+        waited_s: float = getattr(self, f"{reason.value}_s")
+        return waited_s
 
 
 class TimesView(msgspec.Struct, frozen=True):
@@ -137,6 +146,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_age_s: float | None = None
     holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
+    targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
 
 
 class LossReason(msgspec.Struct, frozen=True):

@@ -6,8 +6,15 @@ from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.pace import dear_call
-from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.snapshot import Report, WaitReason
 from flowctl.instrumentation.text import shown_command
+
+WAITED_FOR: dict[WaitReason, str] = {
+    WaitReason.BACKPRESSURE: "for windows",
+    WaitReason.MAX_PENDING: "at the limit of pending",
+    WaitReason.NO_INPUT: "for input",
+    WaitReason.LAST_TUPLES: "for the last tuples",
+}
 
 _OUTCOMES = {
     "finished": "finished",
@@ -146,11 +153,7 @@ def _all_left_out(report: Report) -> list[str]:
 
 def _waits(report: Report) -> list[str]:
     """What the spout waited for, the longest first; nothing below a hundredth of the run."""
-    waited_s = {
-        "for windows": report.waits.backpressure_s,
-        "at the limit of pending": report.waits.max_pending_s,
-        "for input": report.waits.no_input_s,
-    }
+    waited_s = {what: report.waits.waited_s(reason) for reason, what in WAITED_FOR.items()}
     told = [what for what in waited_s if waited_s[what] > report.elapsed_s / 100]
     told.sort(key=waited_s.__getitem__, reverse=True)
     facts = [f"{clock(waited_s[what], tenths=True)} {what}" for what in told]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-from flowctl.core.pacing.leases import Claim, Sums
+from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import FlowctlError
 
 if TYPE_CHECKING:
@@ -22,28 +22,9 @@ _COUNTS: Final = (
 )
 
 
-class KnownTarget(Protocol):
-    """What is stored of a target; see ``flowctl_redis.targets.StoredTarget``."""
-
-    target: str
-    limit: int
-    budget: float | None
-    leased: int
-    seen_s: float
-    recent: Sums
-    recent_s: float
-    jobs: Mapping[str, Sums]
-    claims: tuple[Claim, ...]
-
-
-def _used(target: KnownTarget) -> float:
-    """Little's law, of calls that ended lately."""
-    return target.recent.call_s / target.recent_s if target.recent_s else 0.0
-
-
-_GAUGES: Final[tuple[tuple[str, str, Callable[[KnownTarget], float]], ...]] = (
+_GAUGES: Final[tuple[tuple[str, str, Callable[[StoredTarget], float]], ...]] = (
     ("limit_calls", "How many calls it is given at once.", lambda t: t.limit),
-    ("used_calls", "Calls in it, on average over the last 10 to 20 s.", _used),
+    ("used_calls", "Calls in it, on average over the last 10 to 20 s.", lambda t: t.used),
     ("leased_permits", "Permits that workers hold.", lambda t: t.leased),
     ("workers", "Processes that call it.", lambda t: len(t.claims)),
     ("seen_seconds", "How long ago some worker was there.", lambda t: t.seen_s),
@@ -53,7 +34,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[KnownTarget], float]], ...]] = (
 class ScrapedTargets:
     """Asks ``read`` at each scrape; for :class:`MetricsServer`.  As thread-safe as ``read`` is."""
 
-    def __init__(self, read: Callable[[], Sequence[KnownTarget]]) -> None:
+    def __init__(self, read: Callable[[], Sequence[StoredTarget]]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
@@ -73,7 +54,7 @@ class ScrapedTargets:
         return ""
 
 
-def families(targets: Sequence[KnownTarget]) -> Iterator[Metric]:
+def families(targets: Sequence[StoredTarget]) -> Iterator[Metric]:
     """Yield the metrics of ``targets``; needs prometheus-client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -19,7 +19,10 @@ _T = TypeVar("_T")
 class _Call:
     """What sync and async calls share.  Used by one thread or task."""
 
-    __slots__ = ("_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds")
+    __slots__ = (
+        "_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds",
+        "_is_counted", "_refused_by",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,6 +39,8 @@ class _Call:
         self._hard = hard
         self._began_s = 0.0
         self._holds = False
+        self._is_counted = False  # in what is told of the target, with its cost
+        self._refused_by = ""
 
     @property
     def cost(self) -> float:
@@ -47,6 +52,8 @@ class _Call:
         checked_cost(cost)
         with self._gate.lock:
             self._gate.rate.correct(cost - self._cost)
+            if self._is_counted:
+                self._gate.counters.cost += cost - self._cost
         self._cost = cost
 
     def throttled(self, retry_after_s: float | None = None) -> None:
@@ -55,6 +62,13 @@ class _Call:
         ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  Nothing waits
         here: the permit rests, and the next call waits for it.
         """
+        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is not
+        if retry_after_s is not None and not is_number:
+            raise ConfigError(
+                "retry_after_s",
+                f"must be 0 or more, got {retry_after_s!r}.",
+                remedy="Give seconds; or pass the error to call.failed, which reads the header.",
+            )
         if self._holds:
             self._holds = False
             self._gate.leave_refused(retry_after_s)
@@ -74,10 +88,12 @@ class _Call:
     def _entered(self) -> None:
         self._began_s = self._gate.clock()
         self._holds = True
+        self._is_counted = False
 
     def _done(self) -> None:
         if self._holds:
             self._holds = False
+            self._is_counted = True
             self._gate.leave_done(self._began_s, self._cost)
 
     def _ended(self, error: BaseException | None) -> None:
@@ -94,15 +110,24 @@ class _Call:
         elif self._holds:
             self.failed(error)
 
-    def _pause_s(self, error: Exception, since_s: float) -> float:
-        """How long to wait for the next attempt; raises what is no refusal, or goes on too long."""
+    def _pause_s(self, error: Exception, since_s: float, given: tuple[Any, ...]) -> float:
+        """How long to wait for the next attempt; raises what is no refusal, or goes on too long.
+
+        ``given``: the function and what it was called with.
+        """
         refusal = self._refusal(error)
         if refusal is None:
+            if self._refused_by:
+                error.add_note(f"flowctl called again after a refusal: {self._refused_by}")
             raise error
         self._holds = False
         wait_s = self._gate.leave_refused(refusal.after_s)
         if self._gate.clock() + wait_s - since_s > self._give_up_after_s:
             raise error
+        if has_closed(given):
+            error.add_note("flowctl does not call again with a connection that is closed")
+            raise error
+        self._refused_by = f"{type(error).__name__}: {error}"
         return wait_s
 
 
@@ -120,7 +145,8 @@ class Call(_Call):
 
         A refusal does not count as an attempt, and less is sent to the target meanwhile; after
         ``limits.give_up_after_s`` of nothing else the last one is raised.  Any other exception
-        passes through at once.
+        passes through at once.  A refusal is raised too if ``fn``, or one of its arguments, is of a
+        connection that is closed now: calling again can't succeed.
         """
         since_s = self._gate.clock()
         while True:
@@ -133,7 +159,7 @@ class Call(_Call):
                     result = self._hard.run(fn, *args, **kwargs)
                 refuse_coroutine(result)
             except Exception as error:
-                wait_s = self._pause_s(error, since_s)
+                wait_s = self._pause_s(error, since_s, (fn, *args))
             else:
                 self._done()
                 return result
@@ -162,7 +188,7 @@ class AsyncCall(_Call):
             try:
                 result = await awaitable_of(fn(*args, **kwargs))
             except Exception as error:
-                wait_s = self._pause_s(error, since_s)
+                wait_s = self._pause_s(error, since_s, (fn, *args))
             else:
                 self._done()
                 return result
@@ -183,6 +209,28 @@ def refuse_coroutine(result: object) -> None:
             f"{result.__qualname__} is a coroutine function, so nothing was called.",
             remedy="Use `async with paced(…) as call` and `await call.run(fn)`.",
         )
+
+
+def has_closed(given: tuple[Any, ...]) -> bool:
+    """Return whether a call with these can't succeed any more: one is a closed connection.
+
+    Also the connection of a cursor, or the one whose method is called.
+    """
+    for each in given:
+        owner = getattr(each, "__self__", each)
+        if _is_closed(owner) or _is_closed(getattr(owner, "connection", None)):
+            return True
+    return False
+
+
+def _is_closed(thing: object) -> bool:
+    """As psycopg, psycopg2 (a number), SQLAlchemy and pymysql say it."""
+    closed = getattr(thing, "closed", None)
+    return closed is True or (type(closed) is int and closed > 0) or _is_shut(thing)
+
+
+def _is_shut(thing: object) -> bool:
+    return getattr(thing, "open", None) is False
 
 
 def awaitable_of(made: Awaitable[_T]) -> Awaitable[_T]:

@@ -7,9 +7,11 @@ all other threads wait in calls.  Nothing here is on the way of a call.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -17,8 +19,8 @@ from flowctl.core.pacing.law import TargetLaw
 from flowctl.core.pacing.leader import Leader
 from flowctl.core.pacing.leases import Decision, Reply, Report
 from flowctl.errors import InfrastructureError
-from flowctl.instrumentation.logging import get_logger
-from flowctl.pacing.gate import Gate
+from flowctl.instrumentation.logging import get_logger, is_heard
+from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.reports import Reporter
 from flowctl.pacing.settings import PaceSettings
@@ -70,20 +72,27 @@ class LeaseSource:
         self._period_s = PERIOD_S
         self._extra = _EXTRA_MOST
         self._alone: LocalSource | None = None
+        self._reason = "start"
         self._owes = False  # holds more permits than it may: others wait for them
         self._sleeps = True  # no lease, and nobody wants one
         self._woken = threading.Event()
         self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flowctl-pacing", daemon=True)
         self._wake = wake or self._woken.set
 
     def start(self) -> None:
         """Begin to exchange as soon as a call wants a permit."""
-        threading.Thread(target=self._run, name="flowctl-pacing", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon; the lease ends by itself.  Calls that wait then wait for ever."""
+        """End the thread soon, which gives the lease back.  Calls that wait then wait for ever."""
         self._stopping.set()
         self._woken.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread after :meth:`stop`."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     # -- the gate's: its lock is held ---------------------------------------------------------
 
@@ -101,6 +110,12 @@ class LeaseSource:
             self._owes = False
             self._wake()
 
+    def known(self) -> Known:
+        """Return what the last answer said; what this process has learned while it is alone."""
+        if self._alone is not None:
+            return self._alone.known()
+        return Known(self._reporter.known_limit, self._reason, is_shared=True)
+
     # -- the thread's -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -112,10 +127,20 @@ class LeaseSource:
                         continue
                     time.sleep(self._period_s)
                 self.turn()
+            self.leave()
         except Exception as error:  # a defect here must not stop the program that is paced
             self._log(logging.ERROR, "pacing_failed", problem=f"{type(error).__name__}: {error}")
             with self._gate.lock:
                 self._go_alone()
+
+    def leave(self) -> None:
+        """Tell what was done last, and give the lease back; nothing if that can't be told."""
+        if self._sleeps or self._alone is not None:
+            return
+        with self._gate.lock:
+            report = self._reporter.report(self._gate.clock(), TTL_S, None, is_ending=True)
+        with suppress(InfrastructureError):
+            self._exchange.exchange(report)
 
     def turn(self) -> None:
         """Exchange once; twice if this worker has something to tell that can't wait."""
@@ -160,6 +185,7 @@ class LeaseSource:
             self._decision = self._leader.decide(reply)
         with gate.lock:
             self._reporter.answered(sent_at_s, rate=reply.rate, limit=reply.limit)
+            self._reason = reply.reason or "start"  # nobody has decided yet
             self._owes = reply.permits < report.claim.holds
             if not report.is_leaving:
                 self._apply(reply, sent_at_s, sent_at_s + ttl_s)
@@ -195,6 +221,9 @@ class LeaseSource:
         self._alone = LocalSource(gate, law, rate=rate)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
-        get_logger().log(
-            level, event, target=self.settings.target, at=self._exchange.address, **fields
-        )
+        target, at = self.settings.target, self._exchange.address
+        get_logger().log(level, event, target=target, at=at, **fields)
+        if level >= logging.WARNING and not is_heard() and sys.stderr is not None:
+            # A wrong URL would never be noticed: each process would learn its own limit.
+            told = " ".join(fields.values())
+            sys.stderr.write(f"flowctl: target {target!r} at {at}: {told}\n")

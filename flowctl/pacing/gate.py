@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from flowctl.bolts.pauses import FIRST_S, MOST_S
 from flowctl.core.pacing.rate import RateGate
@@ -29,6 +29,14 @@ _JITTER: Final = 0.25
 _LOOK_S: Final = 1.0
 
 
+class Known(NamedTuple):
+    """A limit and why it is that; ``is_shared``: it holds over all that share the target."""
+
+    limit: int
+    reason: str
+    is_shared: bool
+
+
 class Source(Protocol):
     """Who decides how many permits a gate has; all is called with the gate's lock held."""
 
@@ -37,6 +45,9 @@ class Source(Protocol):
 
     def on_left(self, now_s: float) -> None:
         """A call ended; its figures are in the gate's counters."""
+
+    def known(self) -> Known:
+        """Return the limit as it is known here."""
 
 
 class Waiter:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import secrets
+import sys
 import threading
+from functools import cache
+from typing import Final
 
 from flowctl.adapters import load_adapter
+from flowctl.bolts import paced_targets
+from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.errors import ConfigError
 from flowctl.pacing.client import LeaseSource
-from flowctl.pacing.gate import Gate
+from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.settings import PaceSettings
 
+# How long the end of a process waits: an exchange takes 1 ms, one that hangs a second.
+_LEAVE_S: Final = 1.5
 _Key = tuple[str, str | None, str]
 
 _lock = threading.Lock()
@@ -50,12 +59,46 @@ def _new_gate(settings: PaceSettings) -> Gate:
     source = LeaseSource(gate, settings, adapter.RedisExchange(settings.redis, settings.target))
     gate.source = source
     source.start()
+    pool = sys.modules.get("multiprocessing.util")
+    if pool is not None:  # its processes end without atexit
+        pool.Finalize(None, _leave, exitpriority=0)
     return gate
 
 
 def _other_field(settings: PaceSettings, known: PaceSettings) -> str:
     fields = PaceSettings.__struct_fields__
     return next(name for name in fields if getattr(settings, name) != getattr(known, name))
+
+
+def figures() -> list[TargetFigures]:
+    """Return what this process knows of the targets that it calls."""
+    with _lock:
+        gates = list(_gates.values())
+    return [_figures(settings, gate) for settings, gate in gates]
+
+
+def _figures(settings: PaceSettings, gate: Gate) -> TargetFigures:
+    with gate.lock:
+        sums = gate.counters.sums
+        known = gate.source.known() if gate.source is not None else Known(gate.permits, "", False)
+    return TargetFigures(
+        process=_process(),
+        target=settings.target,
+        job=settings.job,
+        limit=known.limit,
+        reason=known.reason,
+        is_shared=known.is_shared,
+        calls=sums.calls,
+        call_s=sums.call_s,
+        refused=sums.refused,
+        waited_s=sums.waited_s,
+    )
+
+
+@cache
+def _process() -> str:
+    """A name of this process that no other has, on no host."""
+    return secrets.token_hex(8)
 
 
 def close_gates() -> None:
@@ -67,11 +110,25 @@ def close_gates() -> None:
         _gates.clear()
 
 
+def _leave() -> None:
+    """The process ends: what was done last counts, and permits are free at once."""
+    with _lock:
+        sources = [gate.source for _, gate in _gates.values()]
+    leases = [source for source in sources if isinstance(source, LeaseSource)]
+    for source in leases:
+        source.stop()
+    for source in leases:
+        source.join(_LEAVE_S / len(leases))
+
+
 def _forget() -> None:
     """After a fork: permits and threads are the parent's, locks may be held by nobody."""
     global _lock
     _lock = threading.Lock()
     _gates.clear()
+    _process.cache_clear()
 
 
+atexit.register(_leave)
+paced_targets.tell(figures)
 os.register_at_fork(after_in_child=_forget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flowctl.core.pacing.law import TargetLaw
-from flowctl.pacing.gate import Gate
+from flowctl.pacing.gate import Gate, Known
 
 # One process sees its own calls at once: some samples for each step of the law.
 TICK_S: Final = 0.1
@@ -30,6 +30,10 @@ class LocalSource:
 
     def on_wanted(self, now_s: float) -> None:
         """Nothing: only what was seen counts."""
+
+    def known(self) -> Known:
+        """Return what this process has learned."""
+        return Known(self.law.limit, self.law.reason, is_shared=False)
 
     def on_left(self, now_s: float) -> None:
         """Run the law if it is time."""

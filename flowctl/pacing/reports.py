@@ -34,13 +34,19 @@ class Reporter:
         limits = settings.limits
         self.known_limit: int = limits.bounds.clamped(limits.in_flight_start)
 
-    def report(self, now_s: float, ttl_s: float, decision: Decision | None) -> Report:
-        """Return what to say now.  A worker that leaves gives its permits up at once."""
+    def report(
+        self, now_s: float, ttl_s: float, decision: Decision | None, *, is_ending: bool = False
+    ) -> Report:
+        """Return what to say now.  A worker that leaves gives its permits up at once.
+
+        ``is_ending``: the process ends, so it leaves.
+        """
         gate, settings = self._gate, self._settings
         self._telling = counters = gate.take_sums()
         if counters.want:
             self._wanted_at_s = now_s
-        is_leaving = not gate.in_flight and now_s - self._wanted_at_s >= IDLE_S
+        is_idle = not gate.in_flight and now_s - self._wanted_at_s >= IDLE_S
+        is_leaving = is_ending or is_idle
         if is_leaving:
             gate.set_permits(0)
         done = counters.sums.minus(self._told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -59,7 +60,6 @@ class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         return math.inf if self.budget is None else self.budget * (1 - self.leave)
 
 
-@lru_cache(maxsize=1024)  # a ``with paced(…)`` per call must not check the same words each time
 def settings_of(
     target: str,
     redis: str | None,
@@ -71,16 +71,24 @@ def settings_of(
 
     Raises :class:`ConfigError` that names the parameter.
     """
+    try:
+        return _known(target, redis, job, weight, shared)
+    except TypeError:  # a list or a dict, which no field takes: the checks say which it is
+        return _checked(target, redis, job, weight, shared)
+
+
+def _checked(
+    target: str,
+    redis: str | None,
+    job: str,
+    weight: float,
+    shared: tuple[float, Limits | None, float | None],
+) -> PaceSettings:
     leave, limits, budget = shared
-    if not target or set(target) & set("{}\n"):
-        raise ConfigError(
-            "target",
-            f"{target!r} can't be the name of a target.",
-            remedy="Give a name without braces and line breaks, such as 'pg-main'.",
-        )
+    _check_names(target, redis, job)
     _check_number("weight", weight, above=0)
-    if not 0 <= leave < 1:
-        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave}.", remedy=_LEAVE)
+    if not _is_number(leave) or not 0 <= leave < 1:
+        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave!r}.", remedy=_LEAVE)
     if budget is not None:
         _check_number("budget", budget, above=0)
     return PaceSettings(
@@ -94,6 +102,27 @@ def settings_of(
     )
 
 
+def _check_names(target: Any, redis: Any, job: Any) -> None:
+    if callable(target):
+        raise ConfigError("target", "is a function.", remedy="Write @paced('pg-main').")
+    if not isinstance(target, str) or not target or set(target) & set("{}\n"):
+        raise ConfigError(
+            "target",
+            f"{target!r} can't be the name of a target.",
+            remedy="Give a name without braces and line breaks, such as 'pg-main'.",
+        )
+    if not isinstance(job, str):
+        raise ConfigError(
+            "job", f"is a {type(job).__name__}.", remedy="Give a name, or leave it out."
+        )
+    if redis is not None and not isinstance(redis, str):
+        raise ConfigError(
+            "redis", f"is a {type(redis).__name__}.", remedy="Give a URL: redis://host:6379/0."
+        )
+
+
+# A ``with paced(…)`` per call must not check the same words each time.
+_known = lru_cache(maxsize=1024)(_checked)
 _LEAVE = "Give the part of the target that is left to others: leave=0.2."
 
 
@@ -106,6 +135,10 @@ def checked_limits(limits: Limits | None) -> Limits:
             "limits", f"is a {type(limits).__name__}.", remedy="Give flowctl.Limits(…)."
         )
     least, most, start = limits.in_flight_min, limits.in_flight_max, limits.in_flight_start
+    for name in ("in_flight_min", "in_flight_max", "in_flight_start"):
+        value = getattr(limits, name)
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise ConfigError("limits", f"{name}={value!r}.", remedy="Give a whole number.")
     if not 1 <= least <= most <= _IN_FLIGHT_MOST:
         raise ConfigError(
             "limits",
@@ -114,13 +147,19 @@ def checked_limits(limits: Limits | None) -> Limits:
         )
     if start < 1:
         raise ConfigError("limits", f"in_flight_start={start}.", remedy="Give 1 or more.")
-    _check_number("limits", limits.give_up_after_s, above=0)
+    if not _is_number(limits.give_up_after_s) or not limits.give_up_after_s > 0:  # may be endless
+        raise ConfigError(
+            "limits", f"give_up_after_s={limits.give_up_after_s!r}.", remedy="Give seconds above 0."
+        )
     return limits
 
 
 def _check_number(field: str, value: Any, *, above: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not value > above:
+    if not _is_number(value) or not above < value < math.inf:
         raise ConfigError(
             field, f"must be greater than {above}, got {value!r}.", remedy="Give a number."
         )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
-
-import msgspec
-
-from flowctl.instrumentation.snapshot import BoltView
 
 # Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
 # s: then rates of equal bolts differ by a twelfth.
@@ -24,20 +20,27 @@ class BoltRates:
     """
 
     def __init__(self) -> None:
-        self._past: dict[str, deque[tuple[float, int]]] = {}
+        # One dictionary for each snapshot, not one list for each bolt: with 1,000 bolts those cost
+        # more than all else here.
+        self._past: deque[tuple[float, Mapping[str, int]]] = deque()
 
-    def added(self, bolts: Sequence[BoltView], now_s: float) -> tuple[BoltView, ...]:
-        """Return ``bolts`` with their rates, and remember their counts."""
-        return tuple(
-            msgspec.structs.replace(bolt, records_per_s=self._rate(bolt, now_s)) for bolt in bolts
-        )
-
-    def _rate(self, bolt: BoltView, now_s: float) -> float:
-        past = self._past.setdefault(bolt.name, deque())
-        past.append((now_s, bolt.records_acked))
+    def take(self, counts: Mapping[str, int], now_s: float) -> dict[str, float]:
+        """Remember ``counts``, of acked records by bolt, and return each bolt's rate."""
+        past = self._past
+        past.append((now_s, counts))
         while now_s - past[0][0] > RATE_OVER_S and len(past) > 2:
             past.popleft()
-        since_s, before = past[0]
-        if now_s - since_s < _SINCE_MIN_S:
-            return 0.0
-        return (bolt.records_acked - before) / (now_s - since_s)
+        rates = dict.fromkeys(counts, 0.0)
+        to_find = list(counts)
+        for since_s, before in past:
+            if not to_find or now_s - since_s < _SINCE_MIN_S:
+                break
+            passed_s = now_s - since_s
+            missing: list[str] = []
+            for bolt in to_find:
+                if bolt in before:
+                    rates[bolt] = (counts[bolt] - before[bolt]) / passed_s
+                else:  # it came later
+                    missing.append(bolt)
+            to_find = missing
+        return rates

@@ -11,6 +11,7 @@ were given to others meanwhile or are done.  They are judged by what they were e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import msgspec
 from flowctl.core.carried import Packed
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import DriverCore
+from flowctl.core.pacing.figures import TARGETS_MAX
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.runtime.range_inbound import breach as range_breach
@@ -196,6 +198,14 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.queued} tuples are queued"
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
+    if len(frame.targets) > TARGETS_MAX:
+        return f"it tells of {len(frame.targets)} targets at once"
+    for told in frame.targets:
+        numbers = (told.limit, told.calls, told.call_s, told.refused, told.waited_s)
+        if not all(0 <= number < math.inf for number in numbers):
+            return f"the figures of a target are {numbers}"
+        if len(told.target) + len(told.job) + len(told.reason) > _TEXT_MAX:
+            return "the name of a target is too long"
     return ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from flowctl.core.driver import DriverCore
+from flowctl.core.pacing.figures import SeenTargets
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import Waits
 from flowctl.range_ports import ReceiptLog
@@ -42,6 +43,7 @@ class RunControl:
         # Nothing is left to do, or nothing more will be waited for.
         self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
+        self.targets: SeenTargets = SeenTargets()  # that bolts pace; guarded by the lock
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
         # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
         self.saved: Checkpoint = Checkpoint()

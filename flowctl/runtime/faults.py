@@ -12,7 +12,14 @@ from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
-from flowctl.errors import FencedError, ProcessError, SourceError, TargetDownError
+from flowctl.errors import (
+    ConfigError,
+    FencedError,
+    FlowctlError,
+    ProcessError,
+    SourceError,
+    TargetDownError,
+)
 from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame, RangeFail
 from flowctl.wire.refusals import CARRIED, NotCarriedError
@@ -68,6 +75,24 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
         or "Fix the source and run again: all before this record is done. To go on without such"
         " records: flowctl run --dead-letters .flowctl/dead-letters.",
     )
+
+
+def fenced_error(frame: FailFrame | RangeFail) -> FencedError:
+    """Return the error of a driver whose write the sink refused."""
+    return FencedError(
+        f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
+        remedy="A newer driver of this job is running; let it continue.",
+        newest_epoch=frame.newest_epoch,
+    )
+
+
+def fatal_error(bolt: str, frame: FailFrame | RangeFail) -> FlowctlError:
+    """Return the error of what no bolt can do, so that it is left for the next run."""
+    problem, _, remedy = frame.error.partition("\n")
+    if isinstance(frame, RangeFail) and frame.is_read_error:
+        return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
+    field, _, problem = problem.partition(": ")
+    return ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy)
 
 
 def gave_up_error(

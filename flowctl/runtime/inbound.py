@@ -7,10 +7,16 @@ from collections.abc import Callable
 from flowctl.core.driver import ProlongingCore
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, AckOutcome
-from flowctl.errors import ConfigError, FencedError, InternalError, ProcessError
+from flowctl.errors import InternalError, ProcessError
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import describe_fail, gave_up_error, target_down_error
+from flowctl.runtime.faults import (
+    describe_fail,
+    fatal_error,
+    fenced_error,
+    gave_up_error,
+    target_down_error,
+)
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.range_inbound import RangeInbound
 from flowctl.wire.frames import (
@@ -102,6 +108,8 @@ class InboundHandler:
             begun = frame.begun if self._ranges is None else ()
             busy, queued = frame.busy_slots, frame.queued
             core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=now_s, begun=begun)
+            for told in frame.targets:
+                self._control.targets.take(told, now_s)
             if frame.prolonged and isinstance(core, ProlongingCore):
                 core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
         elif isinstance(frame, FailFrame):
@@ -116,16 +124,12 @@ class InboundHandler:
         if frame.fenced:
             # Take it out of flight, or the end would wait for it.
             control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
-            control.fail_soon(
-                FencedError(
-                    f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
-                    remedy="A newer driver of this job is running; let it continue.",
-                    newest_epoch=frame.newest_epoch,
-                )
-            )
+            control.fail_soon(fenced_error(frame))
             return
         if frame.fatal:
-            self._take_fatal(bolt, epoch, frame, now_s)
+            # Out of flight, but not by a fail: that could dead-letter good records.
+            control.core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
+            control.fail_soon(fatal_error(bolt, frame))
             return
         reason = describe_fail(control.core.tuple_records(bolt, frame.tuple_id), frame)
         if frame.refused:
@@ -157,14 +161,6 @@ class InboundHandler:
         down = core.target_down
         if core.is_target_lost and down is not None and control.error is None:
             control.fail_soon(target_down_error(down, now_s))
-
-    def _take_fatal(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
-        """End the run, leaving what a bolt could not do for the next run."""
-        problem, _, remedy = frame.error.partition("\n")
-        # Out of flight, but not by a fail: that could dead-letter good records.
-        self._control.core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
-        field, _, problem = problem.partition(": ")
-        self._control.fail_soon(ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy))
 
     def check_gave_up(self, frame: FailFrame | RangeFail | None) -> None:
         """End the run if a tuple was given up; ``frame`` is the fail that caused it, if one did."""

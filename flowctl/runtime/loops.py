@@ -81,6 +81,7 @@ class SpoutLoop:
             WaitReason.BACKPRESSURE: idling(WaitSituation.BACK_PRESSURE_WAIT, "backpressure"),
             WaitReason.MAX_PENDING: idling(WaitSituation.SPOUT_WAIT, "max_pending"),
             WaitReason.NO_INPUT: idling(WaitSituation.SPOUT_WAIT, "no_input"),
+            WaitReason.LAST_TUPLES: idling(WaitSituation.SPOUT_WAIT, "last_tuples"),
         }
         self._waits_for = WaitReason.NOTHING
         self.empty_emit_streak: int = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -14,6 +13,7 @@ from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
 from flowctl.core.letters import without_redrives
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.sizing import is_dear
@@ -39,6 +39,15 @@ Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
 _PARTITIONS_SHOWN = 20  # a screenful
+# To read a bolt takes some 10 us, so that 1,000 in a second take 1 % of a core.  With more bolts
+# there is a snapshot every second all the same: a view that moves less often does not look live.
+_BOLTS_READ_PER_S = 1_000
+_PAUSE_MOST_S = 1.0
+
+
+def snapshot_pause_s(bolts: int) -> float:
+    """For how long after a snapshot of so many bolts there should be no other [s]."""
+    return min(bolts / _BOLTS_READ_PER_S, _PAUSE_MOST_S)
 
 
 class _Reading(NamedTuple):
@@ -53,6 +62,7 @@ class _Reading(NamedTuple):
     times: AckTimesView
     measured: Measured | None = None
     dear_call: DearCall | None = None
+    targets: tuple[TargetView, ...] = ()
 
 
 class Meter:
@@ -69,7 +79,9 @@ class Meter:
         self._rates: deque[tuple[float, int, float | None]] = deque()
         self._waits: deque[tuple[float, Waits]] = deque()
         self._read_before = 0  # of the source, by earlier runs
-        self._gone: dict[str, BoltView] = {}  # bolts that were connected, as last seen
+        # All bolts that were ever connected, in the order in which they are shown, as last seen.
+        self._names: list[str] = []
+        self._seen: dict[str, BoltView] = {}
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
         self._sink_cap: int | None = None
@@ -88,22 +100,21 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        counters, bolts, buffered, skipped, partitions, down, times, measured, dear = self._read()
+        reading = self._read()
+        counters, bolts, buffered, skipped, partitions, down, times = reading[:7]
         now_s = control.clock()
         done = control.records_before + counters.records_acked
-        unacked = buffered + counters.records_pending_now
-        progress = self._progress(unacked, counters.records_acked, measured)
+        progress = self._progress(reading)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
-        away_s, saved_until_s = control.store_away_since_s, control.saved_until_s
         reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
             job=self._job,
             elapsed_s=now_s - self._began_s,
             phase=phase,
-            bolts=self._bolt_rates.added(bolts, now_s),
+            bolts=bolts,
             sink_cap=self._sink_cap,
             partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
@@ -125,15 +136,16 @@ class Meter:
             records_rejected=counters.records_rejected,
             records_dead_lettered=counters.records_dead_lettered,
             records_left_out=counters.records_left_out,
-            store_away_s=None if away_s is None else now_s - away_s,
+            store_away_s=_since(control.store_away_since_s, now_s),
             target_down_s=None if down is None else now_s - down.at_s,
             target_down_reason="" if down is None else down.reason,
             note=note,
             counters=counters,
             times=times,
-            checkpoint_age_s=None if saved_until_s is None else now_s - saved_until_s,
+            checkpoint_age_s=_since(control.saved_until_s, now_s),
             holes=sum(len(p.acked) for p in partitions.values()),
-            dear_call=dear,
+            dear_call=reading.dear_call,
+            targets=reading.targets,
         )
 
     def _read(self) -> _Reading:
@@ -154,7 +166,7 @@ class Meter:
                 counters.records_pending_now = buffered = 0
             return _Reading(
                 counters,
-                self._bolts(list(core.bolts.values()), counters.records_acked),
+                self._bolts(core.bolts.values(), counters.records_acked),
                 buffered,
                 core.intake.skipped,
                 core.intake.overview(_PARTITIONS_SHOWN),
@@ -162,6 +174,7 @@ class Meter:
                 self._times_of(core.bolts.values()),
                 measured,
                 self._dear_call(),
+                self._control.targets.views(self._control.clock()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -181,16 +194,31 @@ class Meter:
             return None
         return DearCall(pool.call_s, round(pool.mean_records))
 
-    def _bolts(self, consumers: list[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
-        views = {c.bolt: _view(c, acked) for c in consumers}
-        for name, view in self._gone.items():
-            if name not in views:
-                views[name] = _as_gone(view, acked)
-        self._gone.update(views)
-        return tuple(sorted(views.values(), key=lambda v: (len(v.name), v.name)))
+    def _bolts(self, consumers: Iterable[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
+        here = {consumer.bolt: consumer for consumer in consumers}
+        seen = self._seen
+        if not here.keys() <= seen.keys():
+            self._names = sorted({*here, *seen}, key=lambda name: (len(name), name))
+        counts = {
+            name: here[name].records_acked if name in here else seen[name].records_acked
+            for name in self._names
+        }
+        rates = self._bolt_rates.take(counts, self._control.clock())
+        shares = dict.fromkeys(counts, 0.0)
+        if acked:
+            shares = {name: records / acked for name, records in counts.items()}
+        self._seen = {
+            name: _view(here[name], shares[name], rates[name])
+            if name in here
+            else _as_gone(seen[name], shares[name], rates[name])
+            for name in self._names
+        }
+        return tuple(self._seen.values())
 
-    def _progress(self, unacked: int, acked: int, measured: Measured | None) -> float | None:
+    def _progress(self, reading: _Reading) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
+        acked, measured = reading.counters.records_acked, reading.measured
+        unacked = reading.buffered + reading.counters.records_pending_now
         if measured is not None:
             return measured.done / measured.total if measured.total else 1.0
         if not isinstance(self._producer, MeasuredProducer):
@@ -224,9 +252,9 @@ class Meter:
             past.popleft()
         since_s, before = past[0]
         waited_s = {
-            WaitReason.BACKPRESSURE: waits.backpressure_s - before.backpressure_s,
-            WaitReason.MAX_PENDING: waits.max_pending_s - before.max_pending_s,
-            WaitReason.NO_INPUT: waits.no_input_s - before.no_input_s,
+            reason: waits.waited_s(reason) - before.waited_s(reason)
+            for reason in WaitReason
+            if reason
         }
         most = max(waited_s, key=waited_s.__getitem__)
         if waited_s[most] <= 0:
@@ -292,6 +320,10 @@ def _sum(parts: Sequence[Histogram]) -> TimesView:
     return TimesView(counts, sum(part.total_s for part in parts))
 
 
+def _since(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else now_s - at_s
+
+
 def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[PartitionView, ...]:
     return tuple(
         PartitionView(name=n, position=p.position, records=p.records, acked_above=p.acked)
@@ -299,31 +331,32 @@ def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[Par
     )
 
 
-def _view(consumer: AdaptiveFlowConsumer, acked: int) -> BoltView:
+def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) -> BoltView:
     return BoltView(
         name=consumer.bolt,
         state=consumer.state,
         up=not consumer.is_suspect,
         window=consumer.window,
         in_flight=len(consumer.flight),
-        ack_rtt_p50_s=median(consumer.last_rtts_s) if consumer.last_rtts_s else None,
-        service_p50_s=median(consumer.last_services_s) if consumer.last_services_s else None,
+        ack_rtt_p50_s=consumer.last_rtts.median_s(),
+        service_p50_s=consumer.last_services.median_s(),
         acked=consumer.acked,
         records_acked=consumer.records_acked,
-        share=consumer.records_acked / acked if acked else 0.0,
+        share=share,
         moved_away=consumer.moved_away,
+        records_per_s=records_per_s,
         refused=consumer.liveness is Liveness.RESTING,
     )
 
 
-def _as_gone(view: BoltView, acked: int) -> BoltView:
+def _as_gone(view: BoltView, share: float, records_per_s: float) -> BoltView:
     return msgspec.structs.replace(
         view,
         state=BoltState.BUSY,
         up=False,
         window=0,
         in_flight=0,
-        records_per_s=0.0,
+        records_per_s=records_per_s,
         refused=False,
-        share=view.records_acked / acked if acked else 0.0,
+        share=share,
     )

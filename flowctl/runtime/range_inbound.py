@@ -10,8 +10,8 @@ from flowctl.core.positions import show
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import Progress, RangeFailed, RejectedRecord, SplitAnswered
 from flowctl.core.records import AckOutcome, Record
-from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.faults import fatal_error, fenced_error
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.wire.frames import ProgressFrame, RangeFail, SplitAnswer
 
@@ -55,7 +55,9 @@ class RangeInbound:
         if frame.fenced or frame.fatal:
             # Out of flight, but not by a fail: that could dead-letter good records.
             core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
-            self._control.fail_soon(_fenced(frame) if frame.fenced else _fatal(bolt, frame))
+            self._control.fail_soon(
+                fenced_error(frame) if frame.fenced else fatal_error(bolt, frame)
+            )
             return
         outcome = core.on_range_failed(_failed(bolt, epoch, frame), now_s=now_s)
         if outcome is AckOutcome.GAVE_UP:
@@ -155,20 +157,3 @@ def _failed(bolt: str, epoch: int, frame: RangeFail) -> RangeFailed:
         is_read_error=frame.is_read_error,
         is_data_error=frame.is_data_error,
     )
-
-
-def _fenced(frame: RangeFail) -> FlowctlError:
-    return FencedError(
-        f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
-        remedy="A newer driver of this job is running; let it continue.",
-        newest_epoch=frame.newest_epoch,
-    )
-
-
-def _fatal(bolt: str, frame: RangeFail) -> FlowctlError:
-    """What a bolt could not do is left for the next run."""
-    problem, _, remedy = frame.error.partition("\n")
-    if frame.is_read_error:
-        return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
-    field, _, problem = problem.partition(": ")
-    return ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy)

@@ -20,7 +20,7 @@ from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening, check_via
 from flowctl.runtime.losses import Losses
-from flowctl.runtime.meter import Meter, Phase
+from flowctl.runtime.meter import Meter, Phase, snapshot_pause_s
 from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.reach import Reach
@@ -59,6 +59,7 @@ class Run:
         self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent when the run ended
+        self._show_at_s = 0.0  # when the view is due
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why not everything acked is saved
         self._epoch = plan.store.acquire(plan.job)
@@ -194,7 +195,7 @@ class Run:
             self.checkpointer.start()
 
     def _watch(self, meter: Meter) -> None:
-        """Show the run four times a second until it is over; check that bolts are there."""
+        """Show the run until it is over; check four times a second that bolts are there."""
         control = self.control
         absent_since_s: float | None = control.clock()
         stop_by_s: float | None = None
@@ -220,7 +221,7 @@ class Run:
                 absent_since_s = now_s
             else:
                 self._notices.check(now_s - absent_since_s, self._settings.start.bolts_timeout_s)
-        self._show(meter)
+        self._show(meter, is_last=True)
         self._notices.take()
 
     def _is_idle(self) -> bool:
@@ -228,13 +229,18 @@ class Run:
         core = self.control.core
         return core.is_drained and self.reader.is_alive()
 
-    def _show(self, meter: Meter) -> None:
+    def _show(self, meter: Meter, *, is_last: bool = False) -> None:
+        """Show what happened, and how the run stands if that is due."""
         if self._sender is not None:
             while self._sender.events:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
                 meter.take(event)
                 self._view.event(event)
+        now_s = self.control.clock()
+        if now_s < self._show_at_s and not is_last:
+            return
+        self._show_at_s = now_s + snapshot_pause_s(len(self.control.core.bolts))
         snapshot = meter.snapshot(self._phase(), self._notices.note())
         self._view.update(snapshot)
         self._run_events.look(snapshot)
@@ -378,7 +384,7 @@ class Run:
     def _drain_events(self, meter: Meter) -> None:
         if self._sender is not None:
             self._sender.take_rest()
-            self._show(meter)
+            self._show(meter, is_last=True)
 
 
 def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:

@@ -125,6 +125,7 @@ class Sender(GuardedThread):
             backpressure_s=self.loop.waited_s(WaitReason.BACKPRESSURE),
             max_pending_s=self.loop.waited_s(WaitReason.MAX_PENDING),
             no_input_s=self.loop.waited_s(WaitReason.NO_INPUT),
+            last_tuples_s=self.loop.waited_s(WaitReason.LAST_TUPLES),
             empty_emit_streak=self.loop.empty_emit_streak,
         )
 
@@ -207,7 +208,9 @@ class Sender(GuardedThread):
             is_full = intake.is_full
             if control.store_away_since_s is not None:  # meanwhile acked records can't be saved
                 is_full = is_full or control.reader_waits
-            return WaitReason.MAX_PENDING if is_full else WaitReason.NO_INPUT
+            if is_full:
+                return WaitReason.MAX_PENDING
+            return WaitReason.LAST_TUPLES if control.reader_done.is_set() else WaitReason.NO_INPUT
         if intake.is_held:
             return WaitReason.NO_INPUT
         return WaitReason.MAX_PENDING if core.is_at_limit else WaitReason.BACKPRESSURE

@@ -5,7 +5,7 @@ The same outcomes give the same bytes: no dates, no durations of this machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean
 
@@ -168,3 +168,24 @@ def markdown(rows: Sequence[Row], *, command: str) -> str:
         lines += ["| " + " | ".join(row.cells()[1:]) + " |" for row in group]
         lines.append("")
     return "\n".join(lines)
+
+
+def with_rows_of(report: str, page: str) -> str:
+    """``page`` with the rows of ``report`` in place of its own; those it lacks stand at its end."""
+    rows = {key: line for key, line in _keyed(report) if key is not None}
+    lines = [line if key is None else rows.pop(key, line) for key, line in _keyed(page)]
+    return "\n".join([*lines, *rows.values()])
+
+
+def _keyed(page: str) -> Iterator[tuple[tuple[str, str] | None, str]]:
+    """Each line with its section and what it is about; None before those that are no rows."""
+    section = ""
+    for line in page.split("\n"):
+        if line.startswith("## "):
+            section = line
+        about = ""
+        if line.startswith("| "):
+            about = line.split(" | ")[0]
+        elif line.startswith("- "):
+            about = line.partition(":")[0]
+        yield (section, about) if about else None, line

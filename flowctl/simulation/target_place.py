@@ -41,6 +41,7 @@ class Place:
     def clear(self) -> None:
         """Forget all, as a server that is restarted empty."""
         self.limit: int | None = None
+        self.reason = ""
         self.total: Sums = Sums()
         self.jobs: dict[str, Sums] = {}
         self.entries: dict[str, _Entry] = {}
@@ -64,12 +65,13 @@ class Place:
             self._leader, self._leader_until_s = me, now_s + _LEADER_S
             table = self._table(now_s)
         assert self.limit is not None
-        return Reply(now_s, self.limit, permits, rate, len(self.entries), budget, table)
+        workers = len(self.entries)
+        return Reply(now_s, self.limit, permits, rate, workers, budget, table, self.reason)
 
     def _decide(self, report: Report) -> None:
         decision = report.decision
         if decision is not None and self._leader == report.claim.worker:
-            self.limit = decision.limit
+            self.limit, self.reason = decision.limit, decision.reason
             for worker, (goal, rate) in decision.goals.items():
                 if (entry := self.entries.get(worker)) is not None:
                     entry.goal, entry.rate_goal = goal, rate
@@ -78,8 +80,8 @@ class Place:
 
     def _add(self, report: Report) -> None:
         job = report.claim.job
-        self.total = _plus(self.total, report.done)
-        self.jobs[job] = _plus(self.jobs.get(job, Sums()), report.done)
+        self.total = self.total.plus(report.done)
+        self.jobs[job] = self.jobs.get(job, Sums()).plus(report.done)
 
     def _lease(self, report: Report, now_s: float, budget: float) -> tuple[int, float]:
         claim, limit = report.claim, self.limit or 0
@@ -115,14 +117,3 @@ class Place:
         self._rated = sum(entry.rate for entry in self.entries.values())
         goals = {name: (e.goal, e.rate_goal) for name, e in self.entries.items()}
         return Table(tuple(e.claim for e in self.entries.values()), goals, self.total)
-
-
-def _plus(one: Sums, other: Sums) -> Sums:
-    return Sums(
-        one.calls + other.calls,
-        one.cost + other.cost,
-        one.call_s + other.call_s,
-        one.refused + other.refused,
-        one.failed + other.failed,
-        one.waited_s + other.waited_s,
-    )

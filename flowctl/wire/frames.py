@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.records import Position, Record, Rejected
 from flowctl.core.trees.settlement import Settlement
 
@@ -112,13 +113,15 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
 
     ``prolonged``: inputs of a topology's bolt that take longer, reported since the last heartbeat.
     ``begun``: the tuples that its slots are at work on, if there are several slots: what was sent
-    before one of them and is neither here nor acked was lost.
+    before one of them and is neither here nor acked was lost.  ``targets``: what its process knows
+    of the targets that it paces, about once a second.
     """
 
     busy_slots: int
     queued: int
     prolonged: list[int] = []
     begun: list[int] = []
+    targets: list[TargetFigures] = []  # last, so that peers without it still understand each other
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):

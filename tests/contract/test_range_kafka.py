@@ -6,12 +6,15 @@ import copy
 import itertools
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from flowctl.core.ranges.intake import RangeIntake
 from flowctl.core.records import NOTHING, Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.range_ports import RangeProducer
@@ -153,3 +156,82 @@ def test_secrets_of_the_clients_do_not_travel():
 
 def _config() -> dict[str, Any]:
     return {"sasl.password": "hidden"}
+
+
+class Uuid:
+    """An id as brokers give it; 0 from those that have none."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def get_most_significant_bits(self) -> int:
+        return 0
+
+    def get_least_significant_bits(self) -> int:
+        return self.number
+
+    def __str__(self) -> str:
+        return f"id-{self.number}"
+
+
+class Brokers:
+    """In the place of ``AdminClient``, as the mock cluster gives topics no ids."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.controller_id = 0
+        self.brokers = {0: "a"}
+        self.asked = 0
+
+    def connect(self, settings: dict[str, Any], logger: Any) -> Brokers:
+        return self
+
+    def list_topics(self, topic: str, timeout: float) -> Brokers:
+        return self
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+        self.asked += 1
+        answer: Future[SimpleNamespace] = Future()
+        answer.set_result(SimpleNamespace(topic_id=Uuid(self.number)))
+        return dict.fromkeys(topics.topic_names, answer)
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    brokers = Brokers()
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", brokers.connect)
+    return brokers
+
+
+def test_a_topic_that_was_made_again_is_refused_by_the_next_run(kafka, topic, brokers):
+    extents = KafkaRanges(topic, servers=kafka.servers).extents(Checkpoint())
+    assert {extent.identity for extent in extents.values()} == {"id-1"}
+    done = Checkpoint({f"{topic}-0": PartitionCheckpoint(1, 2, mark="id-1")})
+    RangeIntake(done).offer(extents)
+    brokers.number = 2
+    with pytest.raises(SourceError, match=f"{topic}-0: a part .* it was id-1, and is id-2"):
+        RangeIntake(done).offer(KafkaRanges(topic, servers=kafka.servers).extents(done))
+
+
+def test_a_topic_that_is_made_again_within_a_run_is_refused(kafka, topic, brokers):
+    source = KafkaRanges(topic, servers=kafka.servers)
+    intake = RangeIntake(Checkpoint())
+    intake.offer(source.extents(Checkpoint()))
+    brokers.number = 0  # they don't say: nothing is known against it
+    intake.offer(source.extents(Checkpoint()))
+    brokers.number = 2
+    with pytest.raises(SourceError, match="is another than when the run began"):
+        intake.offer(source.extents(Checkpoint()))
+    with pytest.raises(SourceError, match=f"{topic}-0: the topic was deleted and made again"):
+        next(iter(source.reader().open(f"{topic}-0", 0, 4, "id-1")))
+
+
+@pytest.mark.parametrize("lack", ["no ids", "no controller"])
+def test_brokers_without_ids_are_asked_once(kafka, topic, brokers, lack):
+    brokers.number = 0 if lack == "no ids" else 1
+    brokers.controller_id = 0 if lack == "no ids" else 5
+    source = KafkaRanges(topic, servers=kafka.servers)
+    for _ in range(3):
+        extents = source.extents(Checkpoint())
+    assert {extent.identity for extent in extents.values()} == {""}
+    assert brokers.asked == (lack == "no ids")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flowctl.core.ranges.intake import RangeIntake
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import ConfigError, SourceError
 from flowctl.range_ports import RangeProducer
@@ -29,6 +30,8 @@ def connect(tmp_path: Path) -> Connect:
     database.execute("CREATE TABLE none (id INTEGER PRIMARY KEY)")
     database.execute("CREATE TABLE twice (id INTEGER, part TEXT)")
     database.executemany("INSERT INTO twice VALUES (?, ?)", [(n // 2, "x") for n in range(9)])
+    database.execute("CREATE TABLE loads (number INTEGER)")
+    database.execute("INSERT INTO loads VALUES (7)")
     database.commit()
     database.close()
     return connect
@@ -44,6 +47,11 @@ class TestSqlRanges(RangeConformance):
 
     def producer(self) -> RangeProducer:
         return SqlRanges(self.connect, "items", "id", **dict(self.options))
+
+
+class TestWithAMark(TestSqlRanges):
+    has_identity = True
+    options = (("page_rows", 2), ("mark", "SELECT max(number) FROM loads"))
 
 
 class TestSomeRowsAndColumns(TestSqlRanges):
@@ -107,3 +115,33 @@ def test_wrong_arguments_are_named(connect):
         SqlRanges(connect, "items", "id", page_rows=0)
     with pytest.raises(SourceError, match="is not a key"):
         SqlRanges(connect, "items", "id").extents(Checkpoint({"items": PartitionCheckpoint("a")}))
+
+
+def in_load(connect: Connect, number: int) -> None:
+    database = connect()
+    database.execute("INSERT INTO loads VALUES (?)", (number,))
+    database.commit()
+    database.close()
+
+
+def test_a_table_of_another_mark_is_refused_by_the_next_run_and_within_one(connect):
+    mark = "SELECT max(number) FROM loads"
+    source = SqlRanges(connect, "items", "id", mark=mark)
+    [before] = source.extents(Checkpoint()).values()
+    assert before.identity == "7"
+    reader = source.reader()
+    in_load(connect, 8)
+    with pytest.raises(SourceError, match="items: it is another table than before: its mark was 7"):
+        next(iter(reader.open("items", before.start, before.stop, before.identity)))
+    done = Checkpoint({"items": PartitionCheckpoint(2, 4, mark=before.identity)})
+    intake = RangeIntake(done)
+    with pytest.raises(SourceError, match=r"items: a part .* it was 7, and is 8") as refused:
+        intake.offer(source.extents(done))
+    assert "--partition" in refused.value.remedy
+    RangeIntake(done).offer(SqlRanges(connect, "items", "id", mark="").extents(done))
+
+
+@pytest.mark.parametrize("mark", ["SELECT number FROM loads WHERE 1 = 2", "SELECT 1, 2"])
+def test_a_mark_that_is_no_value_is_named(connect, mark):
+    with pytest.raises(SourceError, match="items: mark gave "):
+        SqlRanges(connect, "items", "id", mark=mark).extents(Checkpoint())

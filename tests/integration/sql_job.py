@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fault_parts import ROOT, until
+from fault_parts import PATIENCE_S, ROOT, until
 
 from flowctl.bolts.batch import Batch
 from flowctl_sql import SqlSink
@@ -71,7 +72,9 @@ class Job:
 
         self._place = place
         self._chance = random.Random(seed)
-        self._engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        # One connection that sees each commit at once: a new one for each look would cost the
+        # server a process, and the job the time.
+        self._engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
         self._wanted = set()
         for name in ("a", "b"):
             texts = [f"{name} {n} " + "x" * (n % 60) for n in range(1, lines // 2 + 1)]
@@ -102,12 +105,19 @@ class Job:
         return (self._place / "said").read_text()[-3000:]
 
     def rows(self) -> list[tuple[str, int, str]]:
+        return self._select("file, line, content")
+
+    def count(self) -> int:
+        counted = self._select("count(*)")
+        return int(counted[0][0]) if counted else 0
+
+    def _select(self, what: str) -> list[Any]:
         import sqlalchemy
 
-        statement = sqlalchemy.text("SELECT file, line, content FROM flowctl_lines")
+        statement = sqlalchemy.text(f"SELECT {what} FROM flowctl_lines")
         try:
             with self._engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(statement)]  # type: ignore[misc]
+                return [tuple(row) for row in connection.execute(statement)]
         except sqlalchemy.exc.DBAPIError:  # the table is not there yet
             return []
 
@@ -130,8 +140,17 @@ class Job:
         return drivers, bolts
 
     def _await_rows(self, driver: subprocess.Popen[bytes], more: int) -> None:
-        wanted = len(self.rows()) + more
-        until(lambda: len(self.rows()) >= wanted or driver.poll() is not None, "rows")
+        wanted = self.count() + more
+        self._while_it_writes(lambda: self.count() >= wanted or driver.poll() is not None)
+
+    def _while_it_writes(self, done: Callable[[], bool]) -> None:
+        """Wait until ``done``; fail if no row is added for long, however long all of it takes."""
+        written, since_s = -1, time.monotonic()
+        while not done():
+            if (now := self.count()) > written:
+                written, since_s = now, time.monotonic()
+            assert time.monotonic() < since_s + PATIENCE_S, f"{written} rows: {self.said()}"
+            time.sleep(0.01)
 
     def _kill_bolt(self) -> bool:
         one = self._place / f"b{self._chance.randint(1, BOLTS)}.pid"
@@ -144,13 +163,18 @@ class Job:
     def finish(self) -> None:
         """Let it end, and compare."""
         (self._place / "hurry").touch()
-        assert self._driver is not None
-        assert self._driver.wait(120) == 0, self.said()
+        driver = self._driver
+        assert driver is not None
+        self._while_it_writes(
+            lambda: self.count() >= len(self._wanted) or driver.poll() is not None
+        )
+        assert driver.wait(PATIENCE_S) == 0, self.said()
         rows = self.rows()
         assert len(rows) == len(self._wanted), f"{len(rows)} rows, {len(set(rows))} different"
         assert set(rows) == self._wanted
 
     def stop(self) -> None:
+        self._engine.dispose()
         if self._driver is not None:
             self._driver.kill()
             self._driver.wait()

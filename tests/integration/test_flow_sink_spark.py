@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from fault_parts import run_as_program
 
+from flowctl.cli.main import cli
 from flowctl.errors import TooManyLostError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
@@ -148,6 +150,53 @@ def test_a_producer_is_a_stream_that_goes_on_where_it_was(
         )
         query.awaitTermination()
         assert sorted(seen) == list(range(grown))
+
+
+def numbers_of(spark: SparkSession, place: Path, name: str, **options: object) -> list[int]:
+    """Run a stream of that name until nothing is left; return what it gave out."""
+    seen: list[int] = []
+
+    def collect(batch_df: Any, batch_id: int) -> None:
+        seen.extend(row.n for row in batch_df.collect())
+
+    source = spark.readStream.format("flowctl").schema("n long, twice long")
+    letters = place / "letters"
+    for option, value in {"name": name, "dead_letter": letters, "slots": 1, **options}.items():
+        source = source.option(option, str(value))
+    written = source.load().writeStream.foreachBatch(collect)
+    written = written.option("checkpointLocation", str(place / name))
+    written.trigger(availableNow=True).start().awaitTermination()
+    return sorted(seen)
+
+
+def test_letters_of_a_stream_are_processed_by_a_query_of_their_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As docs/streaming.md has it: mark them, run the query, drop them."""
+
+    def dlq(*words: str) -> Any:
+        arguments = ["dlq", *words, "--dir", str(tmp_path / "letters")]
+        done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output) if "--json" in words else done.output
+
+    numbers = {"producer": "tests.stream_parts:Numbers", "producer.count": 250}
+    rejecting = {**numbers, "process": "tests.stream_parts:odd_only"}
+    assert numbers_of(spark, tmp_path, "orders", **rejecting) == list(range(1, 250, 2))
+    dlq("redrive", "orders")
+    again = {
+        "producer": "flowctl_files:MarkedLetters",
+        "producer.job": "orders",
+        "producer.directory": tmp_path / "letters",
+    }
+    mended = {**again, "process": "tests.stream_parts:double"}
+    assert numbers_of(spark, tmp_path, "mended", **mended) == [0, 100, 200]
+    still_bad = {**again, "process": "tests.stream_parts:odd_only"}
+    assert numbers_of(spark, tmp_path, "still-bad", **still_bad) == []
+    kept = dlq("show", "still-bad", "--json")
+    assert sorted(letter["value"] for letter in kept) == [0, 100, 200]
+    dlq("drop", "orders", "--marked", "--yes")
+    assert [job["job"] for job in dlq("list", "--json")["jobs"]] == ["still-bad"]
 
 
 @pytest.mark.slow

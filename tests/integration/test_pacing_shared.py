@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -109,7 +111,21 @@ def test_processes_share_one_limit(service: Service, redis: str) -> None:
     assert (service.done, service.most <= 3) == (120, True)
     stored = RedisTargets(redis).read("shared")
     assert stored.limit <= 3
-    assert stored.jobs[""].calls <= 120  # what was done in the last quarter of a second is not told
+    assert stored.jobs[""].calls == 120, "also what was done just before the end"
+    assert stored.claims == (), "permits are free at once"
+
+
+def test_a_short_program_tells_what_it_did(redis: str) -> None:
+    """It ended within a quarter of a second, and nothing of it was told."""
+    program = (
+        "from flowctl import paced\n"
+        f"with paced('short', redis={redis!r}) as call:\n"
+        "    call.run(int)\n"
+        "    call.cost = 50\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    stored = RedisTargets(redis).read("short")
+    assert (stored.jobs[""].calls, stored.jobs[""].cost, stored.claims) == (1, 50.0, ())
 
 
 def test_what_a_killed_process_held_comes_back(service: Service, redis: str) -> None:

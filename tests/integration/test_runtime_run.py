@@ -11,6 +11,7 @@ import pytest
 from fault_parts import PATIENCE_S, count_rows
 from lines_parts import Lines
 
+from flowctl import Limits, paced
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.errors import BoltsUnavailableError, CheckpointUnavailableError, ProcessError
@@ -161,6 +162,29 @@ def test_a_view_that_fails_does_not_cost_the_work(lines: Lines) -> None:
     lines.witness = Witness()
     lines.run()
     lines.assert_exact()
+
+
+def test_the_view_shows_the_target_that_bolts_pace(lines: Lines) -> None:
+    """Bolts tell once a second: the run goes on until the view has seen it."""
+
+    class Eyes(Witness):
+        def update(self, snapshot: Snapshot) -> None:
+            super().update(snapshot)
+            if any(target.target == "lines-db" for target in snapshot.targets):
+                seen.set()
+
+    seen = threading.Event()
+    lines.witness = Eyes()
+
+    def load(batch: Batch) -> None:
+        with paced("lines-db", limits=Limits(in_flight_max=2)) as call:
+            call.run(lines.load, batch)
+        assert seen.wait(PATIENCE_S)
+
+    lines.run(LocalBolts(load, count=4))
+    lines.assert_exact()
+    (view,) = next(s.targets for s in lines.witness.snapshots if s.targets)
+    assert (view.target, view.limit, view.alone) == ("lines-db", 2, 1)
 
 
 def test_process_that_ends_its_thread(lines: Lines) -> None:

@@ -291,10 +291,32 @@ def test_a_table_is_read_by_ranges_of_its_key(uri: str) -> None:
         connection.execute("CREATE TABLE items (id BIGINT PRIMARY KEY, word TEXT)")
         connection.execute("INSERT INTO items SELECT 3 * n, 'w' || n FROM generate_series(0, 9) n")
     source = SqlRanges(lambda: psycopg.connect(uri), "items", "id", where="word LIKE 'w%'")
-    assert source.extents(Checkpoint()) == {"items": Extent(0, 28)}
-    pages = source.reader().open("items", 4, 20, "")
+    [extent] = source.extents(Checkpoint()).values()
+    assert extent == Extent(0, 28, extent.identity)
+    pages = source.reader().open("items", 4, 20, extent.identity)
     assert [r.value["word"] for page in pages for r in page.batch_records(0, len(page))] == [
         "w2", "w3", "w4", "w5", "w6",
     ]  # fmt: skip
     with pytest.raises(SourceError, match="does not exist"):
         SqlRanges(lambda: psycopg.connect(uri), "items", "key").extents(Checkpoint())
+
+
+def test_a_table_that_was_made_again_is_known_by_its_oid(uri: str) -> None:
+    def make() -> None:
+        with psycopg.connect(uri) as connection:
+            connection.execute("DROP TABLE IF EXISTS loads")
+            connection.execute("CREATE TABLE loads (id BIGINT PRIMARY KEY)")
+            connection.execute("INSERT INTO loads VALUES (1), (2)")
+
+    make()
+    source = SqlRanges(lambda: psycopg.connect(uri), "public.loads", "id")
+    [before] = source.extents(Checkpoint()).values()
+    assert before.identity.startswith("oid ")
+    assert source.extents(Checkpoint()) == {"public.loads": before}
+    reader = source.reader()
+    assert len(next(iter(reader.open("public.loads", 1, 3, before.identity)))) == 2
+    make()
+    [after] = source.extents(Checkpoint()).values()
+    assert after.identity not in ("", before.identity)
+    with pytest.raises(SourceError, match="it is another table than before"):
+        next(iter(reader.open("public.loads", 1, 3, before.identity)))

@@ -91,6 +91,7 @@ def test_slow_bolts_are_what_the_spout_waits_for(strategy: str) -> None:
         **{"window.policy": "fixed", "window.initial": 1},
     )
     assert waits.backpressure_s > 5 * (waits.no_input_s + waits.max_pending_s)
+    assert waits.last_tuples_s > 0.02, "the last call"
     assert any(shot.held_up_by == "backpressure" for shot in view.snapshots)
 
 

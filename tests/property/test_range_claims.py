@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flowctl.bolts.range_claims import PROGRESS_EVERY_S, Part, RangeClaims
-from flowctl.bolts.range_pace import RECORDS_MAX, TARGET_S, Pace
+from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, Pace
 
 SHARES = st.floats(0, 1)
 
@@ -112,3 +112,16 @@ def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
         pace.took(pace.records, pace.records * record_s)
     wanted = min(max(TARGET_S / record_s, 1), RECORDS_MAX)
     assert 0.5 * wanted <= pace.records <= 1.5 * wanted
+
+
+@given(st.floats(1e-4, 0.05), st.floats(0.2, 3))
+def test_a_kill_repeats_a_share_of_what_is_done_and_long_jobs_have_few_batches(record_s, longest_s):
+    pace, done_s, batches = Pace(longest_s), 0.0, 0
+    while done_s < 100 * longest_s:
+        batch_s = pace.records * record_s
+        assert batch_s <= max(record_s * 8, TARGET_S, min(longest_s, SHARE * done_s)) + record_s
+        pace.took(pace.records, batch_s)
+        done_s += batch_s
+        batches += 1
+    assert pace.records * record_s > longest_s / 2 or pace.records == 1
+    assert batches < 100 + 130  # at the limit; and while they grow

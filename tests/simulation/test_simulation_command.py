@@ -57,6 +57,26 @@ def test_a_report_that_is_not_what_the_code_gives_is_told(
     assert path.read_text(encoding="utf-8") == changed
 
 
+def test_a_report_may_hold_more_than_the_rows_that_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.md"
+    tail = ["--jobs", "1", "--report", str(path)]
+    few = ["simulate", "drain", "--seeds", "1", *tail, "--verify=rows"]
+    assert main(["simulate", "drain", "--policy", "fixed:2", "--seeds", "1", *tail]) == 0
+    assert main(few) == 1, "it has no row of the default policy"
+    assert "+| just_full |" in capsys.readouterr().err
+    policies = ["--policy", "just_full", "--policy", "fixed:2"]
+    assert main(["simulate", "drain", *policies, "--seeds", "1", *tail]) == 0
+    assert main(few) == 0
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace("| fixed:2 | 0.", "| fixed:2 | 1."), encoding="utf-8")
+    assert main(few) == 0, "another policy's row"
+    path.write_text(whole.replace("| just_full | 0.", "| just_full | 1."), encoding="utf-8")
+    assert main(few) == 1
+    assert "+| just_full | 0." in capsys.readouterr().err
+
+
 def test_the_table_names_gates_and_the_command_that_repeats(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

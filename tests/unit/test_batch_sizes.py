@@ -134,6 +134,42 @@ def test_a_large_backlog_is_read_in_batches_near_the_time_wanted() -> None:
     assert sum(late) / len(late) == pytest.approx(5.0, rel=0.1), "nor smaller than wanted"
 
 
+@pytest.mark.parametrize("restart_every", [0, 12])
+@pytest.mark.parametrize("start", [1, 200])
+@pytest.mark.parametrize("fixed_s", [1.5, 2.0, 3.0])
+def test_where_spark_takes_all_of_the_time_wanted_batches_do_not_stay_tiny(
+    fixed_s: float, start: int, restart_every: int
+) -> None:
+    """2 s are wanted: with one row each they took as long, and told nothing else."""
+    should = max(2.0 - fixed_s, fixed_s / 2) / ROW_S
+    shares = []
+    for seed in range(20):
+        target = Target(random.Random(seed), fifteen_percent, fixed_s)
+        sizes = BatchRows(target_s=2.0, rows=start, rows_max=ROWS_MAX)
+        rows = []
+        for step in range(120):
+            rows.append(sizes.rows)
+            if restart_every and step % restart_every == 0:
+                sizes = BatchRows(target_s=2.0, rows=sizes.rows, rows_max=ROWS_MAX)
+            elif step:
+                sizes.took(sizes.rows, target.batch_s(sizes.rows))
+        shares.append(sorted(rows[60:])[30] / should)
+    assert sorted(shares)[10] >= 0.5, shares
+    assert min(shares) >= 0.1, shares
+
+
+def test_rows_that_do_take_the_time_are_seldom_doubled() -> None:
+    """A record takes a second, and 10 s are wanted."""
+    target = Target(random.Random(1), fifteen_percent, 0.5, 1.0)
+    sizes = BatchRows(target_s=10.0, rows=200, rows_max=ROWS_MAX)
+    late = 0
+    for step in range(500):
+        took_s = target.batch_s(sizes.rows)
+        late += step > 10 and took_s > 1.6 * 10.0
+        sizes.took(sizes.rows, took_s)
+    assert late <= 0.02 * 500, "of which noise alone makes a few"
+
+
 @pytest.mark.parametrize("fixed_s", [9.0, 20.0])
 def test_spark_becomes_slower_than_a_batch_should_take(fixed_s: float) -> None:
     """Sizes fall first, as if the rows cost more, and come back when that wins nothing."""

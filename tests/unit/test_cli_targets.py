@@ -14,7 +14,7 @@ from flowctl import adapters
 from flowctl.cli.targets import targets
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
-from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, ConfigError
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import Scraped, served
 from flowctl.instrumentation.target_metrics import ScrapedTargets
@@ -119,6 +119,19 @@ def test_a_mistake_is_named(server: Server, field: str, arguments: tuple[str, ..
 def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     Server(monkeypatch)
     assert run("list") == "No targets.\n"
+
+
+@pytest.mark.parametrize("field", [{"total": "1 2"}, {"limit": "abc"}, {"w:x": "1|2|3"}])
+def test_a_damaged_target_is_named_and_the_others_are_shown(
+    server: Server, field: dict[str, str]
+) -> None:
+    server.client.hset("flowctl:target:{odd}", mapping={"limit": "8", **field})
+    done = CliRunner().invoke(targets, ["list"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("pg-main  limit 8")
+    assert "target 'odd' in flowctl:target:{odd} is damaged" in done.stderr
+    with pytest.raises(CheckpointCorruptError):
+        run("show", "odd")
 
 
 def test_targets_are_metrics_of_prometheus(server: Server) -> None:

@@ -181,3 +181,13 @@ def test_no_tuple_is_cut_for_a_target_that_fails_again_before_anything_has_succe
         driver.wait(0.12)
     assert driver.core.counters.failed > 2
     assert driver.core.counters.cut == 0
+
+
+@pytest.mark.req("S109")
+def test_a_bad_end_is_found_though_no_good_record_shares_a_tuple_with_it() -> None:
+    """Nothing succeeds any more, so only the time that went by says that the records are bad."""
+    bad = Target(fails=(2.45, float("inf")))
+    given_up = letters(bad, bolts=4, records=2_000)
+    assert given_up[0] == POISON
+    assert given_up[-1] == 2_000
+    assert 9 < len(given_up) <= 101, "more than the few that need no proof"

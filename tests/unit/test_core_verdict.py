@@ -84,6 +84,37 @@ def test_silence_means_something_sooner_with_work_overdue() -> None:
     assert judge(consumer, 5.0).is_silent, "silence_max_s is enough by itself"
 
 
+def test_where_many_are_in_their_first_call_each_may_be_silent_longer() -> None:
+    """They import at once, and wait for each other: up to four are no reason, eight twice."""
+    consumer = consumer_of(0.0)
+    pool = consumer.service.pool
+    assert pool.first_calls == 1
+    for first_calls, silent_s in ((4, 1.0), (8, 2.0), (400, 5.0)):
+        pool.first_calls_most = first_calls
+        consumer.heard_at_s = 10.0
+        assert not judge(consumer, 10.0 + silent_s - 0.1).is_silent
+        assert judge(consumer, 10.0 + silent_s).is_silent, first_calls
+
+
+def test_after_its_first_ack_no_others_calls_excuse_its_silence() -> None:
+    consumer = consumer_of(0.0, 0.1)
+    pool = consumer.service.pool
+    pool.first_calls = pool.first_calls_most = 400
+    consumer.service.on_sample(0.2, 0.1, 0.0, 1)
+    assert (pool.first_calls, pool.first_calls_most) == (399, 400)
+    assert judge(consumer, 3.1).is_silent
+
+
+def test_a_first_call_is_over_with_a_late_ack_too_or_when_the_bolt_goes() -> None:
+    late, gone, silent = consumer_of(0.0), consumer_of(0.0), consumer_of()
+    expired = late.let_stray(0, 1.0)
+    assert expired is not None
+    late.on_late_ack(expired, 2.0)
+    gone.leave()
+    pools = [each.service.pool for each in (late, gone, silent)]
+    assert [(pool.first_calls, pool.first_calls_most) for pool in pools] == [(0, 0)] * 3
+
+
 def test_a_stalled_bolt_is_silent_sooner() -> None:
     consumer = consumer_of(0.0)
     consumer.armed_at_s = 4.0

@@ -99,6 +99,67 @@ def test_a_failure_passes_through_at_once(naps: list[float]) -> None:
     assert (gate_of("t").in_flight, naps) == (0, [])
 
 
+class Connection:
+    """As psycopg's: what the server ended stays closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def insert(self) -> None:
+        self.closed = True
+        raise ConnectionResetError("the server closed the connection")
+
+    def cursor(self) -> Cursor:
+        return Cursor(self)
+
+
+class Cursor:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def execute(self, words: str) -> None:
+        self.connection.insert()
+
+
+def test_a_connection_that_is_closed_now_is_not_called_again(naps: list[float]) -> None:
+    """Each call of it was refused, for ten minutes, and made the limit smaller."""
+    for call_it in (
+        lambda call: call.run(Connection.insert, Connection()),
+        lambda call: call.run(Connection().insert),
+        lambda call: call.run(Connection().cursor().execute, "INSERT"),
+    ):
+        with pytest.raises(ConnectionResetError) as raised, paced("t") as call:
+            call_it(call)
+        assert "closed" in raised.value.__notes__[0]
+    assert naps == []
+    assert gate_of("t").counters.refused == 3
+
+
+def test_a_failure_after_a_refusal_says_so(naps: list[float]) -> None:
+    """A deadlock leaves a transaction that fails: the second error alone explains nothing."""
+    errors = [RetryLater("deadlock"), ValueError("current transaction is aborted")]
+    with pytest.raises(ValueError) as raised, paced("t") as call:
+        call.run(lambda: _raise(errors.pop(0)))
+    assert raised.value.__notes__ == ["flowctl called again after a refusal: RetryLater: deadlock"]
+
+
+def test_a_cost_that_is_known_afterwards_is_what_was_used(naps: list[float]) -> None:
+    with paced("t", cost=5, budget=1e6) as call:
+        call.run(int)
+        call.cost = 50
+        assert gate_of("t").counters.cost == 50
+        call.run(int)
+        call.cost = 20
+    assert gate_of("t").counters.cost == 70
+    errors = [RetryLater(), ValueError()]
+    with pytest.raises(ValueError), paced("t", cost=5, budget=1e6) as call:
+        try:
+            call.run(lambda: _raise(errors.pop(0)))
+        finally:
+            call.cost = 7
+    assert gate_of("t").counters.cost == 70, "it did not succeed"
+
+
 def test_what_leaves_a_block_is_classified() -> None:
     with pytest.raises(RetryLater), paced("t"):
         raise RetryLater
@@ -117,6 +178,13 @@ def test_the_program_may_say_what_it_saw() -> None:
         call.failed(TimeoutError())
     counters = gate_of("t").counters
     assert (counters.refused, counters.failed, counters.calls) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("seconds", ["5", -1, float("nan")])
+def test_a_wait_that_is_none_is_refused_and_keeps_no_permit(seconds: object) -> None:
+    with pytest.raises(ConfigError, match="retry_after_s"), paced("t") as call:
+        call.throttled(seconds)  # type: ignore[arg-type]
+    assert (gate_of("t").in_flight, gate_of("t")._resting) == (0, [])
 
 
 def test_the_users_own_rule_comes_first(naps: list[float]) -> None:
@@ -240,7 +308,19 @@ def test_a_child_process_begins_with_gates_of_its_own() -> None:
         ("limits", {"limits": Limits(in_flight_min=5, in_flight_max=4)}),
         ("limits", {"limits": 5}),
         ("limits", {"limits": Limits(give_up_after_s=0)}),
+        ("limits", {"limits": Limits(give_up_after_s="600")}),  # type: ignore[arg-type]
+        ("limits", {"limits": Limits(in_flight_max="20")}),  # type: ignore[arg-type]
+        ("limits", {"limits": Limits(in_flight_max=2.5)}),  # type: ignore[arg-type]
+        ("limits", {"limits": {"in_flight_max": 20}}),
         ("hard", {"hard": True}),
+        ("target", {"target": len}),
+        ("target", {"target": 5}),
+        ("job", {"job": None}),
+        ("redis", {"redis": 6379}),
+        ("weight", {"weight": [1]}),
+        ("weight", {"weight": float("inf")}),
+        ("leave", {"leave": "0.2"}),
+        ("budget", {"budget": float("inf")}),
     ],
 )
 def test_a_wrong_parameter_is_named(field: str, arguments: dict[str, object]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,3 +274,30 @@ def test_what_is_owed_goes_back_when_its_call_ends(server: Server) -> None:
     turns([worker], 0.5)
     assert server.leased == 1
     assert exchange.exchange(report("b")).permits == 0
+
+
+def test_a_program_without_logging_is_told_on_stderr_that_it_is_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    server.is_away = True
+    turns([Worker(server)], 1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("flowctl: target 't' at here: gone")
+    assert "learns its own limit" in line
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(io.StringIO())])
+    turns([Worker(server)], 1)
+    assert capsys.readouterr().err == "", "its log has it"
+
+
+def test_each_worker_knows_why_the_limit_is_what_it_is(server: Server) -> None:
+    leader, other = Worker(server), Worker(server)
+    turns([leader], 0.25)
+    assert leader.source.known() == (4, "start", True)
+    server.client.hset("flowctl:target:{t}", mapping={"limit": 7, "reason": "goodput kept"})
+    turns([other], 0.25)
+    assert other.source.known() == (7, "goodput kept", True)
+    server.is_away = True
+    server.now_s += TTL_S + 0.1
+    turns([other], 0.25)
+    assert not other.source.known().is_shared

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowctl.core.events import PeerDropped
+from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.records import Emission, Record, Rejected
 from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
@@ -82,6 +84,13 @@ def fail(driver: Driver, of: str = "a", **changes: Any) -> FailFrame:
 
 
 ABSURD = [math.nan, math.inf, -math.inf, -1.0, 1e300]
+
+
+def told(**wrong: Any) -> TargetFigures:
+    true = TargetFigures("w-1", "crm", "etl", 8, "goodput kept", True, 10, 1.0, 2, 0.5)
+    return msgspec.structs.replace(true, **wrong)
+
+
 LIES: dict[str, Any] = {
     "another bolt's tuple": lambda d: ack(d, "b"),
     "a tuple that was never sent": lambda d: AckFrame(99, 1, 0.1, 0.1, 0.1),
@@ -105,6 +114,10 @@ LIES: dict[str, Any] = {
     "more slots busy than there are": lambda d: Heartbeat(3, 0),
     "fewer than none queued": lambda d: Heartbeat(0, -5),
     "more begun than there are slots": lambda d: Heartbeat(2, 0, [], [1, 2, 3]),
+    "a target used for no time": lambda d: Heartbeat(0, 0, [], [], [told(call_s=math.nan)]),
+    "a limit below none": lambda d: Heartbeat(0, 0, [], [], [told(limit=-1)]),
+    "a target of a long name": lambda d: Heartbeat(0, 0, [], [], [told(target="x" * 70_000)]),
+    "more targets than are told": lambda d: Heartbeat(0, 0, [], [], [told()] * 17),
     "another's tuple given back": lambda d: Revoked([d.sent["b"].tuple_id]),
     "given back what was never sent": lambda d: Revoked([1 << 60]),
     **{
@@ -159,6 +172,7 @@ def test_it_may_come_back(driver: Driver) -> None:
         lambda d: fail(d, record_index=None, refused=True, after_s=0.0),
         lambda d: Heartbeat(2, 1_000),
         lambda d: Heartbeat(2, 1_000, [], [1, 99]),
+        lambda d: Heartbeat(2, 1_000, [], [], [told(), told(target="other")]),
         lambda d: Revoked([d.sent["a"].tuple_id]),
         lambda d: Revoked([]),
     ],

@@ -18,7 +18,8 @@ from flowctl.ports import SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.flow_control_spout import FlowControlSpout
-from flowctl.runtime.meter import Meter
+from flowctl.runtime.meter import Meter, snapshot_pause_s
+from flowctl.runtime.run import VIEW_EVERY_S
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import FailingStore, ListProducer, Witness
@@ -333,3 +334,21 @@ def test_a_call_of_a_millisecond_is_not_told() -> None:
     pool = stand.control.core.book.pool
     pool.is_split, pool.fixed_records, pool.mean_records, pool.mean_s = True, 10.0, 90.0, 0.01
     assert stand.meter.snapshot("running", "").dear_call is None
+
+
+def test_many_bolts_are_read_less_often_but_every_second() -> None:
+    assert snapshot_pause_s(12) < VIEW_EVERY_S, "each turn of the view has a snapshot"
+    assert [snapshot_pause_s(bolts) for bolts in (500, 1_000, 5_000)] == [0.5, 1.0, 1.0]
+
+
+def test_a_bolt_that_went_stays_in_snapshots_and_new_ones_are_put_in_order() -> None:
+    stand = Stand()
+    core = stand.control.core
+    core.remove_bolt("b", now_s=0.0)
+    core.add_bolt("aa", slots=1, epoch=1, now_s=0.0)
+    core.add_bolt("c", slots=1, epoch=1, now_s=0.0)
+    bolts = stand.meter.snapshot("running", "").bolts
+    assert [bolt.name for bolt in bolts] == ["a", "c", "aa"], "b was never in a snapshot"
+    core.remove_bolt("c", now_s=0.0)
+    bolts = stand.meter.snapshot("running", "").bolts
+    assert [(bolt.name, bolt.up) for bolt in bolts] == [("a", True), ("c", False), ("aa", True)]

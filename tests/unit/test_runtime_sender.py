@@ -18,7 +18,7 @@ from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received
 from tests.loop_parts import Log
 
-_, BACK_PRESSURE, MAX_PENDING, NO_INPUT = WaitReason
+_, BACK_PRESSURE, MAX_PENDING, NO_INPUT, LAST_TUPLES = WaitReason
 ONE_EACH = {
     "tuple.records_max": 1,
     "window.policy": "fixed",
@@ -191,6 +191,10 @@ def test_a_source_that_gives_nothing_is_a_spout_wait():
     assert stand.sender.waits_for() is NO_INPUT
     assert stand.waits == (0, 0, 3 * BLOCKING_MAX_S)
     assert stand.sender.loop.empty_emit_streak == 3
+    stand.control.reader_done.set()
+    stand.steps()
+    assert stand.sender.waits_for() is LAST_TUPLES, "the source is not what is slow"
+    assert stand.control.spout_waits().last_tuples_s == BLOCKING_MAX_S
 
 
 @pytest.mark.req("S37", "S40", "S59")

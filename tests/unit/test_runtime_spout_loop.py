@@ -16,7 +16,7 @@ from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from tests.loop_parts import Log, Parked
 
 NOTHING, *REASONS = WaitReason
-BACK_PRESSURE, MAX_PENDING, NO_INPUT = REASONS
+BACK_PRESSURE, MAX_PENDING, NO_INPUT, LAST_TUPLES = REASONS
 LITERAL = {
     "spout_strategy": "progressive",
     "bolt_strategy": "progressive",

@@ -330,6 +330,17 @@ def test_a_redis_that_is_away_holds_nothing_up() -> None:
     assert stored(store) == 20
 
 
+def test_where_to_begin_can_not_be_guessed_while_redis_is_away() -> None:
+    store = store_at(41)
+
+    def away(job: str) -> Checkpoint:
+        raise CheckpointUnavailableError("no connection")
+
+    store.load = away  # type: ignore[method-assign]
+    with pytest.raises(CheckpointUnavailableError):
+        Progress("s", store).start()
+
+
 # -- options -------------------------------------------------------------------------------------
 
 

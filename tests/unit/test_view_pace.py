@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from flowctl.core.events import BoltState
 from flowctl.instrumentation import pace
 from flowctl.instrumentation.plain import held_up
-from flowctl.instrumentation.snapshot import BoltView, Snapshot
+from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.runtime.bolt_rates import RATE_OVER_S, BoltRates
 from tests.unit.test_view_live import bolt, snapshot
 
@@ -108,10 +107,17 @@ def test_a_bolts_rate_is_that_of_the_last_seconds_and_none_at_first() -> None:
     rates = BoltRates()
 
     def rate(now_s: float, records: int) -> float:
-        view: BoltView = msgspec.structs.replace(bolt(1), records_acked=records)
-        return rates.added((view,), now_s)[0].records_per_s
+        return rates.take({"b1": records}, now_s)["b1"]
 
     assert [rate(0.0, 0), rate(0.5, 400)] == [0.0, 0.0]  # one tuple is no rate
     assert rate(2.0, 400) == 200.0
     rate(RATE_OVER_S, 400)
     assert rate(2 * RATE_OVER_S + 0.5, 400) == 0.0
+
+
+def test_a_bolt_that_comes_later_is_measured_from_then() -> None:
+    rates = BoltRates()
+    rates.take({"a": 0}, 0.0)
+    rates.take({"a": 100, "b": 50}, 1.0)
+    assert rates.take({"a": 150, "b": 60}, 1.5) == {"a": 100.0, "b": 0.0}
+    assert rates.take({"a": 200, "b": 90}, 2.0) == {"a": 100.0, "b": 40.0}

@@ -165,9 +165,12 @@ def test_the_line_says_what_the_spout_waits_for(out: io.StringIO) -> None:
 
 @pytest.mark.req("S39", "S40")
 def test_the_summary_says_how_long_the_spout_waited_and_for_what() -> None:
-    waits = Waits(backpressure_s=7.25, max_pending_s=0.1, no_input_s=9.0, empty_emit_streak=3)
+    waits = Waits(backpressure_s=7.25, max_pending_s=0.1, no_input_s=9.0, last_tuples_s=0.5)
     text = "\n".join(summary.lines(msgspec.structs.replace(REPORT, waits=waits)))
-    assert "the spout waited 0:09.0 for input, 0:07.2 for windows\n" in text
+    assert (
+        "the spout waited 0:09.0 for input, 0:07.2 for windows, 0:00.5 for the last tuples\n"
+        in text
+    )
     assert "the spout waited" not in "\n".join(summary.lines(REPORT))
 
 

@@ -115,7 +115,7 @@ set('rated', text(rated))
 local leads = ARGV[15] ~= 'bye' and (get('leader') == ARGV[1] or number('leader_until', 0) <= now)
 local reply = {
   text(now), text(limit), text(permits), text(rate), leads and '1' or '0', get('workers') or '1',
-  text(budget),
+  text(budget), get('reason') or '',
 }
 if leads then
   redis.call('HSET', key, 'leader', ARGV[1], 'leader_until', text(now + LEADER_MS), 'seen', text(now))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import add, sub
 from typing import NamedTuple
 
 # No budget, or all of it is wanted: more than any.
@@ -19,16 +20,19 @@ class Sums(NamedTuple):
     failed: int = 0
     waited_s: float = 0.0
 
+    @property
+    def refused_share(self) -> float:
+        """Which part of the calls was refused, 0 to 1; those that failed don't count."""
+        asked = self.calls + self.refused
+        return self.refused / asked if asked else 0.0
+
+    def plus(self, other: Sums) -> Sums:
+        """Return what was done in both."""
+        return Sums(*map(add, self, other))
+
     def minus(self, other: Sums) -> Sums:
         """Return what was done since ``other``."""
-        return Sums(
-            self.calls - other.calls,
-            self.cost - other.cost,
-            self.call_s - other.call_s,
-            self.refused - other.refused,
-            self.failed - other.failed,
-            self.waited_s - other.waited_s,
-        )
+        return Sums(*map(sub, self, other))
 
 
 class Claim(NamedTuple):
@@ -94,7 +98,7 @@ class Reply(NamedTuple):
     """One exchange, to the worker.  ``now_s`` is the clock of the place where all meet.
 
     ``rate``: its part of ``budget`` [cost/s]; a budget of 0: there is none.  ``workers``: how many
-    share the target.  ``table``: this worker leads.
+    share the target.  ``table``: this worker leads.  ``reason``: why the limit is what it is.
     """
 
     now_s: float
@@ -104,3 +108,4 @@ class Reply(NamedTuple):
     workers: int
     budget: float
     table: Table | None = None
+    reason: str = ""

@@ -113,11 +113,11 @@ def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: 
         return
     raise SourceError(
         f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, and it"
-        f" was written again since: it was {was}, and is {extent.identity}.",
-        remedy="To do this file again from its beginning: `flowctl checkpoint rewind NAME"
-        " --partition FILE --start`; to do all again, give the job another name. Or bring the old"
-        " file back with its time of change (cp -p), put new data beside it under another name, or"
-        " leave this file out.",
+        f" was written again or replaced since: it was {was}, and is {extent.identity}.",
+        remedy="To do it again from its beginning: `flowctl checkpoint rewind NAME"
+        f" --partition {partition} --start`; to do all again, give the job another name. A file can"
+        " also be brought back with its time of change (cp -p), or left out, and new data be put"
+        " beside it under another name.",
     )
 
 

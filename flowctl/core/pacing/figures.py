@@ -1,0 +1,134 @@
+"""What the processes of a job say of the targets that they pace, put together for people."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from flowctl.core.pacing.leases import Sums
+
+# Averages are over this time: as far back as `flowctl targets` looks, at least.
+OVER_S: Final = 10.0
+# Of how many targets a process tells at once; a view shows fewer.
+TARGETS_MAX: Final = 16
+# A process tells once a second; who was silent for so long has ended, or calls nothing.
+SILENT_S: Final = 5.0
+# Processes tell more than once a second if they have several bolts: more would say no more.
+_STEP_S: Final = 0.9
+
+
+class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one process knows of a target that it calls.
+
+    ``process`` is the same in all that it tells.  ``is_shared``: the limit holds over all that
+    share the target; False: this process has learned it alone.  The sums are as in
+    :class:`flowctl.core.pacing.leases.Sums`, since the process began.
+    """
+
+    process: str
+    target: str
+    job: str
+    limit: int
+    reason: str
+    is_shared: bool
+    calls: int = 0
+    call_s: float = 0.0
+    refused: int = 0
+    waited_s: float = 0.0
+
+    @property
+    def sums(self) -> Sums:
+        """The same sums; what was not told is 0."""
+        return Sums(self.calls, 0.0, self.call_s, self.refused, 0, self.waited_s)
+
+
+class TargetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that a run's processes call: its limit, and what this run uses of it.
+
+    ``limit``: calls at once over all that share the target, ``reason`` why it is that.
+    ``alone``: how many processes have learned a limit of their own, all of which ``limit`` adds up.
+    ``used``: calls of this run in it, on average over the last :data:`OVER_S` seconds, as are
+    ``calls_per_s`` and ``refused_share``, 0 to 1.  ``waited_s``: how long its calls waited so far,
+    all together.
+    """
+
+    target: str
+    limit: int
+    reason: str
+    used: float
+    calls_per_s: float
+    refused_share: float
+    waited_s: float
+    alone: int = 0
+
+
+class _Told(NamedTuple):
+    at_s: float
+    figures: TargetFigures
+
+
+class SeenTargets:
+    """What was told, by process.  Pure; not thread-safe; O(1) for each that is told."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str, str], deque[_Told]] = {}
+        self._silent: dict[tuple[str, str, str], float] = {}  # how long their calls had waited
+
+    def take(self, figures: TargetFigures, now_s: float) -> None:
+        """A process tells.  Several bolts of it may tell the same."""
+        key = figures.process, figures.target, figures.job
+        told = self._told.setdefault(key, deque())
+        self._silent.pop(key, None)
+        if told and now_s - told[-1].at_s < _STEP_S:
+            return
+        told.append(_Told(now_s, figures))
+        while now_s - told[0].at_s > OVER_S and len(told) > 2:
+            told.popleft()
+
+    def views(self, now_s: float) -> tuple[TargetView, ...]:
+        """Return the targets that are called now, by name."""
+        self._forget(now_s)
+        by_target: dict[str, list[deque[_Told]]] = {}
+        for (_, target, _), told in self._told.items():
+            by_target.setdefault(target, []).append(told)
+        return tuple(self._view(name, by_target[name]) for name in sorted(by_target))
+
+    def _forget(self, now_s: float) -> None:
+        for key, told in list(self._told.items()):
+            if now_s - told[-1].at_s > SILENT_S:
+                self._silent[key] = told[-1].figures.waited_s
+                del self._told[key]
+
+    def _view(self, target: str, all_told: list[deque[_Told]]) -> TargetView:
+        used = calls_per_s = 0.0
+        lately = Sums()
+        for told in all_told:
+            done, span_s = _lately(told)
+            lately = lately.plus(done)
+            if span_s > 0:
+                used += done.call_s / span_s
+                calls_per_s += done.calls / span_s
+        newest = sorted(all_told, key=lambda told: told[-1].at_s)
+        figures = [told[-1].figures for told in newest]
+        shared = [each for each in figures if each.is_shared]
+        alone = [each for each in figures if not each.is_shared]
+        waited_s = sum(each.waited_s for each in figures)
+        waited_s += sum(each_s for key, each_s in self._silent.items() if key[1] == target)
+        return TargetView(
+            target=target,
+            limit=(shared[-1].limit if shared else 0) + sum(each.limit for each in alone),
+            reason=(shared or figures)[-1].reason,
+            used=used,
+            calls_per_s=calls_per_s,
+            refused_share=lately.refused_share,
+            waited_s=waited_s,
+            alone=len({each.process for each in alone}),
+        )
+
+
+def _lately(told: deque[_Told]) -> tuple[Sums, float]:
+    """What was done since the oldest that is kept, and in how many seconds."""
+    first, last = told[0], told[-1]
+    return last.figures.sums.minus(first.figures.sums), last.at_s - first.at_s
