@@ -11,9 +11,9 @@ ACK_DELAY_S: Final = 0.001
 # thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
 LOOKS_IN_VAIN: Final = 4
 # A heartbeat that is due within this share of their interval goes with what is reported of a range:
-# the spout wakes up once for both, which costs it ten times as much as to read one.  Not more, as
-# a report comes each .15 s, and heartbeats would be as many.
-BEAT_EARLY: Final = 0.4
+# the spout wakes up once for both (7 times a second and bolt for 11), which costs it more than to
+# read one.  Half of .25 s: reports come each .15 s, so that none is left to go by itself.
+BEAT_EARLY: Final = 0.5
 # An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
 _ACKS_PER_SEND: Final = 64
