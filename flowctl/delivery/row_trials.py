@@ -44,8 +44,9 @@ class RowTrials:
     def __init__(self, rows: int) -> None:
         """``rows``: of the first batch."""
         self._recent_s: deque[float] = deque(maxlen=_USUAL_OF)
-        self._every = {True: _EVERY, False: _EVERY_LARGE}  # by whether they are small
-        self._since = 0 if rows >= _SMALL_ROWS else _EVERY - _FIRST
+        first = _EVERY if rows >= _SMALL_ROWS else _FIRST
+        self._every = {True: first, False: _EVERY_LARGE}  # by whether they are small
+        self._since = 0
         self._rows_most = max(_SMALL_ROWS, _GROWN * rows)
         self._usual: tuple[int, float] | None = None  # rows and time before the trial that runs
         self._fewest, self._fewest_s = 1.0, 0.0
