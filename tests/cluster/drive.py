@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from tests.cluster.network import Host
 from tests.cluster.services import START_TIMEOUT_S, Postgres, Spark, Valkey, python_of, until
 
-FILES = 8  # partitions: a bolt that writes to one holds the sink's lock of that one only
+# Partitions, unless there are more bolts: one that writes holds the sink's lock of its partition.
+FILES = 8
 RUN_TIMEOUT_S = 400  # a run takes some 40 s; on a machine that others load, far longer
 
 # Runs on a host, as the sink can only be reached from there.
@@ -69,6 +70,7 @@ class Drive:
         self.name = name
         self.lines = lines
         self._options = options
+        self._files = max(FILES, bolts) if isinstance(bolts, int) else FILES
         self._padding = " " + "x" * padding if padding else ""
         self._driver: subprocess.Popen[bytes] | None = None
         self._host = cluster.hosts["d"]
@@ -103,8 +105,8 @@ class Drive:
         return other
 
     def _write_lines(self) -> None:
-        for file in range(FILES):
-            numbers = range(file + 1, self.lines + 1, FILES)
+        for file in range(self._files):
+            numbers = range(file + 1, self.lines + 1, self._files)
             text = "".join(f"{self._line(n)}\n" for n in numbers)
             (self._host.node / f"{self.name}-{file}.log").write_text(text)
 

@@ -103,7 +103,8 @@ class Postgres:
         """Start it."""
         argv = [str(self._server.bin_path / "postgres"), "-D", str(self._server.pgdata)]
         here = f"listen_addresses={self._host.address}"
-        for setting in (here, "unix_socket_directories=", "port=5432"):
+        many = "max_connections=300"  # one for each of 200 bolts, and more for those that come back
+        for setting in (here, "unix_socket_directories=", "port=5432", many):
             argv += ["-c", setting]
         if user := self._server.system_user:
             ids = pwd.getpwnam(user)
