@@ -58,6 +58,7 @@ class Book:
     are expected to connect, as far as is known.  ``pending``: tuples
     that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
     for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
+    ``is_all_out``: as far as is known, nothing is left that was never sent.
     ``lost`` are tuples that the caller has to make something of.
     """
 
@@ -80,6 +81,7 @@ class Book:
         self.dispatcher: Dispatcher = make_dispatcher(settings)
         self.alarms: Alarms = Alarms()
         self.input_ended = False
+        self.is_all_out = False
         self.to_come: int = 0
         self.idle_listener: IdleListener | None = None
         # What is different where tuples are ranges.
@@ -146,7 +148,7 @@ class Book:
         if consumer.has_room:
             self.dispatcher.note_room(consumer)
         # One with strays may be at work on those.
-        if self.input_ended and not (consumer.flight or consumer.strays):
+        if self.is_all_out and not (consumer.flight or consumer.strays):
             assert self.idle_listener is not None
             self.idle_listener.note_idle(consumer)
         if consumer.strays or self.out or consumer.liveness is not Liveness.ALIVE:

@@ -71,7 +71,7 @@ class Emitter:
                 return emission
         if not self._buffer.records:
             self._window_limited = False
-            return self._emit_copy(now_s) if self._book.input_ended else None
+            return self._emit_copy(now_s)
         if self._supply.is_held:
             self._window_limited = False  # its position is not saved yet
             return None
@@ -161,6 +161,8 @@ class Emitter:
         return None, 0
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, records_max: int, now_s: float) -> Emission:
+        if self._book.is_all_out:
+            self._end_phase.on_more()
         counters = self._counters
         cut = self._buffer.cut(records_max, self._settings.bytes_max)
         ids = self._ids
@@ -256,7 +258,7 @@ class Emitter:
         self._counters.emitted += 1
         flow_tuple.window_limited = self._window_limited
         consumer.on_sent(flow_tuple, now_s)
-        if self._book.input_ended:
+        if self._book.is_all_out:
             self._end_phase.note_sent(flow_tuple, consumer)
         if self._target.is_troubled:
             self._target.note_sent(now_s)

@@ -136,7 +136,7 @@ class HedgeSettings(_Section, frozen=True, kw_only=True):
 
     # False where processing a tuple twice does harm, and it must not happen without a fault.
     enabled: bool = True
-    # At most this share of the tuples, or one a bolt, and this share of the work (Dean & Barroso
+    # At most this share of the tuples, or one a slot, and this share of the work (Dean & Barroso
     # 2013 report 2 % more load for their hedged requests), beside half of what bolts are idle for.
     share_max: Share = 0.02
 

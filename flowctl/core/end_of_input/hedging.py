@@ -6,9 +6,9 @@ begun it costs work twice, so it comes last, within budgets, and can be switched
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX
@@ -58,7 +58,8 @@ class Hedging:
         """Nothing is left to send; ``tuples`` and ``work_s`` is what there was in all.  O(n)."""
         self._is_started = True
         share = self._settings.share_max
-        self._left = max(len(self._bolts), int(share * tuples))
+        slots = sum(consumer.slots for consumer in self._bolts.values())
+        self._left = max(slots, int(share * tuples))  # a bolt that hangs holds one in each slot
         self._work_left_s = share * work_s
         self._asked_s = now_s
         for consumer in self._bolts.values():
@@ -74,6 +75,14 @@ class Hedging:
             ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
             self._expect(flow_tuple, flow_tuple.sent_at_s + ready_s)
 
+    def stop(self) -> None:
+        """There is something to send again."""
+        self._is_started = False
+        self._again_s = None
+        self._were_idle = 0
+        self._latest.clear()
+        self._earliest.clear()
+
     def _expect(self, flow_tuple: FlowTuple, due_s: float) -> None:
         flow_tuple.due_s = due_s
         if not flow_tuple.is_hedged:
@@ -85,9 +94,12 @@ class Hedging:
         return self._again_s
 
     def pick(
-        self, idle: Collection[str], now_s: float
+        self, idle: dict[str, None], now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
-        """Return a tuple and the idle bolt that shall have it as well, or None."""
+        """Return a tuple and the idle bolt that shall have it as well, or None.
+
+        ``idle``: the bolts that have nothing to do, the longest idle first.
+        """
         self._again_s = None
         settings = self._settings
         if not (settings.enabled and settings.share_max and self._is_started and self._left > 0):
@@ -157,11 +169,13 @@ class Hedging:
         return None
 
     def _soonest(
-        self, flow_tuple: FlowTuple, idle: Collection[str]
+        self, flow_tuple: FlowTuple, idle: dict[str, None]
     ) -> tuple[AdaptiveFlowConsumer, float] | None:
         best: tuple[AdaptiveFlowConsumer, float] | None = None
         records = len(flow_tuple.cut.records)
-        for bolt in islice(idle, IDLE_LOOKED_AT):
+        # The longest idle may never have had anything, and of the others the last are known best.
+        looked_at = IDLE_LOOKED_AT // 2
+        for bolt in chain(islice(idle, looked_at), islice(reversed(idle), looked_at)):
             consumer = self._bolts[bolt]
             service = consumer.service
             if not (service.samples and consumer.has_room):

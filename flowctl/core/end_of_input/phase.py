@@ -28,9 +28,9 @@ class EndOfInput:
         # Blindly in turn is a baseline: what is dealt out stays there, however late.
         self._is_blind = settings.dispatch.choice == "in_turn"
         # Before the end of the input there is nothing to share out where tuples are single records.
-        self._cuts_before = is_by_completion(settings) and settings.tuple.records_max > 1
+        self._is_adaptive = is_by_completion(settings)
+        self._cuts_before = self._is_adaptive and settings.tuple.records_max > 1
         self._counters = book.counters
-        self._is_last_out = False  # nothing is left that was never sent
         self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
         hedge = settings.hedge
@@ -58,15 +58,33 @@ class EndOfInput:
         self, pool: ServicePool, now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
         """Nothing is left to send: ask for what was not begun; return a tuple to run twice."""
-        if self._is_blind:
+        if self._is_blind or not self._is_near:
             return None
-        if not self._is_last_out:
-            self._is_last_out = True
+        if not self._book.is_all_out:
+            self._book.is_all_out = True
             self._stealing.start()
             tuples = self._counters.emitted
             self._hedging.start(now_s, tuples=tuples, work_s=tuples * pool.mean_s)
         self._stealing.steal()
         return self._hedging.pick(self._stealing.idle, now_s)
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether what bolts hold is all that is left, as far as is known.
+
+        Most sources tell their end when they are asked again, which may be long after that.
+        """
+        book = self._book
+        if book.input_ended:
+            return True
+        return self._is_adaptive and bool(book.pending) and book.supply.holds_rest
+
+    def on_more(self) -> None:
+        """Something is left after all; once the input has ended that is known not to last."""
+        if not self._book.input_ended:
+            self._book.is_all_out = False
+            self._stealing.stop()
+            self._hedging.stop()
 
     def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
         """Return an idle bolt that is not in ``avoid``, for a tuple that goes again."""
@@ -74,18 +92,18 @@ class EndOfInput:
 
     def next_s(self) -> float | None:
         """When :meth:`pick_copy` should be asked although nothing has happened, or None."""
+        if self._book.supply.buffer.records or not self._is_near:
+            return None  # it would not be asked
         return self._hedging.next_s()
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` was sent ``flow_tuple``."""
-        if self._is_last_out:
-            self._stealing.note_given(consumer)
-            self._hedging.note_sent(flow_tuple, consumer)
+        """``consumer`` was sent ``flow_tuple`` while all is out."""
+        self._stealing.note_given(consumer)
+        self._hedging.note_sent(flow_tuple, consumer)
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` has nothing to do."""
-        if self._is_last_out:
-            self._stealing.note_idle(consumer)
+        """``consumer`` has nothing to do while all is out."""
+        self._stealing.note_idle(consumer)
 
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:
         """``consumer`` gave back what it could."""

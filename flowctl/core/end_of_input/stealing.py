@@ -5,7 +5,7 @@ A revoked tuple is processed once, wherever that is: taking it back costs a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final
@@ -75,6 +75,12 @@ class WorkStealing:
         heapify(self._donors)
         self._idle = {c.bolt: None for c in self._bolts.values() if not c.held and c.has_room}
 
+    def stop(self) -> None:
+        """There is something to send again."""
+        self._is_started = False
+        self._donors.clear()
+        self._idle.clear()
+
     def _next_donor(self) -> AdaptiveFlowConsumer | None:
         while self._donors:
             recorded_s, name = self._donors[0]
@@ -91,7 +97,7 @@ class WorkStealing:
         return None
 
     @property
-    def idle(self) -> Collection[str]:
+    def idle(self) -> dict[str, None]:
         """The bolts that have nothing to do, the longest idle first."""
         return self._idle
 
