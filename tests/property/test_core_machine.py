@@ -261,6 +261,7 @@ class CoreMachine(RuleBasedStateMachine):
     def beat(self) -> None:
         for bolt in self.bolts.values():
             bolt.beat(self.core, self.clock())
+        self._read_events()  # what it keeps after all may be given back before anything is sent
 
     @rule()
     def answer_orders(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import __main__ as command
-from tests.cluster import loopback, scenarios, setups
+from tests.cluster import loopback, relays, scenarios, setups
 from tests.cluster.drive import Drive
 from tests.cluster.parts import NEEDS, SCENARIOS
 
@@ -44,7 +44,7 @@ def test_each_scenario_is_a_guarantee_and_has_a_line_that_says_what_it_does() ->
     named = re.findall(r"`tests/cluster/(\w+)\.py::(\w+)`", text)
     assert {name for _, name in named} == SCENARIOS.keys()
     for module, name in named:
-        assert hasattr({"scenarios": scenarios, "setups": setups}[module], name)
+        assert hasattr({"relays": relays, "scenarios": scenarios, "setups": setups}[module], name)
         assert (SCENARIOS[name].__doc__ or "").endswith(".")
 
 
