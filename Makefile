@@ -6,8 +6,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Tests wait most of the time, for processes and for time to pass; those with Spark share one worker.
-TEST_JOBS ?= 2
+# Tests wait a third of the time, for processes and for time to pass: one more than two cores have.
+# Those with Spark share one worker.
+TEST_JOBS ?= 3
 DEMO_ARGS ?=
 SIM_ARGS ?=
 BENCH_ARGS ?=

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fault_parts import until
+from fault_parts import QUICK_JVM, until
 from lines_parts import Lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Of the JVM that only builds the command of the next one.
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 _ROOT = Path(__file__).parents[2]
 # What workers must be able to import: ours, and test modules, which are shipped by name.
@@ -61,7 +64,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "2")
             # Saves about 40 % of the start-up CPU; the JVM does little here.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", QUICK_JVM)
             .getOrCreate()
         )
         yield session

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fault_parts import Driver, Job, assert_exact, count_rows, rows, until, write_lines
+from fault_parts import QUICK_JVM, Driver, Job, assert_exact, count_rows, rows, until, write_lines
 
 from flowctl.bolts.batch import Batch
 from flowctl.config import Settings
@@ -46,7 +46,7 @@ def spark() -> Iterator[Any]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from fault_parts import run_as_program
+from fault_parts import QUICK_JVM, run_as_program
 
 from flowctl.cli.main import cli
 from flowctl.errors import TooManyLostError
@@ -216,7 +216,11 @@ def on_connect(folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
     os.environ["SINK_JOBS_DIR"] = str(out)
-    session = SparkSession.builder.remote("local[2]").getOrCreate()
+    session = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
+        .getOrCreate()
+    )
 
     df = session.range(0, 300, 1, 3)
     df.foreachPartition(flow_sink(sink_jobs.append, target="connect"))

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from fault_parts import run_as_program
+from fault_parts import QUICK_JVM, run_as_program
 from spark_bolts_peer import Peer
 
 from flowctl.bolts.batch import Batch
@@ -20,8 +20,6 @@ from flowctl.wire.frames import AckFrame
 from pyspark_flowctl.bolts import SparkBolts
 
 pytestmark = pytest.mark.spark
-
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def accept(batch: Batch) -> None:
@@ -63,7 +61,11 @@ def connect() -> None:
 
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.remote("local[4]").getOrCreate()
+    session = (
+        SparkSession.builder.remote("local[4]")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
+        .getOrCreate()
+    )
     with Peer(SparkBolts(accept, count=3)) as peer:
         assert peer.server.endpoint.host == "127.0.0.1"
         peer.until_there(3)

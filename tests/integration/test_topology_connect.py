@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from fault_parts import run_as_program
+from fault_parts import QUICK_JVM, run_as_program
 
 pytestmark = pytest.mark.spark
 ROOTS = 2_000
@@ -33,7 +33,11 @@ def run_on_connect(place: Path) -> None:
 
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.remote("local[4]").getOrCreate()
+    session = (
+        SparkSession.builder.remote("local[4]")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
+        .getOrCreate()
+    )
     folder = str(place)
 
     def double(given: Input, out: Collector) -> None:
