@@ -7,6 +7,7 @@ import uuid
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,3 +170,18 @@ def test_only_the_value_that_the_error_is_about_is_named(
     value: Any, error: Exception, found: bool
 ) -> None:
     assert (unfit_of([(1, 2), (3, value)], "postgresql", error) is not None) is found
+
+
+def test_values_are_not_looked_at_where_nobody_has_numpy_or_pandas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flowctl_sql._values.sys", SimpleNamespace(modules={}))
+    rows = NotToBeRead()
+    assert as_python(rows, "sqlite") is rows
+    with pytest.raises(AssertionError, match="read"):
+        as_python(rows, "mysql")
+
+
+class NotToBeRead(list[tuple[object, ...]]):
+    def __iter__(self) -> Any:
+        raise AssertionError("read")
