@@ -52,7 +52,7 @@ class WaitReason(enum.StrEnum):
     BACKPRESSURE = "backpressure"  # windows are full, or the cap of a sink that all bolts share
     MAX_PENDING = "max_pending"  # the limit of tuples in flight, or of uncommitted records
     NO_INPUT = "no_input"  # the source is slow; or its position is not saved yet
-    LAST_TUPLES = "last_tuples"  # all input was read and sent; some is not done, or goes again
+    LAST_TUPLES = "last_tuples"  # all input was sent, and the last tuples are not done yet
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ class _Call:
         self._hard = hard
         self._began_s = 0.0
         self._holds = False
-        self._is_counted = False  # in what is told of the target, with its cost
+        self._is_counted = False  # its cost is in the counters of the target by now
         self._refused_by = ""
 
     @property

@@ -78,7 +78,7 @@ def test_what_has_another_reason_is_told_as_it_is() -> None:
 
 
 def test_a_checkpoint_as_the_first_version_wrote_it_is_resumed_and_kept_up() -> None:
-    """These bytes stand in users' servers: they may not be written anew to pass."""
+    """Such bytes are in users' servers: if this test fails, change the code, not the bytes."""
     client = fakeredis.FakeRedis()
     store = RedisCheckpointStore(client=client)
     client.hset(
