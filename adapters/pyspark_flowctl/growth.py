@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-import structlog
-
+from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.jobs import SparkJobs
@@ -20,7 +19,7 @@ _LOOK_EVERY_S = 0.5
 # So many wait at first: dynamic allocation asks for as many executors as they need.
 _FIRST = 4
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 
 class Growth:
