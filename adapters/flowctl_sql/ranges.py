@@ -84,7 +84,7 @@ class SqlRanges:
         if first is None:
             return {query.table: Extent(0, 0, mark)}
         if type(first) is not int or type(last) is not int:
-            raise query.bad_key(f"is a {type(first).__name__}, and no whole number")
+            raise query.bad_key(f"is a {type(first).__name__}, not a whole number")
         saved = checkpoint.partitions.get(query.table)
         if saved is not None and saved.position is not None and not _fits(saved.position):
             raise SourceError(

@@ -80,7 +80,7 @@ def show_command(
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
     if not stored.saved_at_unix_ms:
         names = f"Known: {', '.join(known)}." if known else "Nothing is stored here at all."
-        raise ConfigError("NAME", f"nothing is stored of job {name!r}.", remedy=names)
+        raise ConfigError("NAME", f"nothing is stored for job {name!r}.", remedy=names)
     partitions = matching(stored.checkpoint.partitions, pattern)
     if not partitions and pattern is not None:
         raise ConfigError(
@@ -175,7 +175,7 @@ def clear_command(
         may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
     if not as_json:
         what = printable(name)
-        said = f"{what} is forgotten." if cleared else f"Nothing was stored of {what}."
+        said = f"{what} is forgotten." if cleared else f"Nothing was stored for {what}."
         click.echo(f"{said} A running driver will stop." if may_run else said)
     forgot = _forget(forgetting, name, quiet=as_json)
     if as_json:
@@ -189,7 +189,7 @@ def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, Parti
     if not partitions:
         known = ", ".join(map(printable, store.jobs())) or "none"
         raise ConfigError(
-            "NAME", f"nothing is stored of job {name!r}.", remedy=f"Known jobs: {known}."
+            "NAME", f"nothing is stored for job {name!r}.", remedy=f"Known jobs: {known}."
         )
     if partition not in partitions:
         printed = [known for known in partitions if printable(known) == partition]

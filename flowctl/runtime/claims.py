@@ -185,7 +185,7 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
     if len(frame.targets) > TARGETS_MAX:
-        return f"it tells of {len(frame.targets)} targets at once"
+        return f"it reports on {len(frame.targets)} targets at once"
     for told in frame.targets:
         numbers = (told.limit, told.calls, told.call_s, told.refused, told.waited_s)
         if not all(0 <= number < math.inf for number in numbers):
