@@ -45,7 +45,7 @@ class TextLines:
     when the job is run again, the whole line is read again, as a separate record.
 
     A record's value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
-    ``encoding=None``.  A byte order mark of UTF-8 is no part of the first.  ``errors`` is as in
+    ``encoding=None``.  A byte order mark of UTF-8 is left out.  ``errors`` is as in
     :func:`open`, without the handlers whose text can't be sent to a bolt.  ``max_line_bytes``
     bounds the memory that a line takes; a longer line is an error.
 
