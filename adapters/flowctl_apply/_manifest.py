@@ -148,7 +148,7 @@ def decode(data: bytes, name: str) -> list[Entry]:
             raise ValueError(f"version {head.version}, {len(lines)} of {head.entries} entries")
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointCorruptError(
-            f"{name} is no part of a manifest, or damaged: {error}.",
+            f"{name} is not part of a manifest, or is damaged: {error}.",
             remedy="Restore the file; or remove the results, or give another out, to do all again.",
         ) from error
     return [

@@ -145,7 +145,7 @@ def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned
     elif missing is not None:
         problem = f"{row} has no column {missing!r}; it has {_listed(names)}."
     elif unknown is not None:
-        problem = f"{row} has a column {unknown!r} that the schema does not know."
+        problem = f"{row} has a column {unknown!r} that is not in the schema."
     else:
         return
     raise UnrunnableError("fn", problem, remedy=f"The schema's columns are {_listed(wanted)}.")

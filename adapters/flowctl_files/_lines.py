@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError
 
+#: The longest line [bytes] that sources accept by default.  A longer one usually means that the
+#: file is not text; and a line must fit into memory on a worker.
+MAX_LINE_BYTES: Final = 8 << 20
 # Characters of these never swallow a newline byte, and no other byte becomes "\n": a whole block
 # can be decoded at once, which is ten times as fast as line by line.
 _WHOLE_BLOCK = frozenset({"utf-8", "ascii", "iso8859-1"})
@@ -109,6 +112,13 @@ class LineCodec:
                 why = f"{error.object[error.start]:#04x} is not {self.encoding} ({error.reason})"
                 return Lines(values, sizes, BadLine(index, error.start, why))
         return Lines(values, sizes)
+
+
+def checked_line_bytes(most: int) -> int:
+    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is below 1."""
+    if most < 1:
+        raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+    return most
 
 
 def _bytes_lines(body: bytes, ended: bool) -> Lines:

@@ -352,8 +352,8 @@ def changed(name: str, place: Place) -> SourceError:
 def another_file(name: str, end: int) -> SourceError:
     """The error for a file in which other bytes end where those end that were read before."""
     return SourceError(
-        f"{name}: other bytes than those that were read stand before byte {end}: this is not the"
-        " file that was read before. Was it rotated or written anew?",
+        f"{name}: the bytes before byte {end} are not those that were read: this is not the"
+        " file that was read before. Was it rotated or rewritten?",
         remedy=_another_file(name),
     )
 

@@ -14,7 +14,7 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import kind_of
-from flowctl_files._lines import LineCodec
+from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import Found, find, listed_paths
 from flowctl_files._reader import (
     FileReader,
@@ -27,9 +27,6 @@ from flowctl_files._reader import (
 )
 from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 
-# A longer line usually means that the file is not text; and a line must fit into memory on a
-# worker.
-_MAX_LINE_BYTES = 8 << 20
 # How often growing files are checked: faster than people notice, rarely enough to cost nothing.
 _LOOK_AGAIN_S = 0.1
 # An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are empty.
@@ -49,7 +46,7 @@ class TextLines:
     when the job is run again, the whole line is read again, as a separate record.
 
     A record's value is the line without ``\\n`` or ``\\r\\n``: a str, or bytes with
-    ``encoding=None``.  A byte order mark of UTF-8 is no part of the first.  ``errors`` is as in
+    ``encoding=None``.  A byte order mark of UTF-8 is left out.  ``errors`` is as in
     :func:`open`, without the handlers whose text can't be sent to a bolt.  ``max_line_bytes``
     bounds the memory that a line takes; a longer line is an error.
 
@@ -76,13 +73,12 @@ class TextLines:
         *,
         encoding: str | None = "utf-8",
         errors: str = "strict",
-        max_line_bytes: int = _MAX_LINE_BYTES,
+        max_line_bytes: int = MAX_LINE_BYTES,
         follow: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._patterns = listed_paths(paths)
-        if max_line_bytes < 1:
-            raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        self._max_line_bytes = checked_line_bytes(max_line_bytes)
         self._remote = Remote(storage_options or {})
         for pattern in filter(is_remote, self._patterns):
             check_url(pattern)
@@ -91,7 +87,6 @@ class TextLines:
                     "follow", f"{pattern} can't be followed.", remedy="Follow local files only."
                 )
         self._codec = LineCodec(encoding, errors)
-        self._max_line_bytes = max_line_bytes
         self._follow = follow
         self._reset()
 

@@ -9,16 +9,14 @@ from typing import IO, Any, Final
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import SourceError
 from flowctl_files._compressed import Decompressed, decompressed, is_damage, kind_of
-from flowctl_files._lines import LineCodec
+from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
 from flowctl_files._stores import Stores, changed, lasting
 from flowctl_files._text_block import TextBlock
 from flowctl_files._text_blocks import TextBlocks
 
-# As TextLines: a longer line usually means that the file is not text.
-_MAX_LINE_BYTES: Final = 8 << 20
 # A compressed file's length is known when it was read.  Larger than any, and an int of 64 bits.
 _UNKNOWN_STOP: Final = 1 << 62
 # Skipping over what is done of a compressed file.
@@ -51,15 +49,14 @@ class TextRanges:
         *,
         encoding: str | None = "utf-8",
         errors: str = "strict",
-        max_line_bytes: int = _MAX_LINE_BYTES,
+        max_line_bytes: int = MAX_LINE_BYTES,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Callable[[], Any] | None = None,
     ) -> None:
         self._patterns = listed_paths(paths)
-        if max_line_bytes < 1:
-            raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+        most = checked_line_bytes(max_line_bytes)
         self._stores = Stores(storage_options, filesystem)
-        self._reader = TextReader(self._stores, LineCodec(encoding, errors), max_line_bytes)
+        self._reader = TextReader(self._stores, LineCodec(encoding, errors), most)
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
         """The files, with their sizes; :class:`SourceError` for one that is shorter than it was."""

@@ -31,22 +31,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BulkSink:
-    """Writes one document for each row; only the items that were refused are sent again.
+    """Writes one document for each row; sends again only the items that were refused.
 
     ``url`` is the cluster's, such as ``https://search:9200``.  ``index`` names the index, or is a
     function of the row.  ``id`` names the column that holds the document's id, or is a function of
-    the row; by default an id is made of the row's place (``batch.span``), so that a row that comes
-    again replaces itself.  With ``flow_sink`` that covers tasks that Spark runs again, and other
-    applications only if ``run`` is given: else name a column.  ``action`` is what ``_bulk`` calls
-    it; "create" leaves alone what is there (it counts in ``batch.left_out``), "update" merges.
-    ``document(row)`` makes the document; default: the row.
+    the row.  By default flowctl makes the id from the row's place (``batch.span``), so that a row
+    that comes again replaces itself.  With ``flow_sink`` this works for tasks that Spark runs
+    again; for repeats by another application give ``run``, or name a column.  ``action`` is as in
+    ``_bulk``: "create" leaves existing documents alone (they count in ``batch.left_out``), "update"
+    merges.  ``document(row)`` makes the document; by default it is the row.
 
     An item with 429 (``es_rejected_execution_exception``) or 5xx is a refusal: it lowers the
-    target's limit and is sent again.  An item that the index can't take (a mapping) is rejected,
-    with the reason.  A missing index, or no right to write, ends the run.  ``headers``,
-    ``timeout_s`` and ``client`` as :class:`flowctl_http.HttpSink` has them.
+    target's limit and is sent again.  An item that the index can't take (its mapping forbids it) is
+    rejected, with the reason.  A missing index, or a missing right to write, ends the run.
+    ``headers``, ``timeout_s`` and ``client`` are as for :class:`flowctl_http.HttpSink`.
 
-    With ``flow_sink`` and ``flow_batch`` no document is sent twice that was accepted.  In a bolt of
+    ``flow_sink`` and ``flow_batch`` never send an accepted document again.  In a bolt of
     ``FlowControlSpout`` the whole tuple comes again after a refusal; ids keep that harmless.
 
     Raises :class:`ConfigError` for invalid arguments, and

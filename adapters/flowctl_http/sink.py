@@ -19,24 +19,25 @@ _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 class HttpSink:
     """Sends the rows of a call in one request, with a key by which the service knows a repeat.
 
-    ``url`` is where to; ``method`` POST, PUT, PATCH or DELETE.  ``body(rows)`` makes the body:
-    bytes, text, or anything that JSON has; default: the list of rows, as JSON.  ``headers`` is a
-    mapping, or a function that gives one for each request (tokens that expire); they may replace
-    ``Content-Type``.  ``on_response(response, batch)`` looks at an answer below 400 (an
-    ``httpx.Response``): it may ``batch.reject(index, why)`` rows that the service did not accept,
-    or raise ``RetryLater(again=[…])`` with the indices of those that are to be sent again.
+    ``url`` is the address of the service; ``method`` is POST, PUT, PATCH or DELETE.  ``body(rows)``
+    makes the body: bytes, text, or anything that JSON can hold; by default it is the list of rows
+    as JSON.  ``headers`` is a mapping, or a function that returns one for each request (for tokens
+    that expire); headers may replace ``Content-Type``.  ``on_response(response, batch)`` gets each
+    answer below 400 (an ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the
+    service did not accept, or raise ``RetryLater(again=[…])`` with the indices of rows to send
+    again.
 
     ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for the answer.
-    Connections are kept alive: one for each thread.  ``client()`` makes another ``httpx.Client``
-    on the worker, for certificates, proxies or HTTP/2; ``timeout_s`` is not used then.
+    Each thread keeps one connection alive.  ``client()`` makes an ``httpx.Client`` of your own on
+    the worker, for certificates, proxies or HTTP/2; then ``timeout_s`` is not used.
 
-    Each request has the header ``idempotency_header`` (None: none), a hash of the job, the
-    partition and the positions of its rows: the same if the same rows are sent again, so a service
-    that keeps such keys takes them once.  It holds as far as ``batch.span`` does (see
-    ``flow_sink``).
+    Each request has the header ``idempotency_header`` (None: no such header) with a hash of the
+    job, the partition and the positions of its rows.  If the same rows are sent again, the key is
+    the same, so a service that keeps such keys takes the rows once.  Keys are as good as
+    ``batch.span`` is (see ``flow_sink``).
 
-    429, 502, 503, 504, no connection and time-outs are refusals: waited for (``Retry-After``), and
-    told to the limit of the target.  Any other answer of 400 and above is a fault.
+    429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
+    (``Retry-After``) and lowers the target's limit.  Any other answer of 400 and above is a fault.
 
     Raises :class:`ConfigError` for invalid arguments, and
     :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;

@@ -25,14 +25,14 @@ class KafkaRanges:
     workers.  A partition is named ``topic-number``, and a record's position is its offset.  Reading
     begins at the first offset that there is, or after the checkpoint.  ``until_end``: it ends at
     the offsets that were the last ones at the start; otherwise partitions grow, and the run never
-    ends.  Offsets that no longer exist (compaction, retention) are passed over.
+    ends.  Offsets that no longer exist (compaction, retention) are skipped.
 
-    Each bolt has its own consumer, which is assigned and commits nothing. It belongs to no group.
-    ``config`` goes to the clients, on the driver and on the workers.  It must not contain secrets,
-    as it travels; give a function that returns it instead, which is called where it is needed.
+    Each bolt has its own consumer, which belongs to no group and commits nothing.  ``config`` goes
+    to the clients, on the driver and on the workers.  It travels, so it must not contain secrets:
+    give a function that returns them instead, which is called where they are needed.
 
-    A topic that was deleted and made again is refused by its id, if the brokers give topics ids
-    (Kafka 2.8 and later); else only if it ends below what was done of it.
+    A topic that was deleted and created again is recognised by its id and refused, if the brokers
+    give topics ids (Kafka 2.8 and later); otherwise only if it ends below what was done of it.
 
     Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors.  Calls
     come from one thread.

@@ -366,7 +366,7 @@ class RedisCheckpointStore:
         if not known:
             raise ConfigError(
                 "job",
-                f"nothing is stored of {job!r}.",
+                f"nothing is stored for {job!r}.",
                 remedy="See `flowctl checkpoint list`.",
             )
         names = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")

@@ -48,7 +48,7 @@ class RedisTargets:
             return _stored(target, fields, now_s)
         except (ValueError, OverflowError) as error:
             raise CheckpointCorruptError(
-                f"what is stored of target {target!r} in {to_text(key)} is damaged: {error}.",
+                f"what is stored for target {target!r} in {to_text(key)} is damaged: {error}.",
                 remedy=f"Delete it: redis-cli DEL '{to_text(key)}'; it is learned again.",
             ) from error
 
@@ -78,7 +78,7 @@ class RedisTargets:
         names = ", ".join(self.names()[:10])
         raise ConfigError(
             "TARGET",
-            f"nobody paced {target!r} here.",
+            f"no program has paced {target!r} with this Redis.",
             remedy=f"Known: {names}." if names else "No target was paced with this Redis at all.",
         )
 

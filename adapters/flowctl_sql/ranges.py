@@ -27,15 +27,15 @@ class SqlRanges:
     meet.  The partition is named as the table.
 
     ``mark`` is a ``SELECT`` of one value that tells the table's contents from others under the same
-    name, such as the number of the load that made them.  A job that has done a part is refused if
-    the value is another, between runs and within one.  None: in PostgreSQL the table's oid, which a
-    table that was dropped and made again does not keep; other databases have nothing as good.  "":
-    go on without.
+    name, such as the number of the load that made them.  If the value changes, within a run or
+    between runs, a job that has done a part of the table is refused.  None: PostgreSQL's oid of the
+    table, which changes if a table is dropped and created again; other databases have nothing as
+    good.  "": check nothing.
 
-    Read are the rows whose keys lie between the smallest and the largest one of when the run began,
+    The job reads the rows whose keys lie between the smallest and the largest key at its start,
     ``page_rows`` at a time, each page in a transaction of its own.  There is no common snapshot: a
-    row that changes during the run is read as it is then, and one whose key is added below the
-    largest may be missed.
+    row that changes during the run is read as it is then, and a row that is added with a key below
+    the largest one may be missed.
 
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """
@@ -84,7 +84,7 @@ class SqlRanges:
         if first is None:
             return {query.table: Extent(0, 0, mark)}
         if type(first) is not int or type(last) is not int:
-            raise query.bad_key(f"is a {type(first).__name__}, and no whole number")
+            raise query.bad_key(f"is a {type(first).__name__}, not a whole number")
         saved = checkpoint.partitions.get(query.table)
         if saved is not None and saved.position is not None and not _fits(saved.position):
             raise SourceError(

@@ -54,22 +54,22 @@ def apply(
 ) -> DataFrame:
     """Call ``fn`` on all rows of ``df``; return its rows as a DataFrame with ``schema``.
 
-    Each row's result is in it exactly once, however often the driver, workers or Spark's tasks were
-    killed meanwhile.  A run that was killed goes on when it is started again with the same ``name``
-    and ``out``, with its results kept; one that is finished returns at once.
+    The DataFrame has each row's result exactly once, however often the driver, workers or Spark's
+    tasks were killed.  If a run was killed, start it again with the same ``name`` and ``out``: it
+    keeps its results and continues.  If it was finished, it returns at once.
 
     ``df`` is a DataFrame, or paths of Parquet files; anything but a plain read of Parquet files is
-    first written to ``out`` once.  ``columns`` are all that is read.  ``fn`` gets a
-    :class:`flowctl.Batch`; or a ``pyarrow.RecordBatch``, a ``pyarrow.Table`` or a
-    ``pandas.DataFrame`` if its first parameter is annotated so, or ``form`` says "arrow" or
-    "pandas".  Given a second parameter, it also gets the batch, for ``batch.reject(index, why)``.
-    It returns any number of rows (tuples, dicts, Arrow, pandas), may be a generator, and may be
-    ``async def``.
+    first written to ``out`` once.  Only ``columns`` are read, if given.  ``fn`` gets a
+    :class:`flowctl.Batch`, or a ``pyarrow.RecordBatch``, a ``pyarrow.Table`` or a
+    ``pandas.DataFrame`` if its first parameter is annotated so, or if ``form`` is "arrow" or
+    "pandas".  If it has a second parameter, it also gets the batch, for
+    ``batch.reject(index, why)``.  It returns any number of rows (tuples, dicts, Arrow, pandas), and
+    may be a generator or ``async def``.
 
     ``out`` is a directory that driver and workers see: an object store, or a shared disk.  Another
     ``df``, ``fn`` or ``schema`` under the same name is refused (:class:`ConfigError`);
-    ``keep_results=True`` accepts another ``fn`` for what is left.  Needs a Spark session, classic
-    or Connect, and pyarrow on the workers.
+    ``keep_results=True`` accepts another ``fn`` for the rows that are left.  Needs a Spark session,
+    classic or Connect, and pyarrow on the workers.
     """
     spark, struct = _session_of(df), _struct(schema)
     job = load_adapter("flowctl_apply._job", "parquet").Job(

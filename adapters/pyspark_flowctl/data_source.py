@@ -36,8 +36,8 @@ class FlowctlSource(DataSource):
         if self.options.get("process"):
             raise ConfigError(
                 "schema",
-                "is missing: nobody knows what process returns.",
-                remedy="Say it: .schema('id long, name string').",
+                "is missing: it says what process returns.",
+                remedy="Add .schema('id long, name string').",
             )
         return RECORDS_SCHEMA
 

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.jobs import SparkJobs
-from pyspark_flowctl.supervisor import BoltSupervisor, Notify, move_away
+from pyspark_flowctl.supervisor import BoltSupervisor, Notify, look_until, move_away
 
 #: Each bolt is a thread and a Spark job of the driver's; for more somebody should choose a number.
 BOLTS_MAX: Final = 200
@@ -18,8 +17,6 @@ BOLTS_MAX: Final = 200
 _LOOK_EVERY_S = 0.5
 # So many wait at first: dynamic allocation asks for as many executors as they need.
 _FIRST = 4
-
-_log = ModuleLogger("pyspark_flowctl")
 
 
 class Growth:
@@ -55,11 +52,7 @@ class Growth:
 
     def _watch(self) -> None:
         self._start(_FIRST)
-        while not self._stopping.wait(_LOOK_EVERY_S):
-            try:
-                self._look()
-            except Exception as error:  # a session that is gone: the supervisors report it
-                _log.debug("slots_unknown", error=type(error).__name__)
+        look_until(self._stopping, self._look, every_s=_LOOK_EVERY_S)
 
     def _look(self) -> None:
         started = list(self._started)

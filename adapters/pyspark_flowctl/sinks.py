@@ -66,22 +66,22 @@ def flow_sink(
     refusal: RefusalRule | None = None,
     **more: Any,
 ) -> FlowSink:
-    """Return what writes the rows of a DataFrame, paced: ``df.foreachPartition(flow_sink(…))``.
+    """Write the rows of a DataFrame, paced: ``df.foreachPartition(flow_sink(…))``.
 
     ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
-    ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows; ``sink`` in its place
-    is an object with ``write(rows, batch=batch)``, such as ``SqlSink``, ``HttpSink`` or
-    ``BulkSink``.  ``target`` names what is called: all that name it share one limit, over
-    partitions, executors and jobs if they share ``redis`` (a URL; default: ``FLOWCTL_REDIS_URL``),
-    else in each process.  ``weight``, ``leave``, ``limits`` and ``budget`` are those of
-    :func:`flowctl.paced`; ``cost`` is a function of the batch.
+    ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  Instead of ``fn`` you
+    may give ``sink``, an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
+    ``HttpSink`` or ``BulkSink``.  ``target`` names what is called.  All callers that name it share
+    one limit: over partitions, executors and jobs if they share ``redis`` (a URL; default:
+    ``FLOWCTL_REDIS_URL``), otherwise within each process.  ``weight``, ``leave``, ``limits`` and
+    ``budget`` are those of :func:`flowctl.paced`; ``cost`` is a function of the batch.
 
-    ``rows_max`` rows a call at most, and no more than take ``call_max_s`` seconds.
-    ``attempts_max``: so often a row is tried that fails.  ``dead_letter``: a directory that all
-    workers share, or a :class:`flowctl.DeadLetter`.  ``fail_over``: so many rows may be lost
-    ("100", "1%").  ``refusal(error)``: as in docs/process.md.  ``name`` (default: the target) is
-    the job in spans and dead letters.  ``run`` names these rows for ever ("2026-11-22"); without it
-    each action is another.  Raises :class:`flowctl.errors.ConfigError` for what can't work.
+    A call gets at most ``rows_max`` rows, and no more than take ``call_max_s`` seconds.  A row that
+    fails is tried ``attempts_max`` times.  ``dead_letter``: a directory that all workers share, or
+    a :class:`flowctl.DeadLetter`.  ``fail_over``: how many rows may be lost ("100", "1%").
+    ``refusal(error)``: see docs/process.md.  ``name`` (default: the target) is the job's name in
+    spans and dead letters.  ``run`` ("2026-11-22") makes the names of the rows last for ever;
+    without it each action has its own.  Raises :class:`flowctl.errors.ConfigError`.
     """
     parts = _shipped(fn, sink, dead_letter, refusal, more.pop("cost", None))
     redis = redis or os.environ.get("FLOWCTL_REDIS_URL")
@@ -108,16 +108,16 @@ def _origin(run: str | None) -> Origin:
 
 
 def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
-    """Return what writes each batch of a stream: ``writeStream.foreachBatch(flow_batch(…))``.
+    """Write each batch of a stream, paced: ``writeStream.foreachBatch(flow_batch(…))``.
 
-    Parameters are those of :func:`flow_sink`, but for ``run``.  In a span ``partition`` holds the
-    query's id and ``position`` is (batch id, row number), so a batch that Spark runs again after a
-    restart has the same names, for deterministic input.  ``fail_over`` counts over each batch.
-    On Spark Connect the query's id is not known to the function: ``name`` must be given there, and
-    must be another one where the query begins again with an empty checkpoint.
+    The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition`` holds
+    the query's id and ``position`` is (batch id, row number).  So a batch that Spark runs again
+    after a restart has the same names, if the input is deterministic.  ``fail_over`` counts over
+    each batch.  On Spark Connect the function does not know the query's id: give ``name``, and a
+    new one whenever the query begins again with an empty checkpoint.
 
-    The counts of each batch are logged.  On Connect the function runs on a session of its own:
-    it uses that of the batch, and needs none of yours.
+    The counts of each batch are logged.  On Connect the function uses the batch's own session, and
+    needs none of yours.
     """
     if "run" in given:
         raise ConfigError(

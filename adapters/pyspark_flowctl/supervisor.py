@@ -159,6 +159,15 @@ _LOOKS = 3
 _LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come after some time
 
 
+def look_until(stopping: threading.Event, look: Callable[[], None], *, every_s: float) -> None:
+    """Call ``look`` every ``every_s`` [s] until ``stopping`` is set; its errors are only logged."""
+    while not stopping.wait(every_s):
+        try:
+            look()
+        except Exception as error:  # a session that is gone: the supervisors report it
+            _log.debug("slots_unknown", error=type(error).__name__)
+
+
 class SlotWatch:
     """One thread: notifies once for each period in which a bolt waits for a slot, and tells bolts
     on executors that are decommissioned to move."""
@@ -182,11 +191,7 @@ class SlotWatch:
         )
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY_S):
-            try:
-                self._look()
-            except Exception as error:  # a session that is gone: the supervisors report it
-                _log.debug("slots_unknown", error=type(error).__name__)
+        look_until(self._stopping, self._look, every_s=_LOOK_EVERY_S)
 
     def _look(self) -> None:
         move_away(self._jobs, self._bolts)

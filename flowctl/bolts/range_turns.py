@@ -246,7 +246,7 @@ def _too_long(receipt: bytes) -> UnrunnableError:
     return UnrunnableError(
         "process",
         f"returned {len(receipt)} bytes; a receipt may have {RECEIPT_BYTES_MAX}.",
-        remedy="Write data where they belong, and return what names them.",
+        remedy="Write the data to their target, and return only their names.",
     )
 
 

@@ -80,7 +80,7 @@ def show_command(
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
     if not stored.saved_at_unix_ms:
         names = f"Known: {', '.join(known)}." if known else "Nothing is stored here at all."
-        raise ConfigError("NAME", f"nothing is stored of job {name!r}.", remedy=names)
+        raise ConfigError("NAME", f"nothing is stored for job {name!r}.", remedy=names)
     partitions = matching(stored.checkpoint.partitions, pattern)
     if not partitions and pattern is not None:
         raise ConfigError(
@@ -97,13 +97,15 @@ def show_command(
 
 @checkpoint.command("rewind")
 @click.argument("name")
-@click.option("--partition", required=True, help="As printed by `flowctl checkpoint show`.")
+@click.option(
+    "--partition", required=True, help="The partition, as `flowctl checkpoint show` prints it."
+)
 @click.option("--to", "to", metavar="POSITION",
-              help="Last record to count as done, as printed by `flowctl checkpoint show`"
-              ' (1234, 1234:57), or as JSON ([1234, 57], "key"). Of a text file it is BYTE:LINE:'
-              " the byte where the line begins, counted from 0, and its number, counted from"
+              help="Last record to count as done: as `flowctl checkpoint show` prints it (1234,"
+              ' 1234:57) or as JSON ([1234, 57], "key").  For a text file this is BYTE:LINE: the'
+              " byte where the line begins, counted from 0, and the line number, counted from"
               " 1.")  # fmt: skip
-@click.option("--start", is_flag=True, help="Back to the partition's beginning.")
+@click.option("--start", is_flag=True, help="Rewind to the partition's beginning.")
 @_sinks
 @_redis
 @_json
@@ -119,11 +121,11 @@ def rewind_command(
     as_json: bool,
     yes: bool,
 ) -> int | None:
-    """Rewind one partition of job NAME, so that what follows is processed again.
+    """Rewind one partition of job NAME.  Records after the position are processed again.
 
     A running driver of the job is fenced: it stops at its next save.  A sink that remembers what it
-    wrote (SqlSink) skips it when it comes again, unless you name the sink with --sink: then it
-    forgets what it wrote above the position.  Delete the rows yourself.
+    wrote (SqlSink) skips those records when they come again.  If you name the sink with --sink, it
+    forgets what it wrote after the position.  Delete the rows yourself.
     """
     if (to is None) == (not start):
         raise ConfigError("--to", "give --to POSITION or --start.", remedy="Give one of the two.")
@@ -159,7 +161,7 @@ def rewind_command(
 def clear_command(
     *, name: str, sinks: tuple[str, ...], url: str | None, as_json: bool, yes: bool
 ) -> int | None:
-    """Clear job NAME, so that it begins from scratch.  A running driver is fenced.
+    """Clear job NAME, so that it begins from scratch.  A running driver is fenced: it stops.
 
     A sink that remembers what it wrote (SqlSink) skips it when it comes again, unless you name the
     sink with --sink: then it forgets that too.  Delete the rows yourself.
@@ -173,7 +175,7 @@ def clear_command(
         may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
     if not as_json:
         what = printable(name)
-        said = f"{what} is forgotten." if cleared else f"Nothing was stored of {what}."
+        said = f"{what} is forgotten." if cleared else f"Nothing was stored for {what}."
         click.echo(f"{said} A running driver will stop." if may_run else said)
     forgot = _forget(forgetting, name, quiet=as_json)
     if as_json:
@@ -187,7 +189,7 @@ def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, Parti
     if not partitions:
         known = ", ".join(map(printable, store.jobs())) or "none"
         raise ConfigError(
-            "NAME", f"nothing is stored of job {name!r}.", remedy=f"Known jobs: {known}."
+            "NAME", f"nothing is stored for job {name!r}.", remedy=f"Known jobs: {known}."
         )
     if partition not in partitions:
         printed = [known for known in partitions if printable(known) == partition]

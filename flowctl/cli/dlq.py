@@ -55,7 +55,7 @@ def dlq() -> None:
 def list_command(
     name: str | None, directory: Path | None, file: Path | None, as_json: bool
 ) -> None:
-    """List the jobs with dead letters: how many, why, and since when.  NAME: only this job."""
+    """List the jobs with dead letters.  Shows how many, why and since when; NAME: only this job."""
     rows: list[dict[str, Any]] = []
     damaged: list[tuple[str, int]] = []
     with _reading():
@@ -125,9 +125,10 @@ def show_command(  # noqa: PLR0917  (click passes them by name)
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the dead letters of job NAME: which record, why, and its value."""
+    """Show the dead letters of job NAME.  For each: the record, the reason, and its value."""
     letters = _letters(name, ids, directory, file)
-    letters.sort(key=lambda letter: letter.at_unix_ms, reverse=True)
+    letters.sort(key=lambda letter: letter.at_unix_ms)
+    letters.reverse()  # not reverse=True: of the same millisecond, too, the last one kept is first
     if as_json:
         return click.echo(json.dumps([_tree(letter) for letter in letters[:limit]], indent=2))
     click.echo(f"{printable(name)} · {counted(len(letters), 'letter')}")
@@ -236,7 +237,7 @@ def drop_command(
     as_json: bool,
     yes: bool,
 ) -> int | None:
-    """Remove dead letters of job NAME for good: their records will not be processed any more."""
+    """Remove dead letters of job NAME.  Their records will not be processed any more."""
     if bool(ids) + everything + (older_than is not None) + marked != 1:
         raise ConfigError(
             "drop",

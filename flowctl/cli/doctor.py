@@ -39,15 +39,15 @@ class Finding:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--spark", "on_spark", is_flag=True,
-              help="Examine the executors of a Spark cluster instead of this machine.")  # fmt: skip
-@click.option("--master", metavar="URL", help="The Spark master whose executors are examined.")
-@click.option("--redis", "redis_url", metavar="URL", help="Try whether executors reach this Redis.")
+              help="Check the executors of a Spark cluster instead of this machine.")  # fmt: skip
+@click.option("--master", metavar="URL", help="The Spark master whose executors to check.")
+@click.option("--redis", "redis_url", metavar="URL", help="Check that executors reach this Redis.")
 @click.option("--sink", "sinks", metavar="PLACE", multiple=True,
-              help="Try whether executors reach this target, HOST:PORT or a URL; "
-              "may be repeated.")  # fmt: skip
+              help="Check that executors reach this target: HOST:PORT or a URL; may be"
+              " repeated.")  # fmt: skip
 @click.option("--path", "paths", metavar="PATH", multiple=True,
-              help="Try whether executors read the same file there as the driver: a path, a "
-              "pattern or a URL; may be repeated.")  # fmt: skip
+              help="Check that executors read the same file as the driver: a path, a pattern or"
+              " a URL; may be repeated.")  # fmt: skip
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="A setting of the run, e.g. listen.port=7077; may be repeated.")  # fmt: skip
 @click.option("--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True,
@@ -66,13 +66,13 @@ def doctor(
 ) -> int:
     """Check Python, Java, Spark, a Redis server and directories; exit 1 if something is missing.
 
-    With --spark: run a task on each executor, which tries to connect to the driver, to Redis and to
-    the sink, says which Python and flowctl it has, loads the `process` of JOB (FILE.py:ATTRIBUTE),
-    and reads the first block of each --path.  Prints a row for each executor, and for each problem
-    the setting to change.
+    With --spark, it runs a task on each executor.  The task connects to the driver, to Redis and to
+    the sink, reports its versions of Python and flowctl, loads the `process` of JOB
+    (FILE.py:ATTRIBUTE), and reads the first block of each --path.  The command prints a row for
+    each executor and, for each problem, the setting to change.
 
-    With --set listen.via=redis, too, tasks reach the driver through --redis, as bolts would: no
-    port of the driver has to be open for that.
+    With --set listen.via=redis as well, the tasks reach the driver through --redis, as bolts would.
+    Then the driver needs no open port.
     """
     if on_spark:
         from flowctl.cli.doctor_spark import check_spark

@@ -51,7 +51,7 @@ _LEVEL_HELP = "Log to stderr from this level on, including what the view shows."
 
 
 _FORMS = click.Choice(["text", "json"])
-_FORM_HELP = "How: key=value, or a JSON object per line (then from INFO on by default)."
+_FORM_HELP = "Log as key=value, or as one JSON object per line (from INFO on by default)."
 
 
 def _let_take_log_options(command: click.Command) -> None:

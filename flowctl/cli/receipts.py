@@ -69,10 +69,10 @@ def show_command(name: str, out: str, *, everything: bool, as_json: bool) -> Non
 @receipts.command("gc")
 @click.argument("name")
 @_out
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @_json
 def gc_command(name: str, out: str, *, dry_run: bool, as_json: bool) -> None:
-    """Remove what is left over of job NAME: files that no receipt names, old copies of its input.
+    """Remove leftovers of job NAME.  Files that no receipt names, and old copies of its input.
 
     Safe while the job runs: what its bolts write is kept until the job has ended.
     """

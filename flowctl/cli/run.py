@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write how the run ended as JSON, even if it fails.")  # fmt: skip
+              help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR", type=click.Path(path_type=Path),
-              help="Keep records that can't be processed there and go on without them; "
-              "`flowctl dlq` shows them and puts them back.")  # fmt: skip
+              help="Keep records that can't be processed in this directory, and go on without them."
+              "  `flowctl dlq` shows them and lets the job process them again.")  # fmt: skip
 @click.option("--fail-over", "fail_over", metavar="LIMIT",
               help="Fail when more records than this are rejected or dead-lettered: "
               "a count (100) or a share of those done (0.1%).")  # fmt: skip
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
-              help="Serve /metrics, /healthz and /readyz there while the run lasts; "
+              help="Serve /metrics, /healthz and /readyz on this port while the run lasts; "
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--standby", is_flag=True,
-              help="Wait while another driver with --standby runs the job; take over within "
-              "seconds when it is gone.")  # fmt: skip
+              help="Wait while another driver with --standby runs the job, and take over within "
+              "seconds when that driver is gone.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 @click.option("--quiet", is_flag=True, help="Show nothing but errors.")
 def run(
@@ -63,13 +63,13 @@ def run(
 ) -> int:
     """Run JOB: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.
 
-    The attribute is a FlowControlSpout or a function that returns one.  Ctrl-C saves and prints the
-    command to resume with.
+    The attribute is a FlowControlSpout, the job of a topology, or a function that returns one of
+    them.  Ctrl-C saves and prints the command that resumes the job.
 
     \b
     Exit codes:
-      0    finished; nothing was lost, or no more than --fail-over allows
-      1    failed, also by --fail-over
+      0    finished; no record was lost, or no more than --fail-over allows
+      1    failed, or more records were lost than --fail-over allows
       2    wrong usage: an argument, a setting
       3    finished, but records were rejected or dead-lettered, or dead letters of earlier
            runs are still open

@@ -23,23 +23,25 @@ _REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
 @click.command()
 @click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--policy", "policies", metavar="NAME[:N][/PARTS][@SEEDS]", multiple=True,
-              help="A window policy; :N sets its first window; /N takes one of N steady scenarios;"
-              " @SEEDS its own seeds; may be repeated.")  # fmt: skip
+              help="A window policy.  :N sets its first window, /N runs it on one in N of the"
+              " steady scenarios, @SEEDS gives it its own seeds.  May be repeated.")  # fmt: skip
 @click.option("--seeds", default="1,2,3", show_default=True, help="Seeds, separated by commas.")
 @click.option("--random", "drawn", metavar="N", type=click.IntRange(min=1),
-              help="Draw N jobs as users start them, with the settings as shipped:"
-              " random:S:0 and so on.")  # fmt: skip
+              help="Run N random jobs (random:S:0, random:S:1, …) with the default"
+              " settings.")  # fmt: skip
 @click.option("--seed", metavar="S", default=1, show_default=True, help="Seed of --random.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the table as Markdown.")  # fmt: skip
 @click.option("--verify", is_flag=False, flag_value="all", type=click.Choice(["all", "rows"]),
-              help="Do not write the report; exit 1 if it differs from what would be written;"
-              " rows: it may hold more than what was run now.")  # fmt: skip
+              help="Compare with the report instead of writing it; exit 1 if they differ.  rows:"
+              " the report may contain more rows than this run gives.")  # fmt: skip
 @click.option("--plot", "plot_path", metavar="FILE.svg", type=click.Path(path_type=Path),
               help="Draw the windows of the first run.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  Default: one per CPU.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="How many processes; default: one per CPU."
+)
 @click.option("--check", is_flag=True, help="Exit 1 if a gate is missed.")
 @click.option("--list", "wants_list", is_flag=True, help="List scenarios and policies.")
 def simulate(
@@ -57,7 +59,7 @@ def simulate(
     check: bool,
     wants_list: bool,
 ) -> int:
-    """Run scenarios in virtual time (if none is named: all those that have gates)."""
+    """Run scenarios in virtual time.  Without SCENARIO: all scenarios that have gates."""
     from flowctl.simulation.policies import DEFAULT
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs

@@ -36,7 +36,7 @@ def targets() -> None:
 @_redis
 @_json
 @click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0.1),
-              help="Show them again and again, until Ctrl-C.")  # fmt: skip
+              help="Repeat at this interval until Ctrl-C.")  # fmt: skip
 def list_command(url: str, as_json: bool, every: float | None) -> None:
     """List the targets that were paced in the last 30 days."""
     stored = _targets(url)
@@ -59,10 +59,15 @@ def list_command(url: str, as_json: bool, every: float | None) -> None:
 
 @targets.command("metrics")
 @_redis
-@click.option("--port", required=True, type=click.IntRange(0, 65535), help="0: any free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    required=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0: any free one.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 def metrics_command(url: str, port: int, host: str) -> None:
-    """Serve limit, use, refusals and waits of all targets to Prometheus, until Ctrl-C."""
+    """Serve metrics of all targets to Prometheus.  Limit, use, refusals and waits; until Ctrl-C."""
     stored = _targets(url)
     server = MetricsServer(
         MetricsSettings(port=port, host=host), ScrapedTargets(lambda: _read_all(stored))
@@ -93,7 +98,7 @@ def _read_all(stored: Any) -> list[StoredTarget]:
 @_redis
 @_json
 def show_command(target: str, url: str, as_json: bool) -> None:
-    """Show TARGET: its limit and the reason for it, what is used, refused and waited, by job."""
+    """Show TARGET in detail.  The limit, the reason for it, and use, refusals and waits by job."""
     found: StoredTarget = _targets(url).read(target)
     if as_json:
         click.echo(json.dumps(_plain(found), indent=2))
@@ -111,14 +116,16 @@ def show_command(target: str, url: str, as_json: bool) -> None:
 
 @targets.command("set")
 @click.argument("target")
-@click.option("--min", "least", metavar="N|none", help="Never fewer calls in flight.")
-@click.option("--max", "most", metavar="N|none", help="Never more calls in flight.")
-@click.option("--budget", metavar="COST|none", help="Cost a second, over all that share it.")
+@click.option("--min", "least", metavar="N|none", help="Allow at least this many calls in flight.")
+@click.option("--max", "most", metavar="N|none", help="Allow at most this many calls in flight.")
+@click.option(
+    "--budget", metavar="COST|none", help="The cost per second that all programs together may use."
+)
 @_redis
 def set_command(
     target: str, least: str | None, most: str | None, budget: str | None, url: str
 ) -> None:
-    """Bound what is learned for TARGET by hand, for running programs too; `none` undoes it."""
+    """Set bounds for the limit of TARGET.  Running programs follow them; `none` removes one."""
     given = {"min": least, "max": most, "budget": budget}
     values = {name: _number(name, text) for name, text in given.items() if text is not None}
     if not values:
@@ -135,7 +142,7 @@ def set_command(
 @click.argument("target")
 @_redis
 def reset_command(target: str, url: str) -> None:
-    """Forget what was learned of TARGET: its workers begin again with a few calls at once."""
+    """Forget what was learned about TARGET.  Its workers begin again with a few calls at once."""
     _targets(url).reset(target)
     click.echo(f"{printable(target)}: begins again.")
 

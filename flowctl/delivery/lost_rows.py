@@ -48,13 +48,13 @@ class LostRows:
             raise ProcessError(
                 f"{self._in_a_row} rows in a row failed, and no call succeeded between them:"
                 f" {_sentence(reason)}",
-                remedy="Then the target or fn is at fault, not the rows. Mend it and run again.",
+                remedy="So the target or fn is at fault, not the rows. Fix it and run again.",
             ) from error
         if self._plan.dead_letter is None:
             raise ProcessError(
                 f"row {record.position} of partition {self._where.partition} failed"
                 f" {attempts} times: {_sentence(reason)}",
-                remedy="Mend fn or the row; or give dead_letter=DIRECTORY, and the others go on.",
+                remedy="Fix fn or the row, or give dead_letter=DIRECTORY to go on without it.",
             ) from error
         self._keep(record, reason, attempts=attempts)
 
@@ -108,7 +108,7 @@ def check_losses(fail_over: str | None, tally: Tally, where: str, *, at_end: boo
         raise TooManyLostError(
             f"{where}: {tally.lost} of {done} rows were left out ({tally.rejected} rejected,"
             f" {tally.gave_up} given up); fail_over allows {budget.text}.",
-            remedy="Look at the dead letters, mend the cause, or raise the limit.",
+            remedy="Look at the dead letters, then fix the cause or raise the limit.",
         )
 
 

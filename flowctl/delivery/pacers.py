@@ -52,6 +52,6 @@ class TargetPacer:
                 raise
             raise TargetDownError(
                 f"{self._target} refused every call for too long ({refusal.reason}).",
-                remedy="What is written stays. See why it takes nothing, then run again;"
+                remedy="What was written stays. Find out why it takes nothing, then run again;"
                 " limits=Limits(give_up_after_s=…) waits longer.",
             ) from error

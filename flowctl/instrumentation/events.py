@@ -177,13 +177,15 @@ def _standstill(event: ev.FlowEvent) -> str:
     """Return the line about the target, a topology without progress, or partitions."""
     match event:
         case ev.TargetWentDown():
-            return f"the target is down: nothing succeeds, asking now and then ({event.reason})"
+            return f"the target is down: nothing succeeds, testing now and then ({event.reason})"
         case ev.TargetCameBack():
             down = numbers.duration(event.down_s)
-            asked = numbers.counted(event.asked, "time")
+            tested = numbers.counted(event.asked, "time")
             if event.reason:
-                return f"the target was not down after all ({down}, asked {asked}): {event.reason}"
-            return f"the target is back after {down}, asked {asked}"
+                return (
+                    f"the target was not down after all ({down}, tested {tested}): {event.reason}"
+                )
+            return f"the target is back after {down}, tested {tested}"
         case ev.EmitUndelivered():
             return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
         case ev.TreesHeldUp():

@@ -108,7 +108,7 @@ class Scraped:
         if snapshot.phase == "stopping":
             return "the run stops"
         if snapshot.store_away_s is not None:
-            return f"the checkpoint store is away for {snapshot.store_away_s:.0f} s"
+            return f"the checkpoint store has been away for {snapshot.store_away_s:.0f} s"
         if not any(bolt.up for bolt in snapshot.bolts):
             return snapshot.note or "no bolt is connected"
         return self.unhealthy()

@@ -215,8 +215,8 @@ def target_down(snapshot: Snapshot, now: datetime | None = None) -> str:
     down_s = snapshot.target_down_s or 0.0
     since = (now or datetime.now()) - timedelta(seconds=down_s)
     return (
-        f"the target is down since {since:%H:%M:%S} ({as_clock(down_s)}): no attempt is counted, "
-        f"one tuple at a time asks whether it is back ({snapshot.target_down_reason})"
+        f"the target has been down since {since:%H:%M:%S} ({as_clock(down_s)}): no attempt is "
+        f"counted, one tuple at a time tests whether it is back ({snapshot.target_down_reason})"
     )
 
 

@@ -34,7 +34,7 @@ def paced(
     classify: RefusalRule | None = None,
     hard: bool = False,
 ) -> Paced:
-    """Pace the calls of ``target``: as many at once as it takes, learned from its answers.
+    """Pace the calls to ``target``: make as many at once as its answers show that it can take.
 
     Use it around a call, sync or ``async``, or as a decorator::
 
@@ -44,25 +44,26 @@ def paced(
         @paced("search", redis=URL)
         async def search(query): ...
 
-    All that name the same ``target`` share one limit: within a process, and with ``redis`` (a URL)
-    over all processes and jobs.  A refusal (429, "too many connections", ``RetryLater``, …) makes
-    the limit smaller; :meth:`Call.run` and the decorator wait for it and call again.  Any other
-    exception passes through.
+    All callers that name the same ``target`` share one limit: in one process, or, with ``redis`` (a
+    URL), over all processes and jobs.  A refusal (429, "too many connections", ``RetryLater``, …)
+    makes the limit smaller; :meth:`Call.run` and the decorator wait after it and call again.  Any
+    other exception passes through.
 
-    ``cost``: what a call counts against the budget, above 0; in a decorator a function of the
-    call's arguments too.  ``budget``: cost a second over all that share the target.  ``weight``:
-    the share of this ``job`` beside others with the same target.  ``leave``: the part of what was
-    learned that is left to callers flowctl doesn't know, 0 to below 1.  ``limits``: bounds.
-    ``classify``: a function of an exception, asked before flowctl's rules: True or seconds mean a
-    refusal, False a failure, None "decide yourself".
+    ``cost``: what a call counts against the budget, above 0; in a decorator it may be a function of
+    the call's arguments.  ``budget``: the cost per second that all callers of the target may use
+    together.  ``weight``: the share of this ``job`` beside other jobs with the same target.
+    ``leave``: the part of the limit that is left to callers which flowctl doesn't know; at least 0
+    and below 1.  ``limits``: bounds for what is learned.  ``classify``: a function that gets an
+    exception before flowctl's own rules do, and returns True or seconds for a refusal, False for a
+    failure, or None to let flowctl decide.
 
-    ``hard``: PostgreSQL holds a permit for each call too (:mod:`flowctl.pacing.hard`): never more
-    than ``in_flight_max`` of ``limits`` calls, also of frozen workers.  Not for coroutines.
+    ``hard``: PostgreSQL holds a permit for each call as well (:mod:`flowctl.pacing.hard`), so there
+    are never more calls than ``in_flight_max`` of ``limits``, frozen workers included.  Not for
+    coroutines.
 
-    The object is thread-safe, survives a fork and can be pickled: state is kept per process, and
-    found by the target's name.  A block that waits for itself (``paced`` of the same target inside
-    another) can wait for ever where the limit is 1.  Raises :class:`flowctl.errors.ConfigError`
-    for a wrong parameter.
+    The object is thread-safe, survives a fork and can be pickled: state belongs to the process and
+    is found by the target's name.  A block inside another block of the same target can wait for
+    ever if the limit is 1.  Raises :class:`flowctl.errors.ConfigError` for a wrong parameter.
     """
     if not callable(cost):
         checked_cost(cost)

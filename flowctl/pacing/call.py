@@ -103,7 +103,7 @@ class _Call:
                 self._done()
                 raise ConfigError(
                     "hard",
-                    "the block made its call without call.run, so nothing held it.",
+                    "the block made its call without call.run, so no lock bounded it.",
                     remedy="Write call.run(fn, connection, …).",
                 )
             self._done()

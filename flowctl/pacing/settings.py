@@ -17,11 +17,11 @@ _IN_FLIGHT_MOST = 100_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of what is learned for a target; all have defaults.
+    """Bounds of the limit that is learned for a target; all have defaults.
 
-    ``in_flight_min``, ``in_flight_max``: the calls at once are never fewer or more, over all that
-    share the target.  ``in_flight_start``: how many before anything is known.  ``give_up_after_s``:
-    a call that was refused for so long raises the last refusal [s]; math.inf: never.
+    ``in_flight_min`` and ``in_flight_max`` bound the calls at once, over all callers of the target.
+    ``in_flight_start`` is the limit before anything is known.  ``give_up_after_s``: a call that is
+    refused for this long [s] raises the last refusal; ``math.inf``: it never gives up.
     """
 
     in_flight_min: int = 1

@@ -23,7 +23,8 @@ from flowctl.core.driver import DriverCore
 from flowctl.core.pacing.figures import TARGETS_MAX
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
-from flowctl.runtime.range_inbound import breach as range_breach
+from flowctl.runtime.claim_limits import TEXT_MAX, fail_breach, is_duration, times_breach
+from flowctl.runtime.range_claims import breach as range_breach
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
@@ -36,16 +37,9 @@ from flowctl.wire.frames import (
     SplitAnswer,
 )
 
-# Three years: longer than any process runs, and far from where sums lose their precision.
-_SECONDS_MAX: Final = 1e8
-# Sums of clock differences may end up slightly below 0.
-_SECONDS_MIN: Final = -1e-3
 # No bolt has more waiting: windows are bounded by far less, and so are strays.
 _QUEUED_MAX: Final = 1 << 31
 _RECORDS_MAX: Final = 1 << 31  # no tuple has more, as a frame is 256 MB by default
-# An error is sent with 1,000 characters and a traceback with 4,000 (bolts/worker.py): room for
-# other versions, but not enough to fill the driver's memory.
-_TEXT_MAX: Final = 1 << 16
 # As what msgpack holds: an extension arrives as a Packed, and nothing else has a size.
 _VALUES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, Packed})
 
@@ -126,15 +120,11 @@ class Claims:
     # -- kinds of frames -------------------------------------------------------------------
 
     def _ack(self, consumer: AdaptiveFlowConsumer, frame: AckFrame) -> str:
-        sink_s = frame.sink_s or 0.0
-        if not (
-            _SECONDS_MIN <= frame.wait_s <= _SECONDS_MAX
-            and _SECONDS_MIN <= frame.service_s <= _SECONDS_MAX
-            and _SECONDS_MIN <= frame.idle_total_s <= _SECONDS_MAX
-            and _SECONDS_MIN <= sink_s <= _SECONDS_MAX
-        ):
-            times = (frame.wait_s, frame.service_s, frame.idle_total_s, sink_s)
-            return f"times of {', '.join(map(str, times))} s are not possible"
+        impossible = times_breach(
+            frame.wait_s, frame.service_s, frame.idle_total_s, frame.sink_s or 0.0
+        )
+        if impossible:
+            return impossible
         core, bolt, tuple_id = self._core, consumer.bolt, frame.tuple_id
         if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
             return f"it acked tuple {tuple_id}, which it was never sent"
@@ -184,11 +174,7 @@ class Claims:
         index, records = frame.record_index, self._records(consumer, tuple_id)
         if index is not None and not 0 <= index < records:
             return f"it failed record {index} of {records}"
-        if frame.after_s is not None and not 0 <= frame.after_s <= _SECONDS_MAX:
-            return f"it wants to wait for {frame.after_s} s"
-        if len(frame.error) > _TEXT_MAX or len(frame.traceback) > _TEXT_MAX:
-            return f"an error of {max(len(frame.error), len(frame.traceback))} characters"
-        return ""
+        return fail_breach(frame)
 
 
 def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
@@ -199,12 +185,12 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
     if len(frame.targets) > TARGETS_MAX:
-        return f"it tells of {len(frame.targets)} targets at once"
+        return f"it reports on {len(frame.targets)} targets at once"
     for told in frame.targets:
         numbers = (told.limit, told.calls, told.call_s, told.refused, told.waited_s)
         if not all(0 <= number < math.inf for number in numbers):
             return f"the figures of a target are {numbers}"
-        if len(told.target) + len(told.job) + len(told.reason) > _TEXT_MAX:
+        if len(told.target) + len(told.job) + len(told.reason) > TEXT_MAX:
             return "the name of a target is too long"
     return ""
 
@@ -233,7 +219,5 @@ def _can_be(said: Watched) -> bool:
     counts = (said.executed, said.acked, said.failed, said.emitted)
     sums = (said.execute_s, said.process_s)
     return all(n >= 0 for kind in counts for n in kind.values()) and all(
-        _SECONDS_MIN <= total_s <= _SECONDS_MAX and n >= 0
-        for kind in sums
-        for total_s, n in kind.values()
+        is_duration(total_s) and n >= 0 for kind in sums for total_s, n in kind.values()
     )

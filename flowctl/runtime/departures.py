@@ -61,4 +61,4 @@ class Departures:
     def _message(self, bolt: str) -> str:
         host, _ = self._control.places.get(bolt, ("", 0))
         where = f"{bolt}{f' on {host}' if host else ''}"
-        return f"{where} is about to lose its place: it ends what it has begun and moves"
+        return f"{where} is about to lose its place: it finishes what it has begun and moves"

@@ -121,9 +121,9 @@ class Endings:
         where = f" (process {pid}{'' if host == socket.gethostname() else f' on {host}'})"
         names = " and ".join(silence.partitions)
         work = f", working on {names}" if names else ""
-        free = "; any locks that it holds for others are released then" if names else ""
+        free = ", which frees any locks that others wait for" if names else ""
         return Ending(
             bolt,
-            f"{bolt}{where if pid else ''} has been {reason}{work}: it is killed and restarted"
+            f"{bolt}{where if pid else ''} has been {reason}{work}: flowctl kills and restarts it"
             f"{free}",
         )

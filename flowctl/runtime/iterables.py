@@ -24,10 +24,10 @@ _OTHER_SOURCE: Final = (
     "Another source used this job's name: choose another name or clear the checkpoint."
 )
 _OTHER_VALUES: Final = (
-    "A job goes on after the values that are done and would leave these out. For other values give"
+    "A job continues after the values that are done, so it would skip these. For other values give"
     " the job another name, or clear its checkpoint (flowctl checkpoint clear JOB, with --sink"
-    " FILE.py:SINK where an SqlSink writes them). If a value holds what differs in each run, such"
-    " as the time: Records(values, compare=False)."
+    " FILE.py:SINK if an SqlSink writes them). If values differ from run to run, such as times, use"
+    " Records(values, compare=False)."
 )
 # Enough to tell two values apart, short enough to be saved with each checkpoint.
 _MARK_BYTES: Final = 8

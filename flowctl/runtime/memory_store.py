@@ -79,7 +79,7 @@ class MemoryCheckpointStore:
             before = stored.partitions.get(partition)
             if before is None:
                 field, what = ("partition", partition) if stored.saved else ("job", job)
-                raise ConfigError(field, f"nothing is stored of {what!r}.", remedy="See jobs().")
+                raise ConfigError(field, f"nothing is stored for {what!r}.", remedy="See jobs().")
             if _sort_key(position) > _sort_key(before.position):
                 raise ConfigError(
                     "position",

@@ -1,11 +1,10 @@
-"""Translates what bolts say of ranges into calls of the core."""
+"""Translates messages from bolts about ranges into calls of the core."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from flowctl.core.carried import plain_value
-from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.positions import show
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import Progress, RangeFailed, RejectedRecord, SplitAnswered
@@ -14,10 +13,6 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import fatal_error, fenced_error
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.wire.frames import ProgressFrame, RangeFail, SplitAnswer
-
-_SECONDS_MAX = 1e8  # as of runtime/claims.py
-_SECONDS_MIN = -1e-3
-_TEXT_MAX = 1 << 16
 
 
 class RangeInbound:
@@ -62,52 +57,6 @@ class RangeInbound:
         outcome = core.on_range_failed(_failed(bolt, epoch, frame), now_s=now_s)
         if outcome is AckOutcome.GAVE_UP:
             self._check_gave_up(frame)
-
-
-def breach(core: RangeCore, consumer: AdaptiveFlowConsumer, frame: object) -> str:
-    """Return what can't be true in a frame of ranges; "" if nothing."""
-    if not isinstance(frame, ProgressFrame | RangeFail | SplitAnswer):
-        return ""
-    bolt, tuple_id = consumer.bolt, frame.tuple_id
-    if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
-        return f"it spoke of range {tuple_id}, which it was never sent"
-    if isinstance(frame, SplitAnswer):
-        return ""
-    sent = core.attempts_of(bolt, tuple_id)
-    if frame.attempt < 1 or (sent and frame.attempt > sent):
-        return f"it spoke of sending {frame.attempt} of range {tuple_id}, sent {sent} times"
-    if isinstance(frame, RangeFail):
-        return _fail_breach(core, frame)
-    times = (frame.read_s, frame.wait_s, frame.service_s, frame.sink_s or 0.0, frame.idle_total_s)
-    if not all(_SECONDS_MIN <= seconds <= _SECONDS_MAX for seconds in times):
-        return f"times of {', '.join(map(str, times))} s are not possible"
-    if not core.may_tell_of(tuple_id, frame.start, frame.done_through):
-        return f"it did {frame.start} to {frame.done_through} of range {tuple_id}"
-    if frame.records < 0 or not 0 <= frame.left_out <= frame.records:
-        return f"{frame.left_out} records were left out of {frame.records}"
-    return _rejected_breach(frame)
-
-
-def _rejected_breach(frame: ProgressFrame) -> str:
-    last = frame.start - 1
-    for one in frame.rejected:
-        position = one.position
-        if not isinstance(position, int) or not last < position < frame.done_through:
-            return f"it rejected the record at {position!r} after {last}"
-        last = position
-    if len(frame.rejected) > frame.records:
-        return f"it rejected {len(frame.rejected)} of {frame.records} records"
-    return ""
-
-
-def _fail_breach(core: RangeCore, frame: RangeFail) -> str:
-    if not core.may_tell_of(frame.tuple_id, frame.start, frame.stop):
-        return f"it failed {frame.start} to {frame.stop} of range {frame.tuple_id}"
-    if frame.after_s is not None and not 0 <= frame.after_s <= _SECONDS_MAX:
-        return f"it wants to wait for {frame.after_s} s"
-    if len(frame.error) > _TEXT_MAX or len(frame.traceback) > _TEXT_MAX:
-        return f"an error of {max(len(frame.error), len(frame.traceback))} characters"
-    return ""
 
 
 def _progress(bolt: str, epoch: int, frame: ProgressFrame) -> Progress:

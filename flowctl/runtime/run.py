@@ -259,7 +259,7 @@ class Run:
         """
         self._interrupts.hold()
         if isinstance(error, KeyboardInterrupt) and not self.control.is_all_done():
-            self._say("interrupted: saving (again to stop at once)")
+            self._say("interrupted: finishing what is in flight, then saving (again: save at once)")
         self.control.stopping.set()
         steps = (self._settle, self._save, self._stop_parts)
         for step in steps:

@@ -90,7 +90,7 @@ class Standby:
                     break
                 patience = max(0, patience - 1)
                 if holder:
-                    news = f"standby: {self._job} is run by {_shown(holder)}; waiting"
+                    news = f"standby: waiting while {_shown(holder)} runs {self._job}"
             if news != told:
                 self._say(news)
                 told = news

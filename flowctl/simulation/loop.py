@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from flowctl.errors import InternalError
 
+_TURN_S = 1e-6  # who wants to be called at once is called a little later: virtual time must pass
 # Called with the time, and two things of its own.
 Handler: TypeAlias = Callable[[float, Any, Any], None]
 
@@ -48,3 +49,26 @@ class EventLoop:
             self.now_s = at_s
             self.steps += 1
             handler(at_s, first, second)
+
+
+class Alarm:
+    """Calls ``ring(at_s)`` at the earliest of the times asked for since it last rang."""
+
+    __slots__ = ("_handler", "_loop", "_next_s", "_ring")
+
+    def __init__(self, loop: EventLoop, ring: Callable[[float], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._next_s = inf
+        self._handler: Handler = self._on_time  # bound once: it is set in each turn
+
+    def set(self, next_s: float | None, now_s: float) -> None:
+        """Ring at ``next_s``, but after ``now_s``; None, or a time after the one set: no change."""
+        if next_s is not None and next_s < self._next_s:
+            self._next_s = max(next_s, now_s + _TURN_S)
+            self._loop.at(self._next_s, self._handler)
+
+    def _on_time(self, at_s: float, _: Any, __: Any) -> None:
+        if at_s == self._next_s:  # else an earlier one was asked for meanwhile
+            self._next_s = inf
+            self._ring(at_s)

@@ -12,7 +12,7 @@ from flowctl.core.records import Ack, AckOutcome, RevokeOrder
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
 from flowctl.simulation.bolt import SimBolt
-from flowctl.simulation.loop import Handler
+from flowctl.simulation.loop import Alarm, Handler
 from flowctl.simulation.network import Channel, Sending
 from flowctl.simulation.workload import Workload
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from flowctl.simulation.engine import Simulation
 
 _PARTITION = "p"
-# A core that wants to be called at once again gets its wish a little later, as from a real
-# loop: virtual time must pass.
-_TURN_S = 1e-6
-_NEVER_S = float("inf")
 
 
 class SimSpout:
@@ -43,7 +39,7 @@ class SimSpout:
         self._arrivals = iter(world.arrivals) if world.arrivals else None
         self._end_is_due = False  # all is read; whoever reads tells it in a while
         self._input_ended = False
-        self._wakes_at_s = _NEVER_S
+        self._alarm = Alarm(world.loop, self._pump)
         self.had_backlog_at_s: float = 0.0
         self.acked_high: int = 0  # the end of the highest record that was acked
         self.acked_at_s: float = 0.0  # when a tuple was last acked for the first time
@@ -56,7 +52,6 @@ class SimSpout:
         self.on_revoked: Handler = self._take_revoked
         self.on_joined: Handler = self._take_joined
         self.on_lost: Handler = self._take_lost
-        self._on_wake: Handler = self._wake
         self._loop.at(self.joined_at_s, self._join)
 
     # -- what comes in -------------------------------------------------------------------
@@ -148,11 +143,6 @@ class SimSpout:
 
     # -- one turn of the sender's loop ---------------------------------------------------
 
-    def _wake(self, at_s: float, _: Any, __: Any) -> None:
-        if at_s == self._wakes_at_s:
-            self._wakes_at_s = _NEVER_S
-            self._pump(at_s)
-
     def _pump(self, at_s: float) -> None:
         core = self.core
         turn = pump(core, at_s, refill=self._feed)
@@ -164,9 +154,7 @@ class SimSpout:
             self._obey(order, at_s)
         for event in turn.events:
             self._note(event, at_s)
-        if turn.next_s is not None and turn.next_s < self._wakes_at_s:
-            self._wakes_at_s = max(turn.next_s, at_s + _TURN_S)
-            self._loop.at(self._wakes_at_s, self._on_wake)
+        self._alarm.set(turn.next_s, at_s)
         if self._input_ended and core.is_drained and not self.is_done:
             self.is_done = True
             self._world.on_spout_done(at_s)

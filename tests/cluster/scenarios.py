@@ -249,7 +249,7 @@ def driver_in_waiting(cluster: Cluster, draw: random.Random) -> Figures:
     first = Drive(cluster, "driver_in_waiting", options=["--standby"]).start()
     first.until_done(0.1)
     second = first.twin(cluster.hosts["m"]).start()
-    until(lambda: "is run by" in second.log(), "the second driver waits")
+    until(lambda: "standby: waiting while" in second.log(), "the second driver waits")
     first.kill()
     since_s = now_s()
     until(lambda: "takes over" in second.log(), "the second driver takes over")

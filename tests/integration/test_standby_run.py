@@ -28,9 +28,9 @@ def test_the_driver_in_waiting_takes_over_from_one_that_was_killed(job: Job) -> 
     first = job.start("--standby")
     job.until_rows(200, first)
     second = job.start("--standby", TUPLE_S=0)
-    second.until_said("is run by")
+    second.until_said("standby: waiting while")
     third = job.start("--standby")
-    third.until_said("is run by")
+    third.until_said("standby: waiting while")
     third.process.terminate()
     assert third.wait() == EXIT_INTERRUPTED, third.said
     first.kill()
@@ -44,7 +44,7 @@ def test_a_driver_that_was_frozen_comes_back_and_is_fenced(job: Job) -> None:
     first = job.start("--standby", "--set", "checkpoint.interval_s=0.1")
     job.until_rows(200, first)
     second = job.start("--standby", TUPLE_S=0)
-    second.until_said("is run by")
+    second.until_said("standby: waiting while")
     first.process.send_signal(signal.SIGSTOP)
     assert second.wait() == EXIT_FINISHED, second.said
     os.killpg(first.process.pid, signal.SIGCONT)

@@ -83,7 +83,7 @@ def test_a_damaged_segment_is_refused_by_name(tmp_path: Path) -> None:
     manifest.append(segment(7, 0, is_base=True))
     (file,) = place.names("_flowctl", recursive=True)
     place.put(file.name, encode(segment(7, 0))[:40])
-    with pytest.raises(CheckpointCorruptError, match=r"00000000\.jsonl is no part of a manifest"):
+    with pytest.raises(CheckpointCorruptError, match=r"00000000\.jsonl is not part of a manifest"):
         manifest.segments()
 
 

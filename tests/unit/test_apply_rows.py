@@ -138,7 +138,7 @@ def test_no_rows_are_fine(made: Any) -> None:
         ([3], "row 0 is int 3, not a row"),
         ([(1, "a"), (2,)], r"row 1 has 1 values for 2 columns: \(2,\).*'id', 'label'"),
         ([{"id": 1}], "row 0 that fn returned has no column 'label'; it has 'id'"),
-        ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that the schema does not know"),
+        ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that is not in the schema"),
         (pyarrow.table({"id": [1]}), "what fn returned has no column 'label'"),
         (pyarrow.table([[1], [2], [""]], ["id", "id", "label"]), "two columns 'id'"),
         (pandas.DataFrame({"id": [1], "label": [""], "x": [0]}), "a column 'x'"),

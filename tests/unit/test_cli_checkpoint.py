@@ -163,7 +163,7 @@ def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
         store.save("etl", _CHECKPOINT, epoch=epoch)
     assert "start the job again" in caught.value.remedy
     begun = store.acquire("new")  # a driver that has saved nothing yet
-    text = "Nothing was stored of new. A running driver will stop."
+    text = "Nothing was stored for new. A running driver will stop."
     assert text in _run("clear", "new", "--yes").stdout
     with pytest.raises(FencedError):
         store.save("new", _CHECKPOINT, epoch=begun)

@@ -80,8 +80,8 @@ def test_show_tells_which_record_why_and_what_it_was(
     keep(count=30)
     text = run(capsys, "show", "visits")
     assert "visits · 30 letters" in text and "and 10 more: --limit 30" in text
-    assert "in.log 1:1  5 attempts  on b1, b2" in text
-    assert "    ValueError: row 7\n    value 1\n" in text
+    assert "in.log 30:1  5 attempts  on b1, b2" in text and "in.log 10:1" not in text
+    assert "    ValueError: row 7\n    value 30\n" in text
     only = ids()[4]
     text = run(capsys, "show", "visits", "--id", only)
     assert "visits · 1 letter" in text and "value 5" in text and only in text

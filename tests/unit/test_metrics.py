@@ -159,7 +159,7 @@ def test_a_run_that_does_not_move_is_unhealthy_unless_it_starts_or_saves() -> No
         ({}, ""),
         ({"bolts": ()}, "no bolt"),
         ({"bolts": (), "note": "waiting for 4 bolts"}, "waiting for 4 bolts"),
-        ({"store_away_s": 3.2}, "store is away for 3 s"),
+        ({"store_away_s": 3.2}, "store has been away for 3 s"),
         ({"phase": "stopping"}, "stops"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_bolt_that_is_silent_for_long_is_ended_once() -> None:
     (text,) = world.pass_(1.0, "b")
     assert world.bolts.ended == [("a", socket.gethostname(), 4711)]
     assert text.startswith("a (process 4711) has been silent since ")
-    assert "working on p: it is killed" in text
+    assert "working on p: flowctl kills" in text
     assert world.pass_(600.0, "b") == []
 
 

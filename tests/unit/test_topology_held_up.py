@@ -147,7 +147,7 @@ def test_roots_that_wait_for_a_dead_letter_or_a_back_off_are_told() -> None:
     while hub.step():
         pass
     wait(hub, 11.0)
-    assert "3 roots wait to go again" in told(hub)[0]
+    assert "3 roots wait to be sent again" in told(hub)[0]
 
 
 def test_an_interrupted_run_says_it_in_its_report() -> None:

@@ -117,7 +117,7 @@ def test_a_field_that_is_missing_fails_the_input_and_names_stage_field_and_field
     made.bolt("a", lambda given, out: out(given.value)).shuffle("s")
     made.bolt("b", nothing, count=2).fields("a", "user")
     reason = failure_of(made, value)
-    assert reason.startswith("stage 'b' groups what 'a' emits by 'user', and a value has none:")
+    assert reason.startswith("stage 'b' groups the values of 'a' by 'user', but a value has none:")
     assert reason.endswith(words)
 
 

@@ -119,7 +119,7 @@ def test_an_emit_that_was_directed_and_the_stage_takes_none_such_is_told() -> No
     hub.offer(["x"])
     hub.run()
     [(_, _, reason)] = undelivered(hub)
-    assert reason == "emitted to task 1, and nobody gets from 'a' by a direct grouping"
+    assert reason == "emitted to task 1, but 'a' has no direct grouping"
 
 
 def test_an_emit_to_nobody_in_particular_for_direct_groupings_only_is_told() -> None:
@@ -130,7 +130,7 @@ def test_an_emit_to_nobody_in_particular_for_direct_groupings_only_is_told() -> 
     hub.offer(["x"])
     hub.run()
     [(_, _, reason)] = undelivered(hub)
-    assert reason == "emitted to no task, and all get from 'a' by direct groupings"
+    assert reason == "emitted without naming a task, but all groupings of 'a' are direct"
 
 
 def test_a_flood_of_them_is_told_at_once_and_then_now_and_then() -> None:

@@ -39,8 +39,7 @@ _RECORDS_MIN_KILL = 2_000
 
 @click.command()
 @click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Determines the log, the"
-                                                                       " slow bolt "
-              "and the moment of the kill.")  # fmt: skip
+              " slow bolt and the moment of the kill.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0.5), help="How long the work should take; "
               f"{_SECONDS_DEFAULT:g}, or {_SECONDS_LOCAL:g} with --local.")  # fmt: skip
 @click.option("--bolts", default=_BOLTS_DEFAULT, show_default=True,
@@ -48,9 +47,9 @@ _RECORDS_MIN_KILL = 2_000
 @click.option("--records", type=click.IntRange(min=1), help="Lines of the log; "
               f"{_RECORDS_DEFAULT}, or {_RECORDS_LOCAL} with --local.")  # fmt: skip
 @click.option("--kill", is_flag=True, help="Kill the driver with SIGKILL halfway and resume.")
-@click.option("--ranges", is_flag=True, help="Rows in, rows out: Parquet files that the bolts read,"
-              " a DataFrame back; with a kill.")  # fmt: skip
-@click.option("--local", is_flag=True, help="Threads instead of Spark: a quick look.")
+@click.option("--ranges", is_flag=True, help="Let the bolts read rows of Parquet"
+              " files, and return a DataFrame; with a kill.")  # fmt: skip
+@click.option("--local", is_flag=True, help="Use threads instead of Spark, for a quick look.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
               help="Keep everything in this directory; an interrupted demo in it is"
                    " resumed.")  # fmt: skip
@@ -59,7 +58,8 @@ _RECORDS_MIN_KILL = 2_000
 @click.option("--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Draw the live view near the end of the slow phase into this file.")  # fmt: skip
 @click.option("--columns", multiple=True, type=click.IntRange(min=40, max=400), default=(108,),
-              show_default=True, help="How wide; repeated, one FILE-COLUMNS each.")  # fmt: skip
+              show_default=True, help="Width of the picture.  May be repeated: then there is a"
+              " file for each width, named FILE-COLUMNS.")  # fmt: skip
 def demo(
     *,
     seed: int,

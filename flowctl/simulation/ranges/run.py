@@ -13,7 +13,7 @@ from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered
 from flowctl.core.ranges.sizing import RANGE_S
-from flowctl.simulation.loop import EventLoop
+from flowctl.simulation.loop import Alarm, EventLoop
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.network import Channel
 from flowctl.simulation.oracle import Oracle
@@ -22,8 +22,6 @@ from flowctl.simulation.scenario import Scenario
 from flowctl.simulation.workload import Workload
 
 _PARTITION = "p"
-_TURN_S = 1e-6  # virtual time must pass between two turns
-_NEVER_S = float("inf")
 
 
 class RangeOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +68,7 @@ class RangeRun:
         self._repeated = 0
         self._machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
         self._out: dict[str, tuple[RangeSimBolt, Channel]] = {}
-        self._wakes_at_s = _NEVER_S
+        self._alarm = Alarm(self.loop, self._pump)
         for index, machine in enumerate(self._machines):
             rng = Random(f"range net {seed} {index}")
             there, back = (
@@ -154,11 +152,6 @@ class RangeRun:
 
     # -- one turn ------------------------------------------------------------------------
 
-    def _wake(self, at_s: float, _: Any, __: Any) -> None:
-        if at_s == self._wakes_at_s:
-            self._wakes_at_s = _NEVER_S
-            self._pump(at_s)
-
     def _pump(self, at_s: float) -> None:
         if not (self._knows_end or self.core.buffer.records):
             self._knows_end = True
@@ -174,8 +167,6 @@ class RangeRun:
             consumer = self.core.bolts.get(order.bolt)
             if consumer is not None:
                 channel.send(at_s, bolt.on_order, order, consumer.epoch)
-        if turn.next_s is not None and turn.next_s < self._wakes_at_s:
-            self._wakes_at_s = max(turn.next_s, at_s + _TURN_S)
-            self.loop.at(self._wakes_at_s, self._wake)
+        self._alarm.set(turn.next_s, at_s)
         if self.core.is_drained:
             self.loop.is_stopped = True

@@ -108,7 +108,7 @@ def _without_field(value: Any, subscription: Subscription, stage: str) -> JobErr
     else:
         has = f"it is a {type(value).__name__}."
     return JobError(
-        f"stage {stage!r} groups what {subscription.source!r} emits by {missing!r}, and a value"
+        f"stage {stage!r} groups the values of {subscription.source!r} by {missing!r}, but a value"
         f" has none: {has}",
         remedy="Emit dicts with these keys, or lists with these places.",
     )

@@ -78,7 +78,7 @@ class HeldUp:
         found = [line for stage in self._stages for line in holdings(stage, self._now_s)]
         if roots.to_go_again:
             wait = "waits" if roots.to_go_again == 1 else "wait"
-            found.append(f"{counted(roots.to_go_again, 'root')} {wait} to go again")
+            found.append(f"{counted(roots.to_go_again, 'root')} {wait} to be sent again")
         waiting = roots.intake.buffer.records
         if waiting and self._is_at_limit:
             found.append(f"max_pending holds back {counted(waiting, 'record')}")

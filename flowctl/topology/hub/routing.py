@@ -196,10 +196,8 @@ class Router:
         stream = emit.stream or DEFAULT_STREAM
         if self._routes.get(source_key(stage, stream)):
             if emit.task is None:
-                return f"emitted to no task, and all get from {stage!r} by direct groupings"
-            return (
-                f"emitted to task {emit.task}, and nobody gets from {stage!r} by a direct grouping"
-            )
+                return f"emitted without naming a task, but all groupings of {stage!r} are direct"
+            return f"emitted to task {emit.task}, but {stage!r} has no direct grouping"
         if stream == DEFAULT_STREAM:
             return f"nobody gets what {stage!r} emits"
         streams = [stream_of(source) for source in self._routes if component_of(source) == stage]

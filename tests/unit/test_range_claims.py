@@ -1,0 +1,86 @@
+"""What a bolt may report about ranges: what can't be true is named, all else passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from flowctl.core.ranges.messages import RangeEmission
+from flowctl.runtime.range_claims import breach
+from flowctl.wire.frames import Heartbeat, ProgressFrame, RangeFail, RejectedAt, SplitAnswer
+from tests.range_driver import Ranges
+
+
+@pytest.fixture
+def given() -> tuple[Ranges, RangeEmission]:
+    ranges = Ranges("a")
+    return ranges, ranges.emit()[0]
+
+
+def _said(given: tuple[Ranges, RangeEmission], frame: object) -> str:
+    core = given[0].core
+    return breach(core, core.bolts["a"], frame)
+
+
+def _progress(emission: RangeEmission, **fields: Any) -> ProgressFrame:
+    done = ProgressFrame(
+        tuple_id=emission.tuple_id, attempt=emission.attempt, start=emission.start,
+        done_through=emission.start + 100, records=10, read_s=0.1, wait_s=0.0, service_s=0.1,
+        sink_s=None, idle_total_s=0.0, rejected=[RejectedAt(emission.start, "x", "bad")],
+    )  # fmt: skip
+    return replace(done, **fields)
+
+
+def _failed(emission: RangeEmission, **fields: Any) -> RangeFail:
+    fail = RangeFail(
+        tuple_id=emission.tuple_id, attempt=emission.attempt, start=emission.start,
+        stop=emission.start + 100, records=10, error="boom", traceback="", fenced=False,
+    )  # fmt: skip
+    return replace(fail, **fields)
+
+
+def test_what_can_be_true_is_no_breach(given: tuple[Ranges, RangeEmission]) -> None:
+    _, emission = given
+    for frame in (
+        _progress(emission),
+        _failed(emission, after_s=1.0),
+        SplitAnswer(emission.tuple_id, 1, 50),
+        Heartbeat(busy_slots=0, queued=0),
+    ):
+        assert _said(given, frame) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"tuple_id": 999}, "range 999, which it was never sent"),
+        ({"attempt": 7}, "it spoke of sending 7 of range"),
+        ({"service_s": float("nan")}, "are not possible"),
+        ({"read_s": -1.0}, "are not possible"),
+        ({"done_through": 1 << 60}, "it did 0 to 1152921504606846976"),
+        ({"left_out": 11}, "11 records were left out of 10"),
+        ({"rejected": [RejectedAt(1 << 50, "x", "bad")]}, "it rejected the record at"),
+        ({"records": 0}, "it rejected 1 of 0 records"),
+    ],
+)
+def test_progress_that_can_not_be_is_named(
+    given: tuple[Ranges, RangeEmission], fields: dict[str, Any], named: str
+) -> None:
+    assert named in _said(given, _progress(given[1], **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"tuple_id": 999}, "range 999, which it was never sent"),
+        ({"stop": 1 << 60}, "it failed 0 to 1152921504606846976"),
+        ({"after_s": float("inf")}, "it wants to wait for inf s"),
+        ({"error": "x" * 70_000}, "an error of 70000 characters"),
+    ],
+)
+def test_a_fail_that_can_not_be_is_named(
+    given: tuple[Ranges, RangeEmission], fields: dict[str, Any], named: str
+) -> None:
+    assert named in _said(given, _failed(given[1], **fields))
