@@ -11,6 +11,7 @@ from typing import Any
 
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
@@ -248,9 +249,7 @@ class TextLines:
             if reader.tail.data:
                 self._tails[reader.name] = reader.tail
         elif reader.is_replaced():
-            import structlog  # a worker that writes dead letters does not need it
-
-            structlog.get_logger("flowctl.files").warning(
+            ModuleLogger("flowctl.files").warning(
                 "file_replaced_while_read",
                 file=reader.name,
                 detail="the old one was read to its end; the new one is not read by this run",

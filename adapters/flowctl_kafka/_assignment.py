@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import structlog
-
 from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceHost
 from flowctl_kafka._client import TIMEOUT_S, name_of, split_name, unreachable
 from flowctl_kafka._commits import GroupCommits
@@ -59,7 +58,7 @@ class Assignment:
         self._host = host
         self._first_poll: FirstPoll = first_poll
         self._servers = servers
-        self._logger = structlog.get_logger("flowctl.kafka")
+        self._logger = ModuleLogger("flowctl.kafka")
 
     def begin(self, names: Sequence[str]) -> None:
         """Read ``names`` too, each from where it was left."""

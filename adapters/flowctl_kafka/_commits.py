@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import structlog
-
 from flowctl.core.records import PartitionCheckpoint
+from flowctl.logs import ModuleLogger
 from flowctl_kafka._client import TIMEOUT_S, is_passing, name_of, split_name, unreachable
 from flowctl_kafka._start import GroupCommit, Note, read_note
 
@@ -25,7 +24,7 @@ class GroupCommits:
         self._job = job
         self._servers = servers
         self._known: dict[str, PartitionCheckpoint] = {}  # as last committed
-        self._logger = structlog.get_logger("flowctl.kafka")
+        self._logger = ModuleLogger("flowctl.kafka")
 
     def load(self, names: Iterable[str]) -> dict[str, GroupCommit]:
         """Return what the group has committed for the partitions, as far as it has."""

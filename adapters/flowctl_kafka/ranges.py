@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
+from flowctl.logs import ModuleLogger
 from flowctl_kafka._client import TIMEOUT_S, is_passing, list_partitions, split_name, unreachable
 from flowctl_kafka._offsets import KafkaReader, check_travels, new_consumer
 from flowctl_kafka._topic_ids import TopicIds
@@ -70,7 +69,7 @@ class KafkaRanges:
         except KafkaException as error:
             if not self._extents or not is_passing(error.args[0]):
                 raise unreachable(self._servers, error.args[0]) from error
-            structlog.get_logger("flowctl.kafka").warning("kafka_trouble", reason=str(error))
+            ModuleLogger("flowctl.kafka").warning("kafka_trouble", reason=str(error))
             return self._extents  # nothing is known to be new
         if not self._extents:
             for name in found.keys() & checkpoint.partitions.keys():

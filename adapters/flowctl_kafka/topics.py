@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceHost
 from flowctl_kafka._assignment import Assignment
 from flowctl_kafka._client import (
@@ -89,7 +88,7 @@ class KafkaTopics:
         self._clock = clock
         self._host: SourceHost | None = None
         self._consumer: Consumer | None = None
-        self._logger = structlog.get_logger("flowctl.kafka")
+        self._logger = ModuleLogger("flowctl.kafka")
         self._reset()
 
     def _reset(self) -> None:

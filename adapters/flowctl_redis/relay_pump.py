@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-import structlog
-
+from flowctl.logs import ModuleLogger
 from flowctl_redis.faults import expected
 from flowctl_redis.relay_duct import ENTRIES_MAX, Duct
 
@@ -29,7 +28,7 @@ _LOOK_AT_FULL_S: Final = 0.02  # as often as a reader that is a continent away t
 _STOP_S: Final = 1.0  # what is left when a pump is closed goes out within this, or not at all
 _TWICE: Final = "equal or smaller"  # what Redis says of an entry that it has already
 
-_log = structlog.get_logger("flowctl.relay")
+_log = ModuleLogger("flowctl.relay")
 
 
 class Watch(Protocol):

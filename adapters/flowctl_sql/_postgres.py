@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from flowctl.logs import ModuleLogger
 from flowctl_sql._bounds import (
     GONE_S,
     IDLE_MAX_S,
@@ -90,9 +91,7 @@ def bound(connection: Any, *, lock_max_s: float) -> float:
     except Exception as error:
         connection.rollback()  # raises if the connection itself is broken
         # The server speaks PostgreSQL's protocol but is not PostgreSQL.
-        import structlog  # imported here: a worker pays for every import
-
-        logger = structlog.get_logger("flowctl_sql")
+        logger = ModuleLogger("flowctl_sql")
         logger.warning("sink_unbounded", problem=" ".join(str(error).split())[:200])
     finally:
         cursor.close()

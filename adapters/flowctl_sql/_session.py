@@ -12,6 +12,7 @@ from uuid import uuid4
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
 from flowctl.errors import ConfigError, RetryLater
+from flowctl.logs import ModuleLogger
 from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
@@ -162,9 +163,7 @@ class Session:
             return
         if ended is not None:
             self._end_stalled_at_s = now_s + END_STALLED_EVERY_S
-            import structlog  # imported here: a worker pays for every import
-
-            structlog.get_logger("flowctl_sql").warning(
+            ModuleLogger("flowctl_sql").warning(
                 "sink_writer_ended", bolt=ended, partition=span.partition, why="it stalled"
             )
 

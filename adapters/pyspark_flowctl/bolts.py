@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import structlog
 
 from flowctl import __version__
 from flowctl.bolts.callables import check_process
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.dangers import crowding, dangers
@@ -32,7 +32,7 @@ from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch
 from pyspark_flowctl.task import BoltTask
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 # After a cancel Spark returns within 0.1 s (classic) and 1 s (Connect); a JVM that does not answer
 # for this long will not.

@@ -15,14 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
+from flowctl.logs import ModuleLogger
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 from pyspark_flowctl.unsupported import refuse_unsupported
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 # How often Spark itself may start a killed bolt's task again within one job: it does so in 0.25 s,
 # a new job takes 0.5 s.  More kills than anyone makes in a run; after them we start a new job.

@@ -11,16 +11,16 @@ from math import inf
 from typing import Any
 
 import msgspec
-import structlog
 
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
+from flowctl.logs import ModuleLogger
 from flowctl.ports import RedrivableDeadLetter
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 
 def tell_unnamed(plan: Plan, target: str) -> None:

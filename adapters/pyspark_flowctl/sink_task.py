@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-import structlog
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
@@ -15,10 +14,11 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
+from flowctl.logs import ModuleLogger
 from flowctl.pacing.settings import Limits
 from pyspark_flowctl.sink_letters import redrive, tell_unnamed
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
@@ -17,11 +16,12 @@ from pyspark.sql.types import Row
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
+from flowctl.logs import ModuleLogger
 from pyspark_flowctl.options import check_known, named_object, number
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.sinks import FlowSink, flow_sink
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 _TEXTS = ("target", "redis", "name", "run", "dead_letter", "fail_over")
 _WHOLES = ("rows_max", "attempts_max")

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from flowctl.bolts.callables import check_process
 from flowctl.bolts.refusals import RefusalRule, check_rule
@@ -39,12 +38,13 @@ from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
+from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_rows import rows_of
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 _PACING = ("budget", "cost", "leave", "limits", "weight")

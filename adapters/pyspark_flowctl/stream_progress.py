@@ -6,15 +6,14 @@ never goes back.
 
 from __future__ import annotations
 
-import structlog
-
 from flowctl.adapters import load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.delivery.reading import Offset
 from flowctl.errors import CheckpointUnavailableError, FencedError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 
 class Progress:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -22,11 +21,12 @@ from pyspark.sql.streaming.datasource import (
 from flowctl.core.records import Record
 from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.reading import Offset, Piece, Reading
+from flowctl.logs import ModuleLogger
 from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.stream_progress import Progress
 from pyspark_flowctl.stream_task import dead_letter_of, rows_out
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 # A tick of ProcessingTime that comes so soon after its time was waited for.
 _TICK_S = 0.15
 # Chunks for each slot of a batch: a slow one costs the batch a quarter of a slot's time, and each

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
-import structlog
 
+from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, Endpoint, all_fatal
 from flowctl.threads import guarded
 from pyspark_flowctl.jobs import SparkJobs
@@ -20,7 +20,7 @@ from pyspark_flowctl.task import BoltTask
 _END_TRIES = 5
 _END_EVERY_S = 2.0
 
-_log = structlog.get_logger("pyspark_flowctl")
+_log = ModuleLogger("pyspark_flowctl")
 
 Notify = Callable[[BoltNotice], None]
 

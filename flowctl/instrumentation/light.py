@@ -7,7 +7,7 @@ import sys
 from typing import Any, cast
 
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.stdlib import LOGGER, StdlibLogger
+from flowctl.logs import LOGGER, StdlibLogger
 
 
 def light_logger() -> EventLogger:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import structlog
 
-from flowctl.instrumentation.stdlib import LOGGER, StdlibLogger
+from flowctl.logs import LOGGER, StdlibLogger, is_handled
 
 if TYPE_CHECKING:
     from flowctl.instrumentation.events import EventLogger
@@ -29,12 +29,7 @@ def get_logger() -> EventLogger:
 def is_heard() -> bool:
     """Return whether the program has set up logging, so that events of :func:`get_logger` go
     somewhere."""
-    logger: logging.Logger | None = logging.getLogger(LOGGER)
-    while logger is not None:
-        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return structlog.is_configured()
+    return is_handled() or structlog.is_configured()
 
 
 def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool = False) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
@@ -48,7 +47,7 @@ class Checkpointer(GuardedThread):
         self._closing = threading.Event()
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
         self._receipts: list[Receipts] = []  # not kept yet
-        self._logger = structlog.get_logger("flowctl.checkpoint")
+        self._logger = ModuleLogger("flowctl.checkpoint")
 
     def work(self) -> None:
         wait_s = self._interval_s

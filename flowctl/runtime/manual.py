@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from flowctl.config import Settings
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError, SourceError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SharingProducer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import keep
@@ -84,7 +83,7 @@ class ManualSpout:
         self._notifier: ListenerNotifier | None = None
         self._control: RunControl
         self._source: Redriven
-        self._logger = structlog.get_logger("flowctl.checkpoint")
+        self._logger = ModuleLogger("flowctl.checkpoint")
 
     def open(
         self, bolts: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic

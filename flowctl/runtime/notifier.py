@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import structlog
-
 from flowctl.core.events import FlowEvent, TupleCut, TupleDropped, TupleFailed, TupleGaveUp
 from flowctl.core.records import Checkpoint, Emission
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SpoutListener
 
 
@@ -19,7 +18,7 @@ class Guarded:
     """
 
     def __init__(self) -> None:
-        self._logger = structlog.get_logger("flowctl.listener")
+        self._logger = ModuleLogger("flowctl.listener")
         self._complained: set[str] = set()
 
     def __call__(self, what: str, call: Callable[[], None]) -> None:

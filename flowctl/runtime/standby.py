@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol, runtime_checkable
 
-import structlog
-
 from flowctl.errors import CheckpointUnavailableError, ConfigError, FlowctlError
+from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.interrupts import Interrupts
 
@@ -29,7 +28,7 @@ _RENEW_S: Final = LEASE_S / 3
 _LOOK_S: Final = 0.25
 _LOOKS_OF_A_LEASE: Final = round(LEASE_S / _LOOK_S)
 
-_log = structlog.get_logger("flowctl.standby")
+_log = ModuleLogger("flowctl.standby")
 
 
 @runtime_checkable

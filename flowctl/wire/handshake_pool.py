@@ -18,6 +18,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final
 
 from flowctl.errors import FlowctlError
+from flowctl.logs import ModuleLogger
 from flowctl.wire.handshake import HANDSHAKE_TIMEOUT_S, AuthenticatedPeer, receive_bolt
 from flowctl.wire.pending_handshakes import PendingHandshakes, PendingPeer
 
@@ -207,6 +208,4 @@ class _RefusalEpisode:
 
 
 def _warn(event: str, **fields: Any) -> None:
-    import structlog
-
-    structlog.get_logger("flowctl.wire").warning(event, **fields)
+    ModuleLogger("flowctl.wire").warning(event, **fields)

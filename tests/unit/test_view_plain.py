@@ -18,8 +18,8 @@ from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
 from flowctl.instrumentation.plain import line as plain_line
 from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapshot, WaitReason, Waits
-from flowctl.instrumentation.stdlib import StdlibLogger
 from flowctl.instrumentation.views import make_view, suits_live
+from flowctl.logs import StdlibLogger
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
 
 BOLT = BoltView(
