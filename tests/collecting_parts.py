@@ -1,4 +1,4 @@
-"""A bolt that collects, a topology with it, and how a run of it ends."""
+"""Bolts that collect, a topology with one, and how a run of it ends."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ class Totals:
             out.ack(given)
         self.counts.clear()
         self.held.clear()
+
+
+class Pairs:
+    """Holds each input until "go" comes; then emits all that it holds as one value."""
+
+    def __init__(self) -> None:
+        self.held: list[Input] = []
+
+    def execute(self, given: Input, out: ManualCollector) -> None:
+        self.held.append(given)
+        if given.value == "go":
+            out.emit([each.value for each in self.held], self.held)
+            for each in self.held:
+                out.ack(each)
 
 
 def collecting(code: Any, *, sink: Any = nothing, count: int = 1, **how: Any) -> Topology:

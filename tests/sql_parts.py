@@ -13,6 +13,17 @@ from flowctl_sql import SqlSink, WriteResult
 SCHEMA = ("CREATE TABLE t (number INTEGER, line TEXT)", "CREATE INDEX i ON t (number)")
 
 
+class Opened:
+    """A ``connect`` for SqlSink that remembers the connections which it opened to ``t.db``."""
+
+    def __init__(self) -> None:
+        self.all: list[sqlite3.Connection] = []
+
+    def __call__(self) -> sqlite3.Connection:
+        self.all.append(sqlite3.connect("t.db"))
+        return self.all[-1]
+
+
 def batch_of(
     numbers: Sequence[int],
     *,

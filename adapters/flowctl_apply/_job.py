@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
 
-_RUN_BYTES = 8
+_RUN_BYTES = 8  # random: no two runs get the same
 Merge = Callable[[Sequence[Sequence[str]]], Sequence[ResultFile]]
 
 

@@ -26,7 +26,7 @@ from flowctl.errors import FlowctlError
 from flowctl_files._disk import is_at, lock, sync_directory, write_all
 from flowctl_files._exact import decode_record, encode_record, readable
 
-_MODE = 0o644
+_MODE = 0o644  # as other files of the user; a umask can narrow it
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):

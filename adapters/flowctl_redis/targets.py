@@ -13,8 +13,8 @@ from flowctl_redis.pacing import claim_of, sums_of, target_key
 from flowctl_redis.url import checked, shown
 
 _T = TypeVar("_T")
-_TIMEOUT_S = 5.0
-_SCAN_COUNT = 1000
+_TIMEOUT_S = 5.0  # a person waits
+_SCAN_COUNT = 1000  # keys per round trip: below a millisecond of the server's time
 
 
 class RedisTargets:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20  # shows that the file can be read, and costs little on any link
 LISTENER = "listener"  # the name of the target at which bolts would connect
 
 

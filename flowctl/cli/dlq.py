@@ -24,8 +24,8 @@ from flowctl.instrumentation.reasons import folded
 from flowctl.instrumentation.text import printable
 
 _LIMIT = 20  # letters shown: a screen
-_VALUE_CHARS = 200
-_REASONS_LISTED = 3
+_VALUE_CHARS = 200  # about two lines of a terminal
+_REASONS_LISTED = 3  # as in the summary of a run
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 _dir = click.option(

@@ -9,7 +9,7 @@ from flowctl.core.records import Position
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.text import printable
 
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 20  # large reads are quick; this much memory is always there
 
 
 class _Scan(NamedTuple):

@@ -22,7 +22,7 @@ from flowctl.instrumentation.plain import is_routine, left_out, store_away, targ
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
 
-EVENTS_SHOWN = 5
+EVENTS_SHOWN = 5  # the newest; what is above them must stay on the screen
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
 _OTHER_LINES = 7
 

@@ -29,7 +29,7 @@ from flowctl.instrumentation.text import printable
 
 _NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
-_BAR_CELLS_MAX = 40
+_BAR_CELLS_MAX = 40  # a longer bar shows no more
 # Columns of the terminal from which on a column of the table is shown.
 _WIDE, _WIDER = 100, 140
 # Cells that a column keeps, so that the table doesn't jump when its numbers grow.

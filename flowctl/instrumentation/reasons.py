@@ -12,7 +12,7 @@ from flowctl.instrumentation.snapshot import LossReason
 
 KINDS_MAX: Final = 20  # nobody reads more; one reason per record must not accumulate
 OTHERS: Final = "other reasons"
-_TEXT_MAX: Final = 120
+_TEXT_MAX: Final = 120  # characters: a line of a terminal
 _DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
 
 _AT_RECORD: Final = re.compile(r", at record [^,]*$")  # runtime/faults.py adds it

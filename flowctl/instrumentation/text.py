@@ -22,7 +22,7 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_TAB_CELLS: Final = 4
+_TAB_CELLS: Final = 4  # as most editors show tabs
 BLOCK_PREFIX: Final = "  | "  # no line of a block can be taken for one of ours
 REDIS_URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
 

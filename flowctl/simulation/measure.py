@@ -9,7 +9,7 @@ from flowctl.simulation.machine import Machine
 from flowctl.simulation.network import Sending
 from flowctl.simulation.scenario import Converge
 
-_CONVERGED_SHARE = 0.95
+_CONVERGED_SHARE = 0.95  # of the full speed: the rest is noise
 Interval: TypeAlias = tuple[int, float, float]  # a slot of this bolt was taken from, until
 _STEPS = 10  # a trailing window moves by a tenth of itself
 

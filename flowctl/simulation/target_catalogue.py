@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from flowctl.pacing.settings import Limits
 from flowctl.simulation.targets import Target, World
 
-_CALL_S = 0.1
-_TAKES = 10
+_CALL_S = 0.1  # how long a call takes if nobody is in the way: a web service
+_TAKES = 10  # calls at once that the target takes; fewer than the 32 workers that call it
 _BEST = _TAKES / _CALL_S  # calls a second
 _START_S = 10.0  # what is measured begins so late
 

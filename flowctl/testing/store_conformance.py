@@ -35,8 +35,8 @@ RISING_POSITIONS: tuple[tuple[Position, ...], ...] = (
     (("a", None), ("a", 1), ("a", 2), ("a\0", None), ("b", None)),
     ((1.5, "x"), (1.5, "y"), (2.5, "a")),
 )
-PARTITIONS_MANY = 5_000
-RANGES_MANY = 10_000
+PARTITIONS_MANY = 5_000  # a directory of many files: a store must not answer for each alone
+RANGES_MANY = 10_000  # far more holes than a run has; they must come back whole
 
 
 class CheckpointStoreConformance:

@@ -19,7 +19,7 @@ CARRIED: Final = (
     "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, datetime, date, time,"
     " timedelta, Decimal, UUID"
 )
-_KEY_SHOWN_MAX: Final = 60
+_KEY_SHOWN_MAX: Final = 60  # characters: the message stays within a line or two
 
 
 class NotCarriedError(JobError, TypeError):

@@ -31,6 +31,7 @@ from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, show
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # the range of msgpack
 _NOT_ENCODED = (TypeError, OverflowError, ValueError, RecursionError)
 
+# The codes of extensions, which are part of the wire format: none is ever used for another kind.
 _WHOLE: Final = 1
 _TUPLE: Final = 2
 _SET: Final = 3

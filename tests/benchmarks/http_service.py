@@ -8,14 +8,13 @@ wait in line: its limit is AT_ONCE / LATENCY_S a second.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
+from tests.benchmarks.service_process import served
+
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _BACKLOG = 1024  # all connections may come at once
 
@@ -46,15 +45,8 @@ class Client:
 @contextmanager
 def service(latency_s: float, at_once: int = 0) -> Iterator[int]:
     """Run the service in a process of its own; gives its port."""
-    command = [sys.executable, "-m", __name__, str(latency_s), str(at_once)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            yield int(child.stdout.readline())
-        finally:
-            child.kill()
+    with served(__name__, latency_s, at_once) as port:
+        yield port
 
 
 async def _serve(latency_s: float, at_once: int) -> None:

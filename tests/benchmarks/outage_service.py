@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
-_ROOT = Path(__file__).parents[2]
+from tests.benchmarks.service_process import served
+
 _WORDS = {200: "OK", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
@@ -47,15 +46,8 @@ def phases_of(text: str) -> list[Phase]:
 @contextmanager
 def outage_service(latency_s: float, phases: str) -> Iterator[int]:
     """Run the service in a process of its own; gives its port."""
-    command = [sys.executable, "-m", __name__, str(latency_s), phases]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            yield int(child.stdout.readline())
-        finally:
-            child.kill()
+    with served(__name__, latency_s, phases) as port:
+        yield port
 
 
 def answered(port: int) -> list[Answered]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-_ROOT = Path(__file__).parents[2]
+from tests.benchmarks.service_process import served
+
 _WORDS = {200: "OK", 429: "Too Many Requests"}
 
 
@@ -50,15 +49,8 @@ class Service:
 @contextmanager
 def pacing_service(base_s: float, slope: float, at_once: int) -> Iterator[Service]:
     """Run the service in a process of its own."""
-    command = [sys.executable, "-m", __name__, str(base_s), str(slope), str(at_once)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            yield Service(int(child.stdout.readline()))
-        finally:
-            child.kill()
+    with served(__name__, base_s, slope, at_once) as port:
+        yield Service(port)
 
 
 class _Serving:

@@ -16,7 +16,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, FencedError, JobError, UnrunnableError
 from flowctl_sql import SqlSink
-from tests.sql_parts import SCHEMA, batch_of, new_sink, query, rows_of, write
+from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, rows_of, write
 
 
 @pytest.fixture(autouse=True)
@@ -275,24 +275,19 @@ def test_a_sink_travels_without_its_connection(here: Path, monkeypatch: pytest.M
 
 
 def test_a_fork_opens_its_own_connection() -> None:
-    opened: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect("t.db"))
-        return opened[-1]
-
-    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    opened = Opened()
+    sink = SqlSink(connect=opened, table="t", schema=SCHEMA)
     write(sink, 1)
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            code = 0 if write(sink, 1, 2) == (1, 1) and len(opened) == 2 else 2
+            code = 0 if write(sink, 1, 2) == (1, 1) and len(opened.all) == 2 else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert write(sink, 2, 3) == (1, 1)
-    assert len(opened) == 1
+    assert len(opened.all) == 1
 
 
 def test_threads_have_their_own_connections() -> None:
@@ -321,19 +316,14 @@ def test_close_and_go_on() -> None:
 
 
 def test_a_lost_connection_is_replaced() -> None:
-    opened: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect("t.db"))
-        return opened[-1]
-
-    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    opened = Opened()
+    sink = SqlSink(connect=opened, table="t", schema=SCHEMA)
     write(sink, 1)
-    opened[-1].close()
+    opened.all[-1].close()
     with pytest.raises(sqlite3.ProgrammingError):
         write(sink, 2)
     assert write(sink, 1, 2) == (1, 1)
-    assert len(opened) == 2
+    assert len(opened.all) == 2
 
 
 def test_a_connection_of_ones_own_will_do() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from flowctl.errors import ConfigError, FencedError, InfrastructureError, RetryLater
 from flowctl_sql import SqlSink
-from tests.sql_parts import SCHEMA, batch_of, new_sink, query, write
+from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, write
 
 
 @pytest.fixture(autouse=True)
@@ -51,18 +51,13 @@ def test_a_file_that_is_no_database_is_named(here: Path) -> None:
 
 
 def test_a_file_that_becomes_read_only_is_a_refusal() -> None:
-    opened: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect("t.db"))
-        return opened[-1]
-
-    sink = SqlSink(connect=connect, table="t", schema=SCHEMA)
+    opened = Opened()
+    sink = SqlSink(connect=opened, table="t", schema=SCHEMA)
     write(sink, 1)
-    opened[-1].execute("PRAGMA query_only = ON")
+    opened.all[-1].execute("PRAGMA query_only = ON")
     with pytest.raises(RetryLater, match="readonly"):
         write(sink, 2)
-    opened[-1].execute("PRAGMA query_only = OFF")
+    opened.all[-1].execute("PRAGMA query_only = OFF")
     assert write(sink, 2) == (1, 0)
 
 

@@ -16,7 +16,7 @@ from flowctl_sql import SqlSink
 from flowctl_sql._database import Direct, Sqlite
 from flowctl_sql._dialect import NAME_CHARS, PortableDialect, dialect_of
 from flowctl_sql._urls import database_of
-from tests.sql_parts import SCHEMA, batch_of, query, rows_of, write
+from tests.sql_parts import SCHEMA, Opened, batch_of, query, rows_of, write
 
 
 @pytest.fixture(autouse=True)
@@ -113,15 +113,10 @@ def test_sqlite_through_sqlalchemy_has_the_same_ledger(url: str) -> None:
 
 def test_connect_is_the_creator_of_a_url() -> None:
     pytest.importorskip("sqlalchemy")
-    opened: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect("t.db"))
-        return opened[-1]
-
-    sink = SqlSink("sqlite+pysqlite:///t.db", connect=connect, table="t", schema=SCHEMA)
+    opened = Opened()
+    sink = SqlSink("sqlite+pysqlite:///t.db", connect=opened, table="t", schema=SCHEMA)
     assert write(sink, 1, 2) == (2, 0)
-    assert sink._session()._connection is opened[-1]
+    assert sink._session()._connection is opened.all[-1]
 
 
 def test_a_driver_whose_dialect_is_unknown_needs_a_url() -> None:

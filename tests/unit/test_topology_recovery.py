@@ -8,8 +8,9 @@ import pytest
 
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckOutcome
-from flowctl.topology import Batched, Collector, Input, ManualCollector
+from flowctl.topology import Batched, Collector, Input
 from flowctl.topology.callbacks import SpoutCallbacks
+from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
 
@@ -253,20 +254,9 @@ def test_what_is_in_no_tree_and_fails_is_told(mode: str, fails_by: str) -> None:
 
 @pytest.mark.req("S58", "S105")
 def test_without_ackers_what_is_held_is_not_forgotten() -> None:
-    class Pair:
-        def __init__(self) -> None:
-            self.held: list[Input] = []
-
-        def execute(self, given: Input, out: ManualCollector) -> None:
-            self.held.append(given)
-            if given.value == "go":
-                out.emit([each.value for each in self.held], anchors=self.held)
-                for each in self.held:
-                    out.ack(each)
-
     sink = Sink()
     made = topology(ackers=0, tree_timeout_s=10.0)
-    made.bolt("a", Pair).shuffle("s")
+    made.bolt("a", Pairs).shuffle("s")
     made.bolt("b", sink).shuffle("a")
     hub = Hub(made)
     hub.offer(["x"])

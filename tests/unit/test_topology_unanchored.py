@@ -7,22 +7,9 @@ from typing import Any
 import pytest
 
 from flowctl.core.events import EmitUndelivered
-from flowctl.topology import Collector, Input, ManualCollector
+from flowctl.topology import Collector, Input
+from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
-
-
-class Pairs:
-    """Holds each input until "go" comes; then emits all that it holds as one value."""
-
-    def __init__(self) -> None:
-        self.held: list[Input] = []
-
-    def execute(self, given: Input, out: ManualCollector) -> None:
-        self.held.append(given)
-        if given.value == "go":
-            out.emit([each.value for each in self.held], self.held)
-            for each in self.held:
-                out.ack(each)
 
 
 def loosely_holding(sink: Any) -> Hub:

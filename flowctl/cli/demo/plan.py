@@ -11,8 +11,8 @@ import msgspec
 from flowctl.errors import ConfigError
 
 JOB = "demo"
-SLOW_FACTOR = 10
-FILES = 8
+SLOW_FACTOR = 10  # slow enough to be seen at a glance
+FILES = 8  # several partitions
 # The slow phase as fractions of the run: long enough to see the window follow in both directions.
 _SLOW_FROM, _SLOW_TO = 0.25, 0.6
 _KILL_FROM, _KILL_TO = 0.2, 0.8

@@ -26,9 +26,9 @@ from flowctl.instrumentation.views import ViewMode
 
 JOB = "demo-rows"
 SCHEMA = "id long, client string, status int"
-_KILL_AT = 0.5
-_POLL_S = 0.05
-_FILES = 4
+_KILL_AT = 0.5  # of the rows: enough on both sides of the kill
+_POLL_S = 0.05  # how often the results are looked at: the kill is late by hardly more
+_FILES = 4  # several partitions
 _GROUP_ROWS = 2_000  # several ranges in each file
 _REQUEST = re.compile(r'(\S+) .*?"(?:GET|POST|HEAD|PUT) [^"]*" (\d+)')
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_HASH_BYTES = 8
+_HASH_BYTES = 8  # two rows in 200,000 with one hash: a chance of 1 in a thousand million
 _MODULUS = 1 << (8 * _HASH_BYTES)
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 _STARTED_UNIX_S = 1_793_491_200  # 2026-11-01 00:00 UTC; any fixed time will do
-_HOSTS = 5_000
+_HOSTS = 5_000  # visitors of a small shop
 _PATHS = (
     "/", "/login", "/logout", "/cart", "/checkout", "/search?q=blue+shoes", "/static/app.css",
     "/static/app.js", "/favicon.ico", "/robots.txt", "/api/v1/items", "/api/v1/orders",
