@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, chain, compress, repeat
-from operator import itemgetter, ne
+from operator import countOf, itemgetter, ne
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -33,7 +33,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """All rows of a batch as parameters, in order.
 
     ``counts[i]`` is how many of them belong to record ``i``; None: one each.  ``shapes`` are the
-    columns of each row; None: all rows have ``columns``.
+    columns of each row; None: all rows have ``columns``.  Tuples may still have more or fewer
+    values than the first one has: see :meth:`refuse_widths`.
     """
 
     rows: Sequence[Params]
@@ -83,6 +84,11 @@ class Prepared(msgspec.Struct, frozen=True):
         ends = accumulate(self.counts or repeat(1, len(batch)))
         return next(record for record, end in enumerate(ends) if row < end)
 
+    def refuse_widths(self, batch: Batch) -> None:
+        """Raise :class:`JobError` that names the first row with more or fewer values."""
+        if self.rows and self.shapes is None and not _are_equal(map(len, self.rows), self.rows):
+            _of_any_shape(self.rows, batch, self.columns)
+
     def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
         """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
 
@@ -125,15 +131,17 @@ def prepare(
 def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Prepared | None:
     """Convert rows that are one tuple, or one dict, per record; None for anything else.
 
-    Checks with set and map: row by row, Python took as long as SQLite does to insert a row of 100
-    B.
+    Checks with countOf and map: row by row, Python took as long as SQLite does to insert a row of
+    100 B.  Widths of tuples are left to :meth:`Prepared.refuse_widths`: some drivers check them.
     """
-    types = set(map(type, listed))
-    if all(issubclass(kind, tuple) for kind in types) and len(set(map(len, listed))) == 1:
+    kind = type(listed[0]) if listed else None
+    if kind is None or not _are_equal(map(type, listed), listed):
+        return None
+    if issubclass(kind, tuple):
         if columns is None or len(columns) == len(listed[0]):
             # A copy: the caller may reuse its own list.
             return Prepared(list(listed), columns)
-    elif types == {dict} and len(set(map(len, listed))) == 1:
+    elif kind is dict and _are_equal(map(len, listed), listed):
         columns = columns or checked_columns(list(listed[0]))
         if len(columns) == len(listed[0]):
             try:
@@ -141,6 +149,12 @@ def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Pre
             except KeyError:  # the slow path says which record's
                 return None
     return None
+
+
+def _are_equal(found: Iterator[object], of: Sequence[object]) -> bool:
+    """Whether ``found``, one for each of ``of``, are equal."""
+    first = next(found)
+    return countOf(found, first) == len(of) - 1
 
 
 def _values_of(listed: Sequence[dict[str, Any]], columns: tuple[str, ...]) -> list[Params]:

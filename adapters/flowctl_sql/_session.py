@@ -17,7 +17,7 @@ from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
-from flowctl_sql._ledger import Ledger, due_for_merge, not_covered
+from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
 from flowctl_sql._rows import Insert, Prepared
 from flowctl_sql._sqlite import columns_of
@@ -184,7 +184,7 @@ class Session:
         return self.last_written[1] != prepared
 
     def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
-        writes = self._take(batch)
+        merges = self._take(batch)
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         skipped = len(is_new) - sum(is_new) if is_new is not None else 0
@@ -192,7 +192,7 @@ class Session:
         for insert in inserts:
             self._insert(insert)
         self.ledger.cover(batch.span, touching)
-        if due_for_merge(writes):
+        if merges:
             self.ledger.merge(batch.span)
         return WriteResult(sum([len(insert.rows) for insert in inserts]), skipped)
 
@@ -201,14 +201,20 @@ class Session:
         return prepared.as_python(batch, self._dialect.name)
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` if a value that can't be stored is why the driver raised."""
+        """Raise :class:`JobError` if a row or value that is unfit made the driver raise."""
+        prepared.refuse_widths(batch)
         unfit = unfit_of(prepared.rows, self._dialect.name, error)
         if unfit is not None:
             raise prepared.unfit(batch, unfit) from error
 
-    def refuse_nan(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for NaN in a column of numbers if NULL would be stored for it."""
+    def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
+        """Raise :class:`JobError` for rows of unequal widths that the driver might take.
+
+        And for NaN in a column of numbers if NULL would be stored for it.
+        """
         table, numbers = self._numbers
+        if numbers or self._dialect.name != "sqlite":  # sqlite3 checks the width of each row
+            prepared.refuse_widths(batch)
         if numbers:
             prepared.refuse_nan(batch, table, numbers)
 
@@ -222,7 +228,7 @@ class Session:
                 raise StatementFault(columns, error) from error
             raise
 
-    def _take(self, batch: Batch) -> int:
+    def _take(self, batch: Batch) -> bool:
         for _ in range(_FIRST_ROW_TRIES - 1):
             try:
                 return self.ledger.take(batch.span)

@@ -118,10 +118,11 @@ class SqlSink:
             session = self._session()
             session.introduce(batch.span.job, batch.bolt)
             prepared = session.as_python(prepared, batch)
-            session.refuse_nan(prepared, batch)
+            session.refuse_unfit(prepared, batch)
             return self._write_with(session, prepared, batch)
         except StatementFault as fault:
             assert session is not None
+            prepared.refuse_widths(batch)
             raise self._unfit(fault, session, prepared, batch) from fault.error
         except ConfigError as error:  # the table is missing, or not one that we can write to
             problem = error.problem.removeprefix(f"{error.field}: ")

