@@ -1,7 +1,8 @@
 """One timer a bolt, however many tuples it holds.
 
 The heap has at most one live entry per bolt.  An ack does not touch it: an alarm that rings too
-early is set anew, which costs one wake-up per time-out instead of one heap operation per tuple.
+early is set anew, which costs one wake-up per time-out instead of one heap operation per tuple; or
+the driver puts it off before.
 """
 
 from __future__ import annotations
@@ -38,6 +39,23 @@ class Alarms:
         while heap and self._is_stale(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
+
+    def put_off(self, due_s: Callable[[AdaptiveFlowConsumer], float]) -> None:
+        """Set anew the first alarms if they would ring too early, by ``due_s``.
+
+        For drivers that hear of a bolt a few times a second: without it they wake up for alarms
+        more often than for messages.  It costs a heap operation for each bolt that was heard of.
+        """
+        heap = self._heap
+        while heap:
+            at_s, _, consumer = heap[0]
+            is_stale = self._is_stale(heap[0])
+            if not is_stale and (later_s := due_s(consumer)) <= at_s:
+                return
+            heappop(heap)
+            if not is_stale:
+                consumer.alarm_s = NEVER
+                self.set(consumer, later_s)
 
     def ring(
         self, now_s: float, due_s: Callable[[AdaptiveFlowConsumer], float]

@@ -94,6 +94,10 @@ class Recovery:
         """When :meth:`on_deadline` wants to be called, or None."""
         return self._alarms.next_s()
 
+    def put_off_alarms(self) -> None:
+        """See :meth:`Alarms.put_off`."""
+        self._alarms.put_off(self.due_s)
+
     def on_deadline(self, now_s: float) -> None:
         """Expire what is overdue, suspect who is silent."""
         for consumer in self._alarms.ring(now_s, self.due_s):

@@ -20,8 +20,9 @@ _RETRY_MAX_S = 5.0
 # A bolt of ranges reports each .15 s of work, three times within the interval as shipped: saved
 # more often, a kill of the driver repeats the batches that are under way and few others.
 _RANGES_OFTEN = 5
-# But where a save takes long, as in an object store, it may take at most this share of the time.
-_SAVE_SHARE = 0.05
+# But where a save takes long, as in an object store, saves take at most this share of the time.
+# Not less: on a busy machine one to Redis takes 20 ms.
+_SAVE_SHARE = 0.2
 _NOT_BEGUN = PartitionCheckpoint()  # like a partition that is not saved
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 
@@ -71,8 +72,12 @@ class Checkpointer(GuardedThread):
                 return
 
     def _pause_s(self, took_s: float) -> float:
-        """How long to wait after a save that took ``took_s``."""
-        if not isinstance(self._control.core, RangeCore):
+        """How long to wait after a save that took ``took_s``.
+
+        A log of receipts would grow with each save, all of which a restart reads.
+        """
+        control = self._control
+        if not isinstance(control.core, RangeCore) or control.receipt_log is not None:
             return self._interval_s
         return min(self._interval_s, max(self._interval_s / _RANGES_OFTEN, took_s / _SAVE_SHARE))
 

@@ -87,3 +87,15 @@ def test_the_driver_sleeps_while_an_answer_does_not_come() -> None:
         ranges.emit()
         turns += 1
         assert turns < 20, "it spins"
+
+
+def test_the_driver_does_not_wake_up_for_alarms_that_reports_have_put_off() -> None:
+    ranges = Ranges("a")
+    (ours, *_) = ranges.emit()
+    for start in range(0, 8 * BATCH, BATCH):
+        ranges.wait(0.15, "a")
+        ranges.did(ours, start, start + BATCH, service_s=0.15)
+        ranges.emit()
+        due_s, bolt = ranges.core.next_deadline_s(), ranges.core.bolts["a"]
+        assert due_s == bolt.alarm_s == bolt.armed_at_s + bolt.rtt.rto_s, "from this report on"
+        assert due_s > ranges.clock() + 0.15, "after the next one"

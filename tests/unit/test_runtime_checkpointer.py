@@ -169,19 +169,21 @@ class ReturningClock(ManualClock):
 
 
 @pytest.mark.parametrize(
-    ("core", "took_s", "then_s"),
+    ("core", "log", "took_s", "then_s"),
     [
-        (SpoutCore, 0.001, 0.5),
-        (RangeCore, 0.001, 0.1),  # its bolts report each 0.15 s
-        (RangeCore, 0.01, 0.2),
-        (RangeCore, 1.0, 0.5),
+        (SpoutCore, None, 0.001, 0.5),
+        (RangeCore, None, 0.001, 0.1),  # its bolts report each 0.15 s
+        (RangeCore, None, 0.04, 0.2),
+        (RangeCore, None, 1.0, 0.5),
+        (RangeCore, object(), 0.001, 0.5),  # each save adds to a log of receipts
     ],
 )
 def test_ranges_are_saved_soon_unless_that_takes_long(
-    core: type, took_s: float, then_s: float, monkeypatch: pytest.MonkeyPatch
+    core: type, log: object, took_s: float, then_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work()
     monkeypatch.setattr(work.control, "core", core())
+    monkeypatch.setattr(work.control, "receipt_log", log)
     monkeypatch.setattr(work.checkpointer, "save", lambda: work.clock.advance(took_s))
     pauses_s: list[float] = []
 

@@ -376,6 +376,7 @@ class RangeCore(ByReference):
 
     def next_deadline_s(self) -> float | None:
         """See :meth:`TupleCore.next_deadline_s`."""
+        self._recovery.put_off_alarms()
         due_s = super().next_deadline_s()
         is_idle = self._may_split and bool(self.idle_bolts) and bool(self._pending)
         splits_s = self._splits.next_s(is_idle=is_idle)
