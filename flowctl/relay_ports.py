@@ -36,6 +36,10 @@ class Relay(Protocol):
     def is_away(self) -> bool:
         """Whether the relay itself does not answer, so that silence of a bolt means nothing."""
 
+    @property
+    def heard_until_s(self) -> float:
+        """All that bolts had written by then (monotonic) has been handed to the spout."""
+
     def close(self) -> None:
         """Send what is left, for about a second, then end all connections.  Idempotent."""
 

@@ -160,6 +160,7 @@ class Job:
                 remedy="Start it again: it goes on there.  And please report this.",
             )
         made = files_in(receipt for one in entries for receipt in one.receipts)
+        self._check_there(made)
         if files is not None and len(made) > files:
             made = self._merged(made, files, merge)
         rows_in = sum(one.records for one in entries)
@@ -167,6 +168,16 @@ class Job:
         self.results.finish(finished)
         self.results.sweep()
         return self._applied(finished, report)
+
+    def _check_there(self, made: Sequence[ResultFile]) -> None:
+        """Another driver that ended at that moment may have swept what this one has adopted."""
+        there = {file.name for file in self.results.place.names()}
+        gone = next((one.file for one in made if one.file not in there), None)
+        if gone is not None:
+            raise InternalError(
+                f"{self.name}: {gone} is named as a result and is not in {self.results.place.url}.",
+                remedy="Bring it back; or give another name or out, to do all again.",
+            )
 
     def _merged(
         self, made: Sequence[ResultFile], files: int, merge: Merge | None

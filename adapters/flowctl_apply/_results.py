@@ -79,12 +79,33 @@ def prefix_of(job: str) -> str:
     return f"part-{_plain(job)}-{digest}."
 
 
-def new_name(job: str, batch: Batch) -> str:
-    """Return a name for the rows of ``batch`` that no other file ever gets."""
+def new_name(job: str, batch: Batch, *, run: str, rows: int) -> str:
+    """Return a name for the ``rows`` of ``batch`` that no other file ever gets.
+
+    It says of what they are, so that a driver that finds the file can name it: see _unnamed.py.  Of
+    a batch with rejected rows it does not, since those are not done yet.
+    """
     span = batch.span
-    partition = hashlib.sha256(span.partition.encode()).hexdigest()[:_HASH_CHARS]
-    parts = (span.epoch, _plain(batch.bolt), partition, f"{span.first}-{span.last}")
-    return f"{prefix_of(job)}{'.'.join(map(str, parts))}.{secrets.token_hex(4)}.parquet"
+    is_whole = not batch.rejected and not batch.left_out
+    parts = (
+        span.epoch,
+        _plain(batch.bolt),
+        partition_in_name(span.partition),
+        f"{span.first}-{span.last}",
+        f"{len(batch)}-{rows}" if is_whole else "part",
+        f"{run_in_name(run)}-{secrets.token_hex(4)}",
+    )
+    return f"{prefix_of(job)}{'.'.join(map(str, parts))}.parquet"
+
+
+def partition_in_name(partition: str) -> str:
+    """Return what stands for ``partition`` in names of files."""
+    return hashlib.sha256(partition.encode()).hexdigest()[:_HASH_CHARS]
+
+
+def run_in_name(run: str) -> str:
+    """Return what stands for ``Description.run`` in names of files."""
+    return run[:_HASH_CHARS]
 
 
 def merged_name(job: str) -> str:

@@ -58,9 +58,10 @@ class RowWriter:
         if not table.num_rows:
             return msgspec.json.encode(ResultFile("", 0, 0))
         data = encoded(table)
-        name = new_name(self._target.job, batch)
+        target = self._target
+        name = new_name(target.job, batch, run=target.run, rows=table.num_rows)
         with batch.in_sink():
-            self._target.place.put(name, data)
+            target.place.put(name, data)
         return msgspec.json.encode(ResultFile(name, table.num_rows, len(data)))
 
     def _check_place(self) -> None:

@@ -10,6 +10,7 @@ from flowctl.errors import ConfigError
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import arrow_path
+from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Ap
     description = job.begin(given)
     source = ParquetRanges(description.paths, columns=description.columns)
     producer = Noted(source, job.results, may_grow=job.keep_results)
-    store = ReceiptStore(store_of(options.get("checkpoint")), job.results.manifest)
+    checkpoint = store_of(options.get("checkpoint"))
+    store = ReceiptStore(checkpoint, job.results.manifest, Unnamed(job.results))
     spout = FlowControlSpout(
         name=job.name,
         producer=producer,

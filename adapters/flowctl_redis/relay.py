@@ -40,6 +40,9 @@ _AWAY_MAX_S: Final = 60.0
 # Strangers with write access to the door can't take more memory and sockets than this.
 _GUESTS_MAX: Final = 4096
 _ACCEPT_TIMEOUT_S: Final = 1.0  # our own listener, on loopback
+# As long as the driver waits for bolts that are all silent.  Only an answer shows that Redis works,
+# and so that their silence is their own: less than half of a heartbeat (0.25 s).
+_LOOK_EVERY_S: Final = 0.1
 _LAST_WORDS_S: Final = 1.0  # a bolt's goodbye takes two round trips to Redis
 _NAME: Final = re.compile(rb"[0-9a-f]{16}")
 _PUMPS: Final[weakref.WeakSet[Pump]] = weakref.WeakSet()  # of bolts of this process
@@ -151,6 +154,7 @@ class RedisRelay:
             name="flowctl-relay-driver",
             away_max_s=float("inf"),  # the run decides how long it waits
             ends_alone=False,
+            block_s=_LOOK_EVERY_S,
         )
         watch.pump = self._pump
         self._pump.start()
@@ -159,6 +163,11 @@ class RedisRelay:
     def is_away(self) -> bool:
         """See :class:`flowctl.relay_ports.Relay`."""
         return self._pump.is_away
+
+    @property
+    def heard_until_s(self) -> float:
+        """See :class:`flowctl.relay_ports.Relay`."""
+        return self._pump.heard_until_s
 
     def close(self) -> None:
         """See :class:`flowctl.relay_ports.Relay`."""

@@ -63,16 +63,27 @@ class Pump:
     """Serves the ducts that it is given.
 
     It ends by :meth:`close`; with ``ends_alone`` also with its last duct.  ``away_max_s``: for how
-    long Redis may be away before all ducts are given up; it closes ``client`` at its end.
+    long Redis may be away before all ducts are given up; ``block_s``: how long a read waits in
+    Redis.  It closes ``client`` at its end.
     """
 
     def __init__(
-        self, client: Any, watch: Watch, *, name: str, away_max_s: float, ends_alone: bool
+        self,
+        client: Any,
+        watch: Watch,
+        *,
+        name: str,
+        away_max_s: float,
+        ends_alone: bool,
+        block_s: float = BLOCK_S,
     ) -> None:
         self._client = client
         self._watch = watch
         self._away_max_s = away_max_s
         self._ends_alone = ends_alone
+        self._block_s = block_s
+        #: What was in Redis by then (monotonic) has been handed to the sockets.
+        self.heard_until_s: float = time.monotonic()
         self._ducts: dict[bytes, Duct] = {}  # by the key that is read
         self._full: set[Duct] = set()
         self._selector = selectors.DefaultSelector()
@@ -231,10 +242,12 @@ class Pump:
         read: dict[bytes, list[bytes]] = {}  # entries to delete
         try:
             while not self._is_over.is_set():
+                asked_s = time.monotonic()
                 try:
                     found = self._receive(read)
                     read = {}
                     self._hand_out(found, read)
+                    self.heard_until_s = asked_s
                     if not self._watch.look(self._client, is_idle=not found):
                         return
                 except expected() as error:
@@ -255,7 +268,7 @@ class Pump:
         with self._client.pipeline(transaction=False) as pipe:
             for key, entries in read.items():
                 pipe.xdel(key, *entries)
-            pipe.xread(wanted, count=ENTRIES_MAX, block=round(BLOCK_S * 1000))
+            pipe.xread(wanted, count=ENTRIES_MAX, block=round(self._block_s * 1000))
             return pipe.execute()[-1] or []
 
     def _hand_out(self, found: list[Any], read: dict[bytes, list[bytes]]) -> None:

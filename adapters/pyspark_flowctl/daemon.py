@@ -1,4 +1,4 @@
-"""What Spark forks its Python workers from, in a session of our own on this machine.
+"""What Spark forks its Python workers from, in a session of our own: see ``session.py`` for when.
 
 Spark imports what a worker needs after each fork, so every worker pays for it again: 12 bolts took
 5 s of CPU time before their first tuple.  Here it is imported once, before the first fork.  Spark
@@ -10,18 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import zipimport
 from typing import Any, Final
 
 #: What every bolt imports.
 PRELOADED: Final = ("pyspark.worker", "pyspark_flowctl.task", "flowctl.bolts.worker")
+#: What bolts import besides where the driver has imported the key: SqlSink its libraries at its
+#: first write.  None of them starts a thread.
+ALSO: Final = {
+    "flowctl_files": ("flowctl_files",),
+    "flowctl_sql": ("flowctl_sql.sink", "psycopg", "sqlalchemy.dialects.postgresql"),
+}
+#: The variable in which the driver names keys of :data:`ALSO`, separated by commas.
+VARIABLE: Final = "FLOWCTL_PRELOAD"
 
 
 def preload() -> None:
     """Import what every bolt needs; what is missing is left for the bolt to report."""
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):
+    asked = os.environ.get(VARIABLE, "").split(",")
+    for name in (*PRELOADED, *(name for key in asked for name in ALSO.get(key, ()))):
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     # When a worker adds a directory to sys.path, each importer of a zip in this cache reads its
     # whole table of contents again: pyspark.zip has 18 of them, and 0.1 s of CPU time for each

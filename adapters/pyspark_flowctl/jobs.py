@@ -126,10 +126,14 @@ class ClassicJobs:
         return slots_of(self.master)
 
     def busy_slots(self) -> int | None:
-        tracker = self._context.statusTracker()
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        active: int = sum(stage.numActiveTasks for stage in stages if stage is not None)
-        return active
+        # By executors, of which one machine has few: to ask for each stage and so for each bolt
+        # took a tenth of the CPU of a driver of ranges.
+        return sum(int(one.numRunningTasks()) for one in self._tracker.getExecutorInfos())
+
+    @functools.cached_property
+    def _tracker(self) -> Any:
+        """The JVM's: PySpark's does not tell of executors."""
+        return self._context._jsc.sc().statusTracker()
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         from pyspark import InheritableThread
@@ -195,7 +199,9 @@ class ClassicJobs:
             return True
 
     def setting(self, name: str, default: str = "") -> str:
-        return str(self._context.getConf().get(name, default))
+        # Asked of the JVM: PySpark's getConf copies all settings, each with calls of its own, which
+        # took half of the driver's CPU until bolts are there.
+        return str(self._context._jsc.getConf().get(name, default))
 
 
 class ConnectJobs:

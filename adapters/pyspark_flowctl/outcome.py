@@ -164,6 +164,11 @@ _OTHER_PYTHON = re.compile(
     r"Python in worker has different version: ([\d.]+\d) than that in driver: ([\d.]+\d)"
 )
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*No such file')
+# What Python says where Spark was to fork workers from our daemon, and flowctl is not installed.
+_NO_FLOWCTL = re.compile(
+    r"Error from python worker:\s+\S+: Error while finding module specification for"
+    r" 'pyspark_flowctl\.daemon'"
+)
 _PLACE = re.compile(r"\(TID \d+\) \((\S+) executor")
 _PYTHON_REMEDY = (
     "Install the driver's Python at the same path on every worker and name it in PYSPARK_PYTHON (or"
@@ -180,6 +185,15 @@ def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
         return Outcome(kind="crashed", lived_s=lived_s)
     if problem := _other_python(text):
         return Outcome(kind="load", error="PythonVersion", detail=problem, lived_s=lived_s)
+    if _NO_FLOWCTL.search(text):
+        detail = "there is no flowctl" + _where(text)
+        return Outcome(
+            kind="load",
+            error="ModuleNotFoundError",
+            detail=detail,
+            module="flowctl",
+            lived_s=lived_s,
+        )
     if found := _PYTHON_ERROR.findall(text.partition("\n\tat ")[0]):
         name, detail = found[-1]
         return Outcome(
@@ -192,10 +206,14 @@ def from_spark(error: Any, *, gone: bool, lived_s: float) -> Outcome:
     return Outcome(kind="spark", detail=_first_lines(text), lived_s=lived_s)
 
 
+def _where(text: str) -> str:
+    place = _PLACE.search(text)
+    return f" on {place[1]}" if place else ""
+
+
 def _other_python(text: str) -> str:
     """Return what is wrong with the Python of a worker, "" if something else is."""
-    place = _PLACE.search(text)
-    where = f" on {place[1]}" if place else ""
+    where = _where(text)
     if found := _OTHER_PYTHON.search(text):
         return f"workers{where} have Python {found[1]}, but the driver has {found[2]}."
     if found := _NO_PYTHON.search(text):

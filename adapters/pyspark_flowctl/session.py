@@ -17,6 +17,7 @@ from typing import Any
 
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
 from flowctl.logs import ModuleLogger
+from pyspark_flowctl.daemon import ALSO, VARIABLE
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 from pyspark_flowctl.unsupported import refuse_unsupported
@@ -26,6 +27,12 @@ _log = ModuleLogger("pyspark_flowctl")
 # How often Spark itself may start a killed bolt's task again within one job: it does so in 0.25 s,
 # a new job takes 0.5 s.  More kills than anyone makes in a run; after them we start a new job.
 LOCAL_FAILURES_MAX = 1000
+
+# From so many bolts on, workers of a cluster are forked from our daemon too.  A bolt's imports take
+# 0.3 to 0.8 s of CPU time, and bolts of an executor all import at once: 200 on two hosts with a
+# core each had not connected after two minutes.  With fewer it is not worth it that a worker
+# without flowctl can't start at all.
+FORK_FROM_BOLTS = 24
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 # The JVMs only start Python here, no data goes through them: the first compiler and the smallest
@@ -201,6 +208,8 @@ def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
     }
     if is_local(chosen):  # a host name that does not resolve, or a VPN, must not matter
         preferred |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        preferred |= _forked_from_ours() | _path_to_ours()
+    elif slots_wanted >= FORK_FROM_BOLTS:
         preferred |= _forked_from_ours()
     given = _names_in_defaults()
     kept = {name: value for name, value in preferred.items() if name not in given}
@@ -208,10 +217,16 @@ def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
 
 
 def _forked_from_ours() -> dict[str, str]:
-    """Return the settings with which Spark forks workers from ``pyspark_flowctl.daemon``.
+    """Return the settings with which Spark forks workers from ``pyspark_flowctl.daemon``."""
+    used = [name for name in ALSO if name in sys.modules]
+    return {
+        "spark.python.daemon.module": "pyspark_flowctl.daemon",
+        f"spark.executorEnv.{VARIABLE}": ",".join(used),
+    }
 
-    It has to find the same flowctl as this process.
-    """
+
+def _path_to_ours() -> dict[str, str]:
+    """Return the setting with which workers on this machine find the flowctl of this process."""
     found = (importlib.util.find_spec(name) for name in ("flowctl", "pyspark_flowctl"))
     files = (spec.origin for spec in found if spec is not None and spec.origin is not None)
     roots = dict.fromkeys(str(Path(file).absolute().parent.parent) for file in files)
@@ -222,12 +237,11 @@ def _forked_from_ours() -> dict[str, str]:
         *sysconfig.get_paths().values(),
     }
     elsewhere = [root for root in roots if root not in installed]
-    settings = {"spark.python.daemon.module": "pyspark_flowctl.daemon"}
-    if elsewhere:
-        before = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([*elsewhere, *([before] if before else [])])
-        settings["spark.executorEnv.PYTHONPATH"] = path
-    return settings
+    if not elsewhere:
+        return {}
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([*elsewhere, *([before] if before else [])])
+    return {"spark.executorEnv.PYTHONPATH": path}
 
 
 def _names_in_defaults() -> set[str]:

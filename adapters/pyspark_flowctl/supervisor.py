@@ -155,6 +155,8 @@ def move_away(jobs: SparkJobs, bolts: Sequence[BoltSupervisor]) -> None:
 # A task starts within a second of its submission when there is a slot (24 of them took 0.8 s):
 # three looks in which all slots are taken are no hiccup.
 _LOOK_EVERY_S = 1.0
+# A look is some calls of the JVM, a millisecond of CPU: while nobody waits, they come less often.
+_LOOK_AGAIN_MAX_S = 8.0
 _LOOKS = 3
 _LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come after some time
 
@@ -185,6 +187,7 @@ class SlotWatch:
         self._notify = notify
         self._stopping = stopping
         self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
+        self._pause_s = self._next_s = _LOOK_EVERY_S  # between looks, and until the next one
         name = "flowctl-slots"
         self.thread: threading.Thread = jobs.thread(
             guarded(self._watch, name=name, on_death=all_fatal(notify)), name
@@ -195,7 +198,12 @@ class SlotWatch:
 
     def _look(self) -> None:
         move_away(self._jobs, self._bolts)
+        self._next_s -= _LOOK_EVERY_S
+        if self._next_s > 0:
+            return
         waiting = self._waiting()
+        self._pause_s = _LOOK_EVERY_S if waiting else min(_LOOK_AGAIN_MAX_S, 2 * self._pause_s)
+        self._next_s = self._pause_s
         patience = _LOOKS if self._jobs.slots() is not None else _LOOKS_IN_CLUSTER
         for bolt in self._bolts:
             looks = self._looks.get(bolt.bolt, 0) + 1 if bolt.bolt in waiting else 0

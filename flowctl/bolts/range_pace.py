@@ -8,9 +8,9 @@ from typing import Final
 # report cost some 0.1 ms.
 TARGET_S: Final = 0.15
 # A batch whose end is dear, as each is a file, may take longer: this share of all that its slot has
-# done, up to the slot's own limit.  So a kill repeats at most a twentieth of what was done, and the
-# batches below the limit are 50 to 80 for each slot, however long the job is.
-SHARE: Final = 0.05
+# done, up to the slot's own limit.  So a kill repeats at most 3 % of what was done, and the batches
+# below the limit are 80 to 130 for each slot, however long the job is.
+SHARE: Final = 0.03
 # Nothing is known about a bolt's first batch, and one record may take seconds.
 FIRST_RECORDS: Final = 8
 # One cheap batch says little about the next.
@@ -25,11 +25,11 @@ class Pace:
     ``longest_s``: how long a batch should take [s] once much is done; before, it takes less.
     """
 
-    __slots__ = ("_done_s", "_longest_s", "_record_s", "records")
+    __slots__ = ("_done", "_longest_s", "_record_s", "records")
 
     def __init__(self, longest_s: float = TARGET_S) -> None:
         self._longest_s = longest_s
-        self._done_s = 0.0
+        self._done = 0
         self.records: int = FIRST_RECORDS
         self._record_s: float | None = None
 
@@ -41,8 +41,10 @@ class Pace:
         # The mean of old and new: a change shows within two batches.
         before = self._record_s
         self._record_s = record_s if before is None else (before + record_s) / 2
-        self._done_s += service_s
-        target_s = min(self._longest_s, max(TARGET_S, SHARE * self._done_s))
+        self._done += records
+        # By what they would cost now: the first call may have imported for seconds.
+        done_s = self._done * self._record_s
+        target_s = min(self._longest_s, max(TARGET_S, SHARE * done_s))
         wanted = target_s / self._record_s if self._record_s > 0 else RECORDS_MAX
         # A short batch (the end of a block) must not hold back the next one.
         most = max(self.records, records * _GROWTH_MAX)

@@ -77,6 +77,8 @@ _OF_BOLTS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("counter", "bolt_records_acked", "Records that it acked.", "records_acked"),
     ("counter", "bolt_tuples_moved", "Tuples it held that went to others.", "moved_away"),
 )
+# Family, and what its samples' names end with.
+_KINDS: Final = {"gauge": ("GaugeMetricFamily", ""), "counter": ("CounterMetricFamily", "_total")}
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -120,17 +122,18 @@ def _waits(snapshot: Snapshot) -> Metric:
 
 
 def _bolts(bolts: tuple[BoltView, ...]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client import core
 
-    names = [[bolt.name] for bolt in bolts]
+    labels = [{"bolt": bolt.name} for bolt in bolts]  # one of each bolt, for all of its samples
     for kind, name, told, field in _OF_BOLTS:
-        make = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
-        family = make(f"flowctl_{name}", told, labels=["bolt"])
-        for labels, bolt in zip(names, bolts, strict=True):
-            family.add_metric(labels, getattr(bolt, field))
+        make, suffix = _KINDS[kind]
+        family = getattr(core, make)(f"flowctl_{name}", told, labels=["bolt"])
+        full_name = f"flowctl_{name}{suffix}"
+        for label, bolt in zip(labels, bolts, strict=True):
+            family.add_sample(full_name, label, getattr(bolt, field))
         yield family
     told = "How many bolts are in this state; those that are down are BUSY."
-    states = GaugeMetricFamily("flowctl_bolts", told, labels=["state"])
+    states = core.GaugeMetricFamily("flowctl_bolts", told, labels=["state"])
     for state in BoltState:
         states.add_metric([state.name.lower()], sum(bolt.state is state for bolt in bolts))
     yield states

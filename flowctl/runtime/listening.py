@@ -77,11 +77,12 @@ class Listening:
         try:
             store = _relaying(plan.store)
             assert store is not None  # see check_via
-            self._relay = store.open_relay((endpoint.host, endpoint.port))
+            relay = self._relay = store.open_relay((endpoint.host, endpoint.port))
         except BaseException:
             self.server.close()
             raise
-        return msgspec.structs.replace(endpoint, relay=self._relay.door)
+        self.server.carry(lambda: relay.heard_until_s)
+        return msgspec.structs.replace(endpoint, relay=relay.door)
 
     @property
     def is_deaf(self) -> bool:

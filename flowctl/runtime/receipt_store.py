@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from flowctl.core.ranges.messages import Receipts
@@ -20,6 +20,7 @@ from flowctl.runtime.receipts import (
     beyond,
     compacted,
     coverage,
+    disjoint,
     missing,
     pieces_of,
 )
@@ -64,13 +65,22 @@ class ReceiptStore:
     fenced by the manifest too, so this works with ``inner`` in memory.  What a checkpoint counts
     without a receipt, as the dead letter keeps it, stands in the manifest as well: it covers what
     the checkpoint does.  Thread-safe.
+
+    ``unnamed`` finds what bolts of the driver of an epoch had finished before it was killed, which
+    the manifest does not name: of that counts what nothing named covers, even in part.
     """
 
     survives = True  # the manifest does, whatever ``inner`` is
 
-    def __init__(self, inner: CheckpointStore, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        inner: CheckpointStore,
+        manifest: Manifest,
+        unnamed: Callable[[int], Sequence[Entry]] = lambda epoch: (),
+    ) -> None:
         self._inner = inner
         self._manifest = manifest
+        self._unnamed = unnamed
         self._lock = threading.Lock()  # guards _kept and _covered
         self._saving = threading.Lock()
         self._kept: list[Entry] = []
@@ -116,7 +126,7 @@ class ReceiptStore:
         # below.  Each time it gives a larger epoch, and so it fences by it too.
         while newest is not None and epoch <= newest[0]:
             epoch = self._inner.acquire(job)
-        entries = compacted(accepted(self._manifest.segments()))
+        entries = compacted(self._known())
         self._base = (epoch, secrets.token_hex(_TOKEN_BYTES))
         self._number = 0
         with self._lock:
@@ -128,6 +138,13 @@ class ReceiptStore:
         self._manifest.forget_before(*self._base)
         self._adopted = adopted(entries)
         return epoch
+
+    def _known(self) -> list[Entry]:
+        """What the manifest names, and what the newest driver's bolts finished beside that."""
+        segments = self._manifest.segments()
+        newest = max((one.epoch for one in segments if one.is_base), default=None)
+        named = accepted(segments)
+        return named if newest is None else disjoint([*named, *self._unnamed(newest)])
 
     def _check(self, job: str, entries: Sequence[Entry]) -> None:
         """Refuse a checkpoint that counts what the manifest does not hold."""

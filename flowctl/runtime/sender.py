@@ -37,6 +37,8 @@ from flowctl.wire.server import Inbound, SpoutServer
 # Emissions decided while the lock is held once: the first bolts should get work while the rest is
 # decided, and acks should not wait for more than about 2 ms (some 8 us each).
 _EMITS_MAX = 256
+# Behind a relay that stands still, look again after this: often for a heartbeat of 250 ms.
+_RELAY_WAIT_S = 0.01
 # Bytes of emissions encoded before they are handed to the sockets, for the same reason.
 _EMIT_BYTES_MAX = 4 << 20
 
@@ -117,7 +119,10 @@ class Sender(GuardedThread):
             raise WaitInterrupted
         if timeout_s > 0:
             if self._next_s is not None:  # other threads that change the core wake this one
-                timeout_s = min(timeout_s, max(0.0, self._next_s - control.clock()))
+                wait_s = max(0.0, self._next_s - control.clock())
+                if self._server.is_carried:  # what is due may have to wait for the relay
+                    wait_s = max(wait_s, _RELAY_WAIT_S)
+                timeout_s = min(timeout_s, wait_s)
             self._inbound = self._server.poll(timeout_s)
 
     def _waits(self) -> Waits:

@@ -1,10 +1,20 @@
-"""What the core costs: tuples a second at 12, 1,000 and 10,000 bolts, and memory with holes."""
+"""What the core costs: tuples a second at 12, 1,000 and 10,000 bolts, and memory with holes.
+
+The arms take turns and medians count, so that no arm has the quiet minute of a shared machine to
+itself.  Each is warmed up: what the first tuples of a bolt set up, and what Python makes of code
+that it meets for the first time, is not timed.  A turn takes what bolts had acked, at most 64: with
+12 bolts, which hold one tuple each here, that is 12, so a turn's own cost (a look at timers, the
+polls) is shared by fewer tuples.  A driver has that too, so it counts.
+"""
 
 from __future__ import annotations
 
+import gc
 import time
 import tracemalloc
 from collections import deque
+from statistics import median
+from typing import NamedTuple
 
 from flowctl.core.driver import pump
 from flowctl.core.ledger import PartitionLedger
@@ -13,39 +23,74 @@ from flowctl.core.settings import CoreSettings, TupleSettings
 from flowctl.core.spout import SpoutCore
 
 BOLTS = (12, 1_000, 10_000)
-TUPLES = 60_000  # 0.5 s a round: long against the clock, short enough for five rounds
-TUPLES_PER_BOLT = 20  # at least: the first few of each bolt set up what the others use
-ROUNDS = 5  # the best counts: what others do to the caches is not the core's cost
-COST_MAX_S = 10e-6  # of CPU time, with 12 and with 10,000 bolts
-RATE_MIN = 0.7  # of the rate with 12 bolts, with 10,000
+TUPLES = 60_000  # 0.5 s a round: long against the clock, short enough for seven rounds
+TUPLES_PER_BOLT = 16  # at least, so that with 10,000 bolts most of a round is timed
+WARM_PER_BOLT = 4  # not timed: the first few of each bolt set up what the others use
+ROUNDS = 7  # a median that two disturbed rounds don't move
+COST_MAX_S = 10e-6  # of CPU time
+RATE_MIN = 0.7  # of the rate with 12 bolts
 _CHUNK = 2_000
 _BATCH = 64  # acks that wait together, as under load
 _STEP_S = 0.001
 
 
-def core_seconds_per_tuple(bolts: int, *, tuples: int | None = None) -> float:
-    """Seconds of driver CPU to offer, emit, ack and checkpoint one tuple of one record."""
+class Cost(NamedTuple):
+    """Of one round: seconds of CPU a tuple, and how many tuples the driver took in a turn."""
+
+    tuple_s: float
+    turn: float
+
+
+def core_cost(bolts: int, *, tuples: int | None = None) -> Cost:
+    """What it costs the driver to offer, emit, ack and checkpoint tuples of one record."""
     tuples = tuples or max(TUPLES, TUPLES_PER_BOLT * bolts)
     core = SpoutCore(CoreSettings(tuple=TupleSettings(records_max=1)))
     for number in range(bolts):
         core.add_bolt(f"b{number}", slots=1, epoch=1, now_s=0.0)
-    records = [Record(number, b"x" * 100) for number in range(tuples)]
-    in_flight: deque[Emission] = deque()
-    in_flight_least = max(_BATCH, bolts)
-    now_s, offered, acked = 0.0, 0, 0
-    begun_s = time.process_time()
-    while acked < tuples:
-        now_s += _STEP_S
-        while offered < tuples:
-            taken = core.offer("p", records[offered : offered + _CHUNK], now_s=now_s)
-            offered += taken
+    load = _Load(core, [Record(number, b"x" * 100) for number in range(tuples)], max(_BATCH, bolts))
+    gc.collect()  # what an earlier round left is not this one's
+    load.run(WARM_PER_BOLT * bolts)
+    begun_s, acked, turns = time.process_time(), load.acked, load.turns
+    load.run(tuples)
+    acked = load.acked - acked
+    return Cost((time.process_time() - begun_s) / acked, acked / (load.turns - turns))
+
+
+class _Load:
+    """A driver and its bolts: offers when there is room, as the reader does, emits and acks."""
+
+    def __init__(self, core: SpoutCore, records: list[Record], in_flight_least: int) -> None:
+        self._core = core
+        self._records = records
+        self._in_flight_least = in_flight_least
+        self._in_flight: deque[Emission] = deque()
+        self._now_s = 0.0
+        self._offered = 0
+        self.acked = 0
+        self.turns = 0
+
+    def run(self, acked: int) -> None:
+        """Go on until so many tuples in all are acked."""
+        core, in_flight = self._core, self._in_flight
+        while self.acked < acked:
+            self._now_s = now_s = self._now_s + _STEP_S
+            self.turns += 1
+            if core.intake.has_room:
+                self._offer(now_s)
+            emits_max = self._in_flight_least - len(in_flight)
+            in_flight.extend(pump(core, now_s, emits_max=emits_max).emissions)
+            batch = min(_BATCH, len(in_flight))
+            for _ in range(batch):
+                core.on_ack(_ack_of(in_flight.popleft()), now_s=now_s)
+            self.acked += batch
+
+    def _offer(self, now_s: float) -> None:
+        while self._offered < len(self._records):
+            chunk = self._records[self._offered : self._offered + _CHUNK]
+            taken = self._core.offer("p", chunk, now_s=now_s)
+            self._offered += taken
             if taken < _CHUNK:
                 break
-        in_flight.extend(pump(core, now_s, emits_max=in_flight_least - len(in_flight)).emissions)
-        for _ in range(min(_BATCH, len(in_flight))):
-            core.on_ack(_ack_of(in_flight.popleft()), now_s=now_s)
-            acked += 1
-    return (time.process_time() - begun_s) / tuples
 
 
 def _ack_of(emission: Emission) -> Ack:
@@ -78,15 +123,20 @@ def ledger_bytes(acks: int, *, hole_every: int) -> int:
 
 def main() -> bool:
     """Print the figures; return whether the gates hold."""
-    costs = {n: min(core_seconds_per_tuple(n) for _ in range(ROUNDS)) for n in BOLTS}
-    for bolts, cost_s in costs.items():
-        rate = costs[BOLTS[0]] / cost_s
+    core_cost(BOLTS[0], tuples=TUPLES // 4)  # Python warms up
+    rounds = [{bolts: core_cost(bolts) for bolts in BOLTS} for _ in range(ROUNDS)]
+    few_s = median(costs[BOLTS[0]].tuple_s for costs in rounds)
+    ok = few_s <= COST_MAX_S
+    for bolts in BOLTS:
+        cost_s = median(costs[bolts].tuple_s for costs in rounds)
+        least_s = min(costs[bolts].tuple_s for costs in rounds)
+        rate = few_s / cost_s
         print(
-            f"core, {bolts:6,} bolts: {1e6 * cost_s:5.1f} us of CPU a tuple,"
-            f" {1 / cost_s:9,.0f} tuples/s, {rate:.2f} of the rate with {BOLTS[0]}"
+            f"core, {bolts:6,} bolts: {1e6 * cost_s:5.1f} us of CPU a tuple (least"
+            f" {1e6 * least_s:.1f}, gate {1e6 * COST_MAX_S:.0f}), {1 / cost_s:9,.0f} tuples/s,"
+            f" {rate:.2f} of the rate with {BOLTS[0]}; {rounds[0][bolts].turn:.0f} tuples a turn"
         )
-    few_s, many_s = costs[BOLTS[0]], costs[BOLTS[-1]]
-    ok = max(few_s, many_s) <= COST_MAX_S and few_s / many_s >= RATE_MIN
+        ok = ok and cost_s <= COST_MAX_S and rate >= RATE_MIN
     for every in (100, 10):
         size = ledger_bytes(1_000_000, hole_every=every)
         print(f"ledger, 1,000,000 acks, one hole in {every}: {size / 1e6:.1f} MB")

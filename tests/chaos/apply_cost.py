@@ -1,6 +1,6 @@
 """What a kill at 80 % costs ``apply``, and the same function as a ``pandas_udf``.
 
-    python -m tests.chaos.apply_cost [--rows 200000] [--master M]
+    python -m tests.chaos.apply_cost [--rows 200000] [--master M] [--arm A] [--victim V]
 
 Each arm runs twice on Spark's ``local-cluster``: once its driver is killed when 80 % of the rows
 were given to the function, and started again, and once all its Python workers.  Printed: how many
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 import time
@@ -22,11 +23,16 @@ import psutil
 from tests.chaos.apply import BOLTS, MASTER, ROW_S, Runs, command_of, session
 
 _MODULE = "tests.chaos.apply_cost"
+_ARMS = {"apply": "tests.chaos.apply", "pandas_udf": _MODULE}
+_VICTIMS = ("driver", "workers")
 _AT = 0.8
 _POLL_S = 0.05
 _PARTITIONS = 4 * BOLTS  # as for a job whose rows cost differently
 _TIMEOUT_S = 600.0
 _WORKERS = "pyspark.daemon"
+# A cluster tries a task four times; local[N] does so once, and a killed worker would end the job.
+_LOCAL = re.compile(r"^local\[(\d+|\*)\]$")
+_TRIES = 4
 
 
 def job(place: Path, rows: int, master: str) -> None:
@@ -58,7 +64,7 @@ def cost(place: Path, rows: int, master: str, module: str, victim: str) -> tuple
     deadline_s = time.monotonic() + _TIMEOUT_S
     while runs.begun() < _AT * rows:
         if driver.poll() is not None or time.monotonic() > deadline_s:
-            raise SystemExit(f"80 % was not reached; see {runs.log.name}")
+            raise SystemExit(f"80 % was not reached:\n{_last(runs)}")
         time.sleep(_POLL_S)
     killed_s = time.monotonic()
     below = driver.children(recursive=True)
@@ -70,8 +76,13 @@ def cost(place: Path, rows: int, master: str, module: str, victim: str) -> tuple
     else:
         _kill_workers(below)
     if driver.wait(_TIMEOUT_S):
-        raise SystemExit(f"the run failed; see {runs.log.name}")
+        raise SystemExit(f"the run failed:\n{_last(runs)}")
     return runs.begun() - rows, time.monotonic() - killed_s
+
+
+def _last(runs: Runs) -> str:
+    """The end of what the run said, as its directory goes with this process."""
+    return Path(runs.log.name).read_text()[-2_000:]
 
 
 def _kill_workers(below: list[psutil.Process]) -> None:
@@ -85,16 +96,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--master", default=MASTER)
+    parser.add_argument("--arm", choices=_ARMS, action="append", help="alone")
+    parser.add_argument("--victim", choices=_VICTIMS, action="append", help="alone")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job is not None:
         job(given.job, given.rows, given.master)
         return 0
+    master = _LOCAL.sub(rf"local[\1,{_TRIES}]", given.master)
     with tempfile.TemporaryDirectory() as temporary:
-        for victim in ("driver", "workers"):
-            for arm, module in (("apply", "tests.chaos.apply"), ("pandas_udf", _MODULE)):
+        for victim in given.victim or _VICTIMS:
+            for arm in given.arm or _ARMS:
                 place = Path(temporary) / f"{arm}-{victim}"
-                again, took_s = cost(place, given.rows, given.master, module, victim)
+                again, took_s = cost(place, given.rows, master, _ARMS[arm], victim)
                 share = again / given.rows
                 print(
                     f"{arm:10s} {victim:7s} killed at 80 %: {again:6d} rows ({share:.1%}) again,"

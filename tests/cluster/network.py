@@ -57,6 +57,7 @@ class Host:
         self.reached_as = name
         self.node = folder / name  # its own files
         self.home = self.node  # where its Python is installed
+        self.sessions: list[int] = []  # of the programs that were started
         self._lan = f"{tag}lan"
         self._seen_as = folder / "node"  # where its programs see them
 
@@ -78,7 +79,7 @@ class Host:
     ) -> subprocess.Popen[bytes]:
         """Start a program; its output goes to the file ``log`` of this host."""
         with (self.node / log).open("ab") as output:
-            return subprocess.Popen(
+            started = subprocess.Popen(
                 self.command(argv),
                 env=os.environ | (env or {}),
                 cwd=self.node,
@@ -87,6 +88,8 @@ class Host:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.sessions.append(started.pid)
+        return started
 
     def run(self, *argv: str | Path, env: Mapping[str, str] | None = None) -> str:
         """Run a program to its end; return its output."""
@@ -132,8 +135,11 @@ class Host:
 
 @contextlib.contextmanager
 def network(folder: Path) -> Iterator[dict[str, Host]]:
-    """Make the hosts; remove them and all that still runs on them at the end."""
-    tag = f"fc{os.getpid()}"
+    """Make the hosts; remove them and all that still runs on them at the end.
+
+    ``folder`` has a name of its own among those of this process.
+    """
+    tag = f"fc{os.getpid()}{folder.name}"
     hosts = {name: Host(name, tag, n, folder) for n, name in enumerate(NAMES, start=1)}
     (folder / "node").mkdir()
     try:

@@ -29,6 +29,8 @@ class Figures(NamedTuple):
 
 _Scenario: TypeAlias = Callable[[Cluster, random.Random], Figures]
 SCENARIOS: dict[str, _Scenario] = {}
+#: Those that take longest by nature: they begin first, so that others run beside them.
+LONG: set[str] = set()
 #: What a scenario needs that only hosts in namespaces have.
 NEEDS: dict[str, str] = {}
 NAMES = "hosts with a name of their own"
@@ -39,6 +41,12 @@ PYTHONS = "hosts with a Python of their own"
 def scenario(function: _Scenario) -> _Scenario:
     """Register a scenario under its name."""
     SCENARIOS[function.__name__] = function
+    return function
+
+
+def long(function: _Scenario) -> _Scenario:
+    """Mark a scenario that takes long by nature, most of it asleep."""
+    LONG.add(function.__name__)
     return function
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from tests.cluster.drive import Cluster, Drive
-from tests.cluster.parts import LINKS, Figures, kill_executors, needs, scenario, started
+from tests.cluster.parts import LINKS, Figures, kill_executors, long, needs, scenario, started
 from tests.cluster.services import python_of, until
 
 _PORT = 15002  # Spark Connect's own
@@ -18,6 +18,7 @@ _CONNECTS = "import socket, sys; socket.create_connection(('master', int(sys.arg
 
 
 @scenario
+@long
 @needs(LINKS)
 def connect_through_redis(cluster: Cluster, draw: random.Random) -> Figures:
     """Spark Connect, no way between workers and driver: the doctor; ``listen.via=redis``; SIGKILL

@@ -15,6 +15,7 @@ from tests.cluster.parts import (
     Figures,
     figures,
     kill_executors,
+    long,
     needs,
     scenario,
     started,
@@ -87,6 +88,7 @@ def worker_cut_in_slow_records(cluster: Cluster, draw: random.Random) -> Figures
 
 
 @scenario
+@long
 @needs(LINKS)
 def worker_cut_for_60_s(cluster: Cluster, draw: random.Random) -> Figures:
     """The same for 60 s; it works again afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -254,6 +255,16 @@ class Valkey:
 
     def client(self) -> Any:
         return redis.Redis(port=self._port, retry=Retry(NoBackoff(), 0))
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It stands still meanwhile, as its connections do."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -204,7 +204,8 @@ def test_killed_at_any_moment_each_row_has_its_result_once_and_none_is_done_twic
     found = rows_in([str(tmp_path / "out" / file) for file in named(tmp_path)])
     assert [row["id"] for row in found] == [n for n in range(rows) for _ in range(n % 3)]
     assert kept <= set(named(tmp_path))
-    assert len(set((tmp_path / "run1").read_text().splitlines())) == rows - done
+    # Less, if bolts had finished files that no receipt named yet: those are adopted.
+    assert len(set((tmp_path / "run1").read_text().splitlines())) <= rows - done
     assert {path.name for path in (tmp_path / "out").glob("*.parquet")} == set(named(tmp_path))
     output, _ = start(tmp_path, "run2").communicate()
     assert f"was done: True, {rows} rows" in output

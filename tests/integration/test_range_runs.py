@@ -122,6 +122,28 @@ def test_none_is_missing_after_kills_of_the_driver(tmp_path: Path) -> None:
     assert set(effects.seen()) == wanted
 
 
+@pytest.mark.req("S22", "S70")
+def test_none_of_a_topic_that_grows_is_missing_after_kills_of_the_driver(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka")
+    from tests.kafka_parts import MockKafka
+
+    kafka, server = MockKafka(), EmbeddedServer(tmp_path / "redis")
+    wanted, where = set(kafka.fill("numbers", 800)), f"kafka-ranges:{kafka.servers}/numbers"
+    try:
+        effects = Effects(tmp_path, server.start(), source=where, mode="at_least_once")
+        for kill in range(2):
+            assert effects.kill_after(150, effects.start())
+            more = [f"{kill}-{n}" for n in range(100)]
+            kafka.write("numbers", [value.encode() for value in more], partition=kill)
+            wanted.update(more)
+        done = effects.count()
+        effects.finish()
+    finally:
+        server.stop()
+    assert set(effects.seen()) == wanted
+    assert effects.count() - done < len(wanted), "what the checkpoints hold is not done again"
+
+
 @pytest.mark.req("S109", "S110")
 def test_bad_records_go_to_the_dead_letter_and_nothing_else(tmp_path: Path) -> None:
     wanted, seen = write_lines(tmp_path, 1, 3_000), Seen()

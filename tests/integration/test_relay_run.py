@@ -126,6 +126,26 @@ def test_redis_dies_and_comes_back_and_every_line_is_done(tmp_path: Path, valkey
     assert len(pids(tmp_path, "b1")) == len(pids(tmp_path, "b2")) == 1, "they went on"
 
 
+@pytest.mark.req("S20")
+def test_redis_stands_still_and_no_bolt_is_taken_for_silent(tmp_path: Path, valkey: Valkey) -> None:
+    """As a disk that takes long to sync does it: twice as long as a bolt may be silent."""
+    wanted = write_lines(tmp_path, FILES, LINES)
+    journal = Journal(tmp_path, hold="go")
+
+    def freeze() -> None:
+        until(lambda: pids(tmp_path, "b1") and pids(tmp_path, "b2"))
+        (tmp_path / "go").touch()  # they have work, and what they say does not arrive
+        with valkey.frozen():
+            threading.Event().wait(OUTAGE_S)
+
+    freezing = threading.Thread(target=freeze)
+    freezing.start()
+    report = job(tmp_path, valkey, journal).run(view="off")
+    freezing.join()
+    assert journal.lines() == sorted(wanted), "no line is done twice"
+    assert (report.tuples_expired, report.tuples_moved) == (0, 0)
+
+
 def test_redis_sees_neither_names_of_files_nor_the_key(tmp_path: Path, valkey: Valkey) -> None:
     write_lines(tmp_path, 1, 100)
     journal, seen = Journal(tmp_path, hold="go"), []

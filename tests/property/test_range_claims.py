@@ -125,3 +125,13 @@ def test_a_kill_repeats_a_share_of_what_is_done_and_long_jobs_have_few_batches(r
         batches += 1
     assert pace.records * record_s > longest_s / 2 or pace.records == 1
     assert batches < 100 + 130  # at the limit; and while they grow
+
+
+def test_a_first_call_that_imports_for_seconds_does_not_make_batches_long():
+    pace = Pace(2.0)
+    pace.took(pace.records, 20.0)
+    done = 0
+    while done * 0.001 < 5.0:
+        done += pace.records
+        pace.took(pace.records, pace.records * 0.001)
+    assert pace.records * 0.001 < 1.5 * max(TARGET_S, SHARE * 5.0)

@@ -95,11 +95,20 @@ class World:
         self.manifest = Faulty()
         self.inner = MemoryCheckpointStore()
         self.made: dict[bytes, tuple[str, int, int]] = {}  # results that bolts wrote
+        self.made_for: dict[bytes, int] = {}  # the epoch of the driver that they were for
         self.drivers: list[Driver] = []  # old ones may go on for a while
 
     def begin(self) -> Driver:
-        self.drivers.append(Driver(ReceiptStore(self.inner, self.manifest)))
+        self.drivers.append(Driver(ReceiptStore(self.inner, self.manifest, self.unnamed)))
         return self.drivers[-1]
+
+    def unnamed(self, epoch: int) -> list[Entry]:
+        """What the bolts of the driver of ``epoch`` wrote, named or not."""
+        return [
+            Entry(partition, start, stop, stop - start, (receipt,))
+            for receipt, (partition, start, stop) in self.made.items()
+            if self.made_for[receipt] == epoch
+        ]
 
     def plan_fault(self) -> None:
         """Something happens in the middle of what a driver does with the manifest."""
@@ -128,7 +137,8 @@ class World:
             partition = self.data.draw(st.sampled_from(sorted(EXTENTS)))
             start = self.data.draw(st.integers(0, ROWS - 1))
             stop = self.data.draw(st.integers(start + 1, ROWS))
-            return self.write(driver, partition, start, stop)
+            is_reported = self.data.draw(st.booleans())
+            return self.write(driver, partition, start, stop, is_reported=is_reported)
         try:
             driver.save()
         except FencedError:
@@ -137,11 +147,15 @@ class World:
             event("the save is tried again later")
         return None
 
-    def write(self, driver: Driver, partition: str, start: int, stop: int) -> None:
-        """A bolt writes a result, and reports it."""
+    def write(
+        self, driver: Driver, partition: str, start: int, stop: int, *, is_reported: bool = True
+    ) -> None:
+        """A bolt writes a result, and reports it, unless it is killed between."""
         receipt = str(len(self.made)).encode()
         self.made[receipt] = (partition, start, stop)
-        driver.report(partition, start, stop, receipt)
+        self.made_for[receipt] = driver.epoch
+        if is_reported:
+            driver.report(partition, start, stop, receipt)
 
     def finish(self) -> list[Entry]:
         """A last run without faults does what is missing."""

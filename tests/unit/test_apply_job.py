@@ -23,6 +23,7 @@ from flowctl_apply._job import Applied, Input, Job, fingerprint
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
 from flowctl_apply._results import ResultFile, Results, prefix_of
+from flowctl_apply._unnamed import Unnamed
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
 GIVEN = Input("rows", ["in.parquet"])
@@ -51,7 +52,8 @@ class Driver:
 
     def __init__(self, job: Job) -> None:
         self.process = job.process(job.begin(GIVEN))
-        self.store = ReceiptStore(MemoryCheckpointStore(), job.results.manifest)
+        results = job.results
+        self.store = ReceiptStore(MemoryCheckpointStore(), results.manifest, Unnamed(results))
         self.epoch = self.store.acquire(job.name)
 
     def do(self, start: int, stop: int, *, is_accepted: bool = True) -> None:
@@ -261,6 +263,71 @@ def test_files_must_stay_what_they_were(tmp_path: Path) -> None:
         look({"a": first, "b": second})
     look({"a": first, "b": second}, may_grow=True)
     look({"a": first, "b": second})
+
+
+# -- what a killed driver's bolts had finished ------------------------------------------------
+
+
+def noted(here: Job, partition: str = "in.parquet") -> Job:
+    """The first run has looked at the source."""
+    description = here.begin(GIVEN)
+    files = {**description.files, partition: "identity 10"}
+    here.results.describe(msgspec.structs.replace(description, files=files))
+    return here
+
+
+def adopted(here: Job) -> list[tuple[int, int]]:
+    Driver(here)
+    return [(entry.start, entry.stop) for entry in here.results.entries()]
+
+
+def test_the_next_driver_names_whole_files_that_no_receipt_did(tmp_path: Path) -> None:
+    here = noted(job(tmp_path))
+    driver = Driver(here)
+    driver.do(0, 3)
+    driver.do(2, 5, is_accepted=False)  # a part of it is done
+    driver.do(5, 10, is_accepted=False)
+    driver.do(6, 9, is_accepted=False)  # a copy of a part of the former
+    assert adopted(here) == [(0, 3), (5, 10)]
+    Driver(here).do(3, 5)
+    assert rows_of(here.finish(extents(10), None)) == EVEN
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+
+
+def test_what_may_be_another_result_is_not_adopted(tmp_path: Path) -> None:
+    here = noted(job(tmp_path))
+    driver = Driver(here)
+    rejecting = batch(0, 2, epoch=driver.epoch)
+    rejecting.reject(1)  # it is not done, as the dead letter may not have it yet
+    driver.process(rejecting)
+    driver.process(batch(2, 4, epoch=driver.epoch - 1))  # of a driver before: gc may remove it
+    description = here.begin(GIVEN)
+    here.results.describe(msgspec.structs.replace(description, run="0" * 16))
+    here.process(here.begin(GIVEN))(batch(4, 6, epoch=driver.epoch))  # of a job that was removed
+    here.results.describe(description)
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert adopted(here) == []
+
+
+def test_a_name_that_two_files_share_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("_results", "_unnamed"):
+        monkeypatch.setattr(f"flowctl_apply.{module}.partition_in_name", lambda partition: "abc")
+    here = noted(job(tmp_path))
+    Driver(here).do(0, 3, is_accepted=False)
+    assert adopted(here) == [(0, 3)]
+    Driver(here).do(3, 5, is_accepted=False)
+    assert adopted(noted(here, "two.parquet")) == [(0, 3)]
+
+
+def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    Driver(here).do(0, 10)
+    (file,) = tmp_path.glob("*.parquet")
+    file.unlink()
+    with pytest.raises(InternalError, match="named as a result and is not in"):
+        here.finish(extents(10), None)
 
 
 # -- on a worker -------------------------------------------------------------------------------

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.cluster import __main__ as command
-from tests.cluster import loopback, relays, scenarios, setups
+from tests.cluster import cost, loopback, relays, scenarios, setups
 from tests.cluster.drive import Drive
-from tests.cluster.parts import NEEDS, SCENARIOS
+from tests.cluster.parts import LONG, NEEDS, SCENARIOS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,3 +73,49 @@ def test_what_loopback_addresses_are_not_enough_for_is_skipped_by_name(
     said = capsys.readouterr().out
     assert "worker_cut_for_5_s" in said and "skipped: it needs links that can be cut" in said
     assert "clocks_differ" in said and "skipped: it needs hosts with a Python of their own" in said
+
+
+def test_what_takes_longest_begins_first(tmp_path: Path) -> None:
+    rows = command._Rows(["no_fault", "worker_cut_for_60_s"], tmp_path, 1, has_links=True)
+    assert list(rows._left) == ["worker_cut_for_60_s", "no_fault"]
+    assert SCENARIOS.keys() >= LONG
+
+
+def test_two_lanes_share_the_rows_and_each_fails_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    met = threading.Barrier(2, timeout=60)
+    done: list[str] = []
+
+    def row(name: str, parts: Any) -> None:
+        if name in ("a", "b"):
+            met.wait()  # both lanes are at work
+        done.append(name)
+        if name == "c":
+            rows._failed.append(name)
+
+    rows = command._Rows(["a", "b", "c", "d"], tmp_path, 1, has_links=True)
+    monkeypatch.setattr(command, "wheel", lambda folder: folder / "wheel")
+    hosts = {"d": SimpleNamespace(sessions=[])}
+    lane = contextlib.nullcontext(SimpleNamespace(hosts=hosts))
+    monkeypatch.setattr(command, "cluster", lambda *_, **__: lane)
+    monkeypatch.setattr(rows, "_row", row)
+    assert rows.run(2) == 1
+    assert sorted(done) == ["a", "b", "c", "d"]
+    assert "3 passed, 1 failed" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_cost_of_a_session_is_the_cpu_time_of_all_in_it() -> None:
+    busy = "import os\nwhile os.times().user < 0.2: pass\nprint(flush=True); input()"
+    command_line = [sys.executable, "-c", busy]
+    with subprocess.Popen(
+        command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert cost.living_s([process.pid]) >= 0.2
+        assert cost.living_s([]) == 0.0
+        before_s = cost.ended_s()
+        process.communicate(b"\n")
+    assert cost.ended_s() - before_s >= 0.2

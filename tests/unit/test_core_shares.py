@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from types import FrameType
 
 import pytest
 
@@ -44,6 +46,46 @@ def test_first_tuples_differ_at_a_single_bolt_too() -> None:
     driver = just_full("a", slots=4)
     driver.offer(512)  # 128 a slot
     assert sizes(driver.emit()) == [4, 16, 4, 16]
+
+
+@pytest.mark.parametrize("policy", ["just_full", "fixed"])
+def test_tuples_of_single_records_are_single_from_the_first_one(policy: str) -> None:
+    driver = Driver("a", "b", slots=4, window_policy=policy, window_initial=4)
+    driver.offer(100)
+    driver.core.end_of_input(now_s=driver.clock())
+    assert sizes(driver.emit()) == [1] * 8
+
+
+def calls_of_a_round(driver: Driver) -> int:
+    """How many functions it takes to ack all that is in flight and to send as much."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    emissions = driver.log_emitted[-len(driver.core.book.pending) :]
+    driver.clock.advance(0.01)
+    sys.setprofile(count)
+    for emission in emissions:
+        ack(driver, emission, 0.0, 0.001)
+    again = driver.emit()
+    sys.setprofile(None)
+    assert len(again) == len(emissions)
+    return calls
+
+
+def test_the_end_of_single_records_costs_a_crowd_no_more_than_their_middle() -> None:
+    """Shares decide nothing there, and to work them out took as long as the tuples."""
+    driver = Driver(*(f"b{n}" for n in range(300)), window_policy="fixed", window_initial=2)
+    driver.checks = False
+    driver.offer(6_600)
+    driver.core.end_of_input(now_s=driver.clock())
+    assert len(driver.emit()) == 600
+    calls_of_a_round(driver)  # now all are known
+    in_the_middle = calls_of_a_round(driver)  # 4,800 are left, and from then on there is no plenty
+    calls_of_a_round(driver)
+    assert calls_of_a_round(driver) <= 1.1 * in_the_middle
 
 
 def test_with_plenty_to_do_first_tuples_are_as_large_as_may_be() -> None:

@@ -85,6 +85,14 @@ def test_the_composed_driver_runs_the_job_on_the_composed_cluster() -> None:
     assert float(services["driver"]["stop_grace_period"].removesuffix("s")) >= GRACE_S
 
 
+def test_every_composed_service_comes_back_and_the_driver_not_for_ever() -> None:
+    [composed] = documents("compose.yaml")
+    restarts = {name: service["restart"] for name, service in composed["services"].items()}
+    # Exit codes 2 and 3 do not pass by themselves, and compose can't tell them from others.
+    assert re.fullmatch(r"on-failure:\d+", restarts.pop("driver"))
+    assert set(restarts.values()) == {"unless-stopped"}
+
+
 def test_what_compose_mounts_is_there_and_images_are_pinned() -> None:
     [compose] = documents("compose.yaml")
     for name, service in compose["services"].items():
@@ -163,7 +171,11 @@ def test_ports_and_labels_of_the_manifests_agree() -> None:
     assert f"listen.port={ports['bolts']}" in parsed["overrides"]
     assert parsed["metrics"].endswith(f":{ports['metrics']}")
     executors = {"app": conf["spark.kubernetes.executor.label.app"]}
-    assert made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == executors
+    budget = made["PodDisruptionBudget"]["spec"]
+    assert budget["selector"]["matchLabels"] == executors
+    # maxUnavailable needs a controller that can be scaled, and executors have none.
+    assert budget["minAvailable"] == int(conf["spark.executor.instances"]) - 1
+    assert "maxUnavailable" not in budget
     rule = made["NetworkPolicy"]["spec"]["ingress"][0]
     assert rule["from"][0]["podSelector"]["matchLabels"] == executors
     allowed = {port["port"] for port in rule["ports"]}
@@ -175,8 +187,9 @@ def test_the_driver_s_pod_saves_before_it_is_killed_and_is_not_root() -> None:
     spec = made["Job"]["spec"]["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] >= GRACE_S
     assert spec["securityContext"]["runAsNonRoot"]
-    [rule] = made["Job"]["spec"]["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [EXIT_USAGE, EXIT_FINISHED_WITH_LOSSES]
+    moved, ended = made["Job"]["spec"]["podFailurePolicy"]["rules"]
+    assert (moved["action"], moved["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    assert ended["onExitCodes"]["values"] == [EXIT_USAGE, EXIT_FINISHED_WITH_LOSSES]
     assert spec["serviceAccountName"] == made["ServiceAccount"]["metadata"]["name"]
     [secret] = spec["containers"][0]["envFrom"]
     assert secret["secretRef"]["name"] == made["Secret"]["metadata"]["name"]

@@ -149,3 +149,34 @@ def test_receipts_of_a_part_that_is_all_rejected_are_kept(manifest: Kept) -> Non
     again = ReceiptStore(MemoryCheckpointStore(), manifest)
     again.acquire("job")
     assert again.load("job") == Checkpoint()
+
+
+def test_what_bolts_had_finished_is_named_by_the_next_driver_unless_it_overlaps(
+    manifest: Kept,
+) -> None:
+    first = ReceiptStore(MemoryCheckpointStore(), manifest)
+    epoch = first.acquire("job")
+    first.append([Receipts("p", 0, 10, 10, [b"a"])])
+    first.save("job", done_through(9), epoch=epoch)
+    asked: list[int] = []
+
+    def unnamed(of: int) -> list[Entry]:
+        asked.append(of)
+        spans = [(15, 30), (9, 12), (10, 20), (30, 32)]
+        return [Entry("p", *span, span[1] - span[0], (str(span).encode(),)) for span in spans]
+
+    second = ReceiptStore(MemoryCheckpointStore(), manifest, unnamed)
+    second.acquire("job")
+    assert asked == [epoch]
+    kept = [(one.start, one.stop, one.records) for one in accepted(manifest.written)]
+    assert kept == [(0, 10, 10), (15, 32, 17)]
+    acked = (AckedRange(15, 31, 17),)
+    assert second.load("job").partitions == {"p": PartitionCheckpoint(9, 10, acked)}
+
+
+def test_nothing_is_adopted_where_no_driver_of_the_job_was(manifest: Kept) -> None:
+    unnamed: list[int] = []
+    ReceiptStore(MemoryCheckpointStore(), manifest, lambda of: unnamed.append(of) or ()).acquire(
+        "job"
+    )
+    assert unnamed == []

@@ -7,6 +7,7 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
+from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, FencedError, InternalError
@@ -165,3 +166,29 @@ class ReturningClock(ManualClock):
             if not self._left:
                 self._work.store.error = None
             return self.advance(2.0)
+
+
+@pytest.mark.parametrize(
+    ("core", "took_s", "then_s"),
+    [
+        (SpoutCore, 0.001, 0.5),
+        (RangeCore, 0.001, 0.1),  # its bolts report each 0.15 s
+        (RangeCore, 0.01, 0.2),
+        (RangeCore, 1.0, 0.5),
+    ],
+)
+def test_ranges_are_saved_soon_unless_that_takes_long(
+    core: type, took_s: float, then_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+    monkeypatch.setattr(work.control, "core", core())
+    monkeypatch.setattr(work.checkpointer, "save", lambda: work.clock.advance(took_s))
+    pauses_s: list[float] = []
+
+    def wait(wait_s: float) -> bool:
+        pauses_s.append(wait_s)
+        return len(pauses_s) == 3
+
+    monkeypatch.setattr(work.checkpointer._closing, "wait", wait)
+    work.checkpointer.run()
+    assert pauses_s == pytest.approx([0.5, then_s, then_s])

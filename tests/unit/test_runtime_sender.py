@@ -37,6 +37,7 @@ class Server:
         self.sent: list[tuple[str, Any]] = []
         self.polled_s: list[float] = []
         self.behind_since_s: float | None = None  # from when on nothing was read
+        self.is_carried = False
 
     @property
     def heard_until_s(self) -> float:
@@ -328,6 +329,25 @@ def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
     stand.sender._inbound = []
     stand.steps()  # nothing waits to be read: this bolt says nothing
     assert stand.core.counters.expired == 1
+
+
+def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not_spin() -> None:
+    stand = Stand(timeout__rto_first_s=10.0)
+    stand.offer(2)
+    stand.steps()
+    stand.server.behind_since_s = stand.clock()
+    stand.server.is_carried = True
+    stand.clock.advance(20.0)
+    stand.sender._inbound = []
+    polls = len(stand.server.polled_s)
+    began_s = stand.clock()
+    for _ in range(50):
+        stand.sender.receive()
+        stand.sender.next_tuple()
+        stand.sender._park(1.0)
+    assert len(stand.server.polled_s) - polls <= 101
+    assert stand.clock() - began_s >= 0.5, "each turn waits"
+    assert stand.core.counters.expired == 0
 
 
 def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:

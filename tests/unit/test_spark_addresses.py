@@ -13,7 +13,7 @@ from pyspark_flowctl.jobs import ClassicJobs, _address_towards
 
 def jobs(master: str = "spark://127.0.0.1:7077", **settings: str) -> ClassicJobs:
     conf = {f"spark.driver.{name}": value for name, value in settings.items()}
-    context = SimpleNamespace(master=master, getConf=lambda: conf)
+    context = SimpleNamespace(master=master, _jsc=SimpleNamespace(getConf=lambda: conf))
     return ClassicJobs(SimpleNamespace(sparkContext=context))
 
 

@@ -137,6 +137,28 @@ def test_what_spark_misses_on_a_worker_is_named(line: str) -> None:
     assert "pip install 'flowctl-spark[spark]'" in remedy_for(outcome, ENDPOINT)
 
 
+NO_DAEMON = """An error occurred while calling z:org.apache.spark.api.python.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
+times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (w2 executor 1): \
+org.apache.spark.SparkException:\x20
+Error from python worker:
+  /opt/bin/python: Error while finding module specification for 'pyspark_flowctl.daemon' \
+(ModuleNotFoundError: No module named 'pyspark_flowctl')
+PYTHONPATH was:
+  /opt/pyspark/python/lib/pyspark.zip
+org.apache.spark.SparkException: EOFException occurred while reading the port number from \
+pyspark_flowctl.daemon's stdout.
+\tat org.apache.spark.errors.SparkCoreErrors$.eofExceptionWhileReadPortNumberError(X.scala:55)
+"""
+
+
+def test_a_worker_without_flowctl_is_named_where_its_daemon_is_ours() -> None:
+    outcome = from_spark(Exception(NO_DAEMON), gone=False, lived_s=1.0)
+    assert outcome.kind == "load", "another worker may have it"
+    assert "no flowctl on w2" in outcome.detail
+    assert "pip install flowctl-spark" in remedy_for(outcome, ENDPOINT)
+
+
 def test_any_other_failure_is_cut_short() -> None:
     text = "An error occurred while calling x.\n: java.lang.Oops: no\n" + "\tat a.b.C(D:1)\n" * 100
     outcome = from_spark(Exception(text), gone=False, lived_s=1.0)

@@ -11,7 +11,7 @@ import pytest
 
 import flowctl
 from pyspark_flowctl.daemon import PRELOADED
-from pyspark_flowctl.session import _settings
+from pyspark_flowctl.session import FORK_FROM_BOLTS, _settings
 
 _DAEMON = "spark.python.daemon.module"
 _PATH = "spark.executorEnv.PYTHONPATH"
@@ -52,10 +52,30 @@ def test_what_is_missing_is_left_for_the_bolt_to_report() -> None:
     assert "flowctl.bolts.worker" in PRELOADED
 
 
-def test_only_workers_on_this_machine_are_forked_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_elsewhere_are_forked_from_it_if_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", "/nonexistent")
     assert _settings(None, 3)[_DAEMON] == "pyspark_flowctl.daemon"
-    assert _DAEMON not in _settings("spark://elsewhere:7077", 3), "flowctl may be missing there"
+    few, many = (_settings("spark://elsewhere:7077", n) for n in (FORK_FROM_BOLTS - 1, 200))
+    assert _DAEMON not in few, "flowctl may be missing there"
+    assert many[_DAEMON] == "pyspark_flowctl.daemon"
+    assert _PATH not in many, "its files are elsewhere"
+
+
+def test_it_imports_the_sinks_libraries_if_the_job_has_the_sink() -> None:
+    code = (
+        "import os, sys, flowctl_sql\n"
+        "from pyspark_flowctl.session import _settings\n"
+        "made = _settings('spark://elsewhere:7077', 200)\n"
+        "os.environ['FLOWCTL_PRELOAD'] = made['spark.executorEnv.FLOWCTL_PRELOAD']\n"
+        "assert 'sqlalchemy' not in sys.modules\n"
+        "from pyspark_flowctl.daemon import preload; preload()\n"
+        "assert {'sqlalchemy', 'psycopg'} <= set(sys.modules)\n"
+        "assert 'flowctl_files' not in sys.modules\n"
+        "assert len(os.listdir('/proc/self/task')) == 1, 'threads do not survive a fork'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_it_finds_the_flowctl_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,8 @@ class Shares:
         ``left`` records are not sent.  None: the others would have to wait for it, or it has to
         answer first.  If nobody is at work there are no others.
         """
+        if self._decides_nothing(consumer):
+            return 1
         pending = self._book.counters.records_pending_now
         slots = self._book.slots_expected
         if slots == 1:  # there is nobody to share with
@@ -124,6 +126,17 @@ class Shares:
         fewest = self._fewest(consumer)
         part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
+
+    def _decides_nothing(self, consumer: AdaptiveFlowConsumer) -> bool:
+        """Whether the bolt gets a tuple of one record, whatever its share is.
+
+        Nothing can be cut smaller than single records, and only a few bolts that are adapted to are
+        ever refused one.  With 1,000 bolts the shares cost as much as the tuples.
+        """
+        if self._book.settings.tuple.records_max > 1:
+            return False
+        may_refuse = self._is_adaptive and len(self._bolts) <= EXACT_MAX
+        return not may_refuse and bool(consumer.service.mean_s or self._mean_speed)
 
     def _without_rest(self, records: int, left: int, worth: float) -> int:
         """``records`` of the ``left``, or all of them where the rest would not be worth a call."""
@@ -179,7 +192,7 @@ class Shares:
         """The smaller (0) or the larger (1) of the two, where ``own`` is an equal share."""
         least = number + 1 if own >= _PARTS_TO_DIFFER else 1
         most = min(FIRST[number], self._book.settings.tuple.records_max)
-        return max(least, min(most, int(_FIRST_PARTS[number] * own)))
+        return min(most, max(least, int(_FIRST_PARTS[number] * own)))
 
     def _awaits(self, consumer: AdaptiveFlowConsumer, left: int, slots: float) -> bool:
         """Whether ``consumer`` should answer before it gets more than a tuple for each slot.
@@ -216,6 +229,9 @@ class Shares:
             self._began_s = now_s
         self._at_s = now_s
         self._fixed = self._book.pool.fixed_records
+        if not self._book.pool.mean_s:  # no bolt has acked anything: nobody has to be asked
+            self._questions_left, self._mean_speed = 0, 0.0
+            return
         there = [c for c in self._bolts.values() if c.liveness in _WORKING]
         known = [c for c in there if c.service.mean_s]
         # Soon again while nothing is known.

@@ -1,8 +1,8 @@
 """A driver to be killed: each record's effect is a line in a file, in a mode of guarantee.
 
-Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH``, ``ranges:PATH``
-or ``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty), JOB, MODE, STAGES (1, or 3: a topology),
-EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
+Run as ``python effects.py``; settings come by environment: SOURCE (``files:PATH``, ``ranges:PATH``,
+``kafka:SERVERS/TOPIC/GROUP``, GROUP may be empty, or ``kafka-ranges:SERVERS/TOPIC``), JOB, MODE,
+STAGES (1, or 3: a topology), EFFECTS, RECORD_S, FLOWCTL_REDIS_URL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ def producer() -> FlowProducer | RangeProducer:
         return TextLines(where)
     if kind == "ranges":
         return TextRanges(where)
-    from flowctl_kafka import KafkaTopics
+    from flowctl_kafka import KafkaRanges, KafkaTopics
 
+    if kind == "kafka-ranges":
+        servers, topic = where.split("/")
+        quick = {"fetch.wait.max.ms": 10}
+        return KafkaRanges(topic, servers=servers, until_end=True, config=quick)
     servers, topic, group = where.split("/")
     return KafkaTopics(
         topic,
