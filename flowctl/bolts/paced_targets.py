@@ -1,4 +1,4 @@
-"""What a bolt tells its spout of the targets that its process paces.
+"""What a bolt reports to its spout about the targets that its process paces.
 
 :mod:`flowctl.pacing` is above the bolts and says here where to ask; without it nothing is told.
 """

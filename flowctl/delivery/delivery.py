@@ -76,7 +76,7 @@ class Delivery:
     def run(self, values: Iterable[Any]) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
 
-        Raises what ends the partition: rows that are lost without leave
+        Raises what ends the partition: more lost rows than are allowed
         (:class:`TooManyLostError`, :class:`flowctl.errors.ProcessError`), a target that takes
         nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
         """
@@ -132,7 +132,7 @@ class Delivery:
                 self._plan.release()
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
-        """Call ``process`` once with what is left of ``piece``; again if that is refused."""
+        """Call ``process`` once with what is left of ``piece``; raise if that did not work."""
         piece.attempt += 1
         batch = self._batch = self._batch_of(piece, piece.attempt)
         self.tally.calls += 1
@@ -170,7 +170,7 @@ class Delivery:
         raise error
 
     def _cut_at(self, piece: FlowTuple, batch: Batch, error: Exception) -> int:
-        """Where to cut what was refused, so that a target with little room gets through; 0: not.
+        """Return where to cut a refused piece, for a target with little room; 0: nowhere.
 
         Where ``fn`` was, if it calls the target row by row: what came before goes apart from the
         rest.  It is not taken for done, as ``fn`` may write it at its end.
@@ -205,7 +205,7 @@ class Delivery:
         self.tally.left_out += batch.left_out
 
     def _failed(self, piece: FlowTuple, error: Exception) -> None:
-        """Not refused, but raised: it goes again, in pieces, or is given up."""
+        """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
         now_s = self._clock()
         index = None if self._batch is None else self._batch.reading_index
         if self._failing_since_s is None:
@@ -245,12 +245,12 @@ class Delivery:
 
 
 def _is_slow(error: Exception) -> bool:
-    """Whether it was refused by not answering in time."""
+    """Whether the refusal was a time-out."""
     return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
 
 
 class _Caller:
-    """Calls ``process``; an ``async def`` in an event loop that lasts as long as the delivery."""
+    """Calls ``process``; an ``async def`` runs in an event loop that lasts for the delivery."""
 
     def __init__(self, process: Any) -> None:
         self._process = process

@@ -100,7 +100,7 @@ class Paced:
 
     @property
     def settings(self) -> PaceSettings:
-        """What it was told, without cost and rule."""
+        """The arguments of :func:`paced`, except ``cost`` and ``classify``."""
         return self._settings
 
     def __enter__(self) -> Call:
@@ -132,7 +132,7 @@ class Paced:
         self._close(_task(), error)
 
     def __call__(self, fn: _F) -> _F:
-        """Return ``fn`` paced: each call of it is one of the target."""
+        """Return ``fn``, paced: each call of it is a call to the target."""
         if is_async(fn):
             return self._paced_coroutine(fn)
         check_plain(fn, "fn")  # the body of a generator runs after the call

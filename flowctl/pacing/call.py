@@ -44,7 +44,7 @@ class _Call:
 
     @property
     def cost(self) -> float:
-        """What a call counts against the budget; may be corrected when the answer tells it."""
+        """What the call counts against the budget; correct it when the answer tells the cost."""
         return self._cost
 
     @cost.setter
@@ -57,7 +57,7 @@ class _Call:
         self._cost = cost
 
     def throttled(self, retry_after_s: float | None = None) -> None:
-        """The target refused, and the program saw it itself: less is sent to it.
+        """Report that the target refused and the program noticed it: less is sent to the target.
 
         ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  Nothing waits
         here: the permit rests, and the next call waits for it.
@@ -74,7 +74,7 @@ class _Call:
             self._gate.leave_refused(retry_after_s)
 
     def failed(self, error: BaseException) -> None:
-        """The call failed, and the program has handled ``error``: a refusal counts as one."""
+        """Report an ``error`` that the program has handled; a refusal counts as one."""
         refusal = self._refusal(error)
         if refusal is not None:
             self.throttled(refusal.after_s)
@@ -111,7 +111,7 @@ class _Call:
             self.failed(error)
 
     def _pause_s(self, error: Exception, since_s: float, given: tuple[Any, ...]) -> float:
-        """How long to wait for the next attempt; raises what is no refusal, or goes on too long.
+        """Return how long to wait before the next attempt; raise ``error`` if there is to be none.
 
         ``given``: the function and what it was called with.
         """
@@ -201,7 +201,7 @@ class AsyncCall(_Call):
 
 
 def refuse_coroutine(result: object) -> None:
-    """Raise :class:`ConfigError` for a call that has not begun when its permit is given back."""
+    """Raise :class:`ConfigError` for a coroutine, which would begin after its permit has gone."""
     if inspect.iscoroutine(result):
         result.close()  # or Python warns as well that nobody awaited it
         raise ConfigError(
@@ -234,7 +234,7 @@ def _is_shut(thing: object) -> bool:
 
 
 def awaitable_of(made: Awaitable[_T]) -> Awaitable[_T]:
-    """Return ``made``; raise :class:`ConfigError` if it is no awaitable: the call is over then."""
+    """Return ``made``; raise :class:`ConfigError` if it can't be awaited: the call is over then."""
     if not inspect.isawaitable(made):
         raise ConfigError(
             "fn",

@@ -1,4 +1,4 @@
-"""A worker's part of a target that many share: leases from where they meet, and heartbeats.
+"""A worker's part of a target that many workers share: it leases permits and reports.
 
 A daemon thread exchanges four times a second while there are calls; it renews the leases even if
 all other threads wait in calls.  Nothing here is on the way of a call.
@@ -103,7 +103,7 @@ class LeaseSource:
             self._wake()
 
     def on_left(self, now_s: float) -> None:
-        """Run the law here while nobody can be asked; give back what is owed at once."""
+        """Run the law here while the others can't be reached; give back what is owed at once."""
         if self._alone is not None:
             self._alone.on_left(now_s)
         elif self._owes and self._gate.in_flight <= self._gate.permits:
@@ -134,7 +134,7 @@ class LeaseSource:
                 self._go_alone()
 
     def leave(self) -> None:
-        """Tell what was done last, and give the lease back; nothing if that can't be told."""
+        """Report what was done last and give the lease back, if the others can be reached."""
         if self._sleeps or self._alone is not None:
             return
         with self._gate.lock:
@@ -143,7 +143,7 @@ class LeaseSource:
             self._exchange.exchange(report)
 
     def turn(self) -> None:
-        """Exchange once; twice if this worker has something to tell that can't wait."""
+        """Exchange once; twice if this worker has something to report that can't wait."""
         self._extra = min(_EXTRA_MOST, self._extra + _EXTRA_A_SECOND * self._period_s)
         self._exchange_once()
         gate = self._gate

@@ -11,12 +11,12 @@ from flowctl.core.pacing.sample import Sample
 
 
 class Counters(msgspec.Struct):
-    """Sums since the process began to call the target; not thread-safe: the gate's lock holds it.
+    """Sums since the process first called the target.  Not thread-safe: the gate's lock guards it.
 
-    ``cost`` and ``call_s`` are of calls that succeeded; ``waited_s``: before calls, for permits and
-    budget.  The most at once since the peaks were last taken: ``in_flight`` in calls, with permits
-    that rest; ``want`` with those who waited; ``resting``.  ``is_held``, ``is_rate_held``: somebody
-    waited for a permit, for budget.
+    ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
+    on waiting for permits and budget.  The peaks since they were last taken: ``in_flight`` (calls
+    and resting permits), ``want`` (the same with those who waited) and ``resting``.  ``is_held``
+    and ``is_rate_held``: somebody waited for a permit, or for budget.
     """
 
     calls: int = 0
@@ -37,7 +37,7 @@ class Counters(msgspec.Struct):
         return Sums(self.calls, self.cost, self.call_s, self.refused, self.failed, self.waited_s)
 
     def since(self, before: Counters, span_s: float) -> Sample:
-        """Return the sample of the last ``span_s`` seconds; ``before``: the sums at its begin."""
+        """Return the sample of the last ``span_s`` seconds; ``before``: the sums at their start."""
         return Sample.of(
             span_s,
             self.sums.minus(before.sums),
@@ -48,5 +48,5 @@ class Counters(msgspec.Struct):
         )
 
     def copy(self) -> Counters:
-        """Return the same, as another object."""
+        """Return an independent copy."""
         return copy(self)

@@ -30,7 +30,7 @@ _LOOK_S: Final = 1.0
 
 
 class Known(NamedTuple):
-    """A limit and why it is that; ``is_shared``: it holds over all that share the target."""
+    """A limit and the reason for it; ``is_shared``: it holds for all callers of the target."""
 
     limit: int
     reason: str
@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 
 class Source(Protocol):
-    """Who decides how many permits a gate has; all is called with the gate's lock held."""
+    """Decides how many permits a gate has; every method is called with the gate's lock held."""
 
     def on_wanted(self, now_s: float) -> None:
         """Somebody waits for a permit."""
@@ -105,7 +105,7 @@ class Gate:
             raise
 
     def queue(self, wake: Callable[[], None]) -> Waiter:
-        """Wait in line; ``wake`` is called when it is worth to ask :meth:`next_turn` again."""
+        """Wait in line; ``wake`` is called when it is worth asking :meth:`next_turn` again."""
         waiter = Waiter(wake)
         with self.lock:
             self._waiting.append(waiter)
@@ -116,7 +116,7 @@ class Gate:
         return waiter
 
     def next_turn(self, waiter: Waiter, cost: float, since_s: float) -> float | None:
-        """None: the permit is taken; else how long to wait before asking again [s]."""
+        """Return None if the permit is taken, else how long to wait before asking again [s]."""
         with self.lock:
             now_s = self.clock()
             if self._waiting[0] is not waiter:
@@ -179,7 +179,7 @@ class Gate:
             self._left(now_s)
 
     def leave_failed(self) -> None:
-        """A call ended in a way that says nothing about how much the target takes."""
+        """A call ended in a way that says nothing about how much the target can take."""
         with self.lock:
             self.counters.failed += 1
             self._left(self.clock())
@@ -199,7 +199,7 @@ class Gate:
             return wait_s
 
     def _pause_s(self, after_s: float | None) -> float:
-        """Half a second, doubled to two for each round of permits that was refused in a row."""
+        """Half a second, doubled up to two with each round of permits that was refused in a row."""
         rounds = self._refused_in_row // max(1, self.permits)
         self._refused_in_row += 1
         own_s = min(MOST_S, FIRST_S * 2.0 ** min(rounds, 8))

@@ -1,4 +1,4 @@
-"""Permits that PostgreSQL holds: never more calls than so many, whoever stood still or died.
+"""Permits that PostgreSQL holds: a bound on calls that holds even if workers freeze or die.
 
 A lease ends by time, so a worker that was frozen in a call is not counted any more, though its call
 may go on.  An advisory lock ends with its session: as long as the server works for it, it counts.
@@ -74,7 +74,7 @@ class HardPermits:
 
 
 def hard_permits(target: str, limits: Limits | None) -> HardPermits:
-    """Return the permits of ``target``; :class:`ConfigError` if nobody said how many."""
+    """Return the permits of ``target``; :class:`ConfigError` without a maximum in ``limits``."""
     if limits is None:
         raise ConfigError(
             "hard",
@@ -85,7 +85,7 @@ def hard_permits(target: str, limits: Limits | None) -> HardPermits:
 
 
 def _asked(connection: Any, statement: str, values: tuple[int, ...]) -> Any:
-    """Return the first row; a transaction that was not open before is not open later."""
+    """Return the first row; leave no transaction open that was not open before."""
     was_idle = connection.info.transaction_status == _IDLE
     with connection.cursor() as cursor:
         cursor.execute(statement, values)

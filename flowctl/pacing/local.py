@@ -12,7 +12,7 @@ TICK_S: Final = 0.1
 
 
 class LocalSource:
-    """A :class:`flowctl.pacing.gate.Source`; the law is run by whoever ends a call.
+    """A :class:`flowctl.pacing.gate.Source`; each call that ends runs the law.
 
     ``rate``: cost a second.  The gate's lock guards it.
     """

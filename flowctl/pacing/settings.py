@@ -1,4 +1,4 @@
-"""What ``paced`` is told about a target, checked once."""
+"""The arguments of ``paced`` for a target, checked once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bounds(self) -> Bounds:
-        """The same for the law."""
+        """Return these limits in the form that the control law takes."""
         return Bounds(self.in_flight_min, self.in_flight_max, self.in_flight_start)
 
 
@@ -56,7 +56,7 @@ class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """The cost a second that may be used; infinite without a budget."""
+        """The cost per second that may be used; infinite without a budget."""
         return math.inf if self.budget is None else self.budget * (1 - self.leave)
 
 

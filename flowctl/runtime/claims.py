@@ -24,7 +24,7 @@ from flowctl.core.pacing.figures import TARGETS_MAX
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.runtime.claim_limits import TEXT_MAX, fail_breach, is_duration, times_breach
-from flowctl.runtime.range_claims import breach as range_breach
+from flowctl.runtime.range_breach import breach as range_breach
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,

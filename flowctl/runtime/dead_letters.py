@@ -1,4 +1,4 @@
-"""Takes tuples whose attempts ran out to the dead letter store, in a thread of its own."""
+"""Moves tuples whose attempts ran out to the dead letter store, in a thread of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolts whose place is about to go (a decommissioned executor) leave it before it does."""
+"""Bolts leave a place that is about to go (a decommissioned executor) before it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolts that are silent for long are killed by their supervisor, and restarted.
+"""The supervisor kills and restarts bolts that are silent for long.
 
 A worker that is frozen or cut off may hold what others wait for: a row lock, SQLite's write lock.
 Only its supervisor can take that away.
@@ -35,8 +35,7 @@ class Ending(NamedTuple):
 
 
 class _Silence:
-    """For one bolt: since when it is silent, and what it had begun, the oldest tuples, one per
-    slot."""
+    """Since when one bolt is silent, and what it had begun: the oldest tuples, one per slot."""
 
     __slots__ = ("begun", "epoch", "is_ended", "partitions", "since_unix_s", "watched_s")
 

@@ -1,4 +1,4 @@
-"""The source of a run whose bolts read it themselves: how far it reaches, asked now and then."""
+"""The source of a run whose bolts read it themselves: asks it now and then how far it reaches."""
 
 from __future__ import annotations
 

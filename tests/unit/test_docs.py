@@ -158,6 +158,11 @@ def test_the_share_of_a_tuples_fixed_cost_is_that_of_the_code() -> None:
         assert re.findall(rf"{words} (\d+) %", text_of(page)) == [f"{FIXED_SHARE:.0%}"[:-1]], page
 
 
+def test_the_glossary_defines_each_term_once() -> None:
+    terms = [cells[0] for cells in table_rows("docs/glossary.md")]
+    assert not {term for term in terms if terms.count(term) > 1}
+
+
 def test_names_in_the_glossary_are_in_the_code() -> None:
     code = "\n".join(
         path.read_text(encoding="utf-8")

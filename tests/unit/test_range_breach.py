@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowctl.core.ranges.messages import RangeEmission
-from flowctl.runtime.range_claims import breach
+from flowctl.runtime.range_breach import breach
 from flowctl.wire.frames import Heartbeat, ProgressFrame, RangeFail, RejectedAt, SplitAnswer
 from tests.range_driver import Ranges
 
