@@ -20,6 +20,7 @@ NOTES = os.environ["NOTES"]
 RECORD_S = float(os.environ["RECORD_S"])
 NAME = os.environ["JOB"]
 BOLTS = os.environ["BOLTS"]
+HOLD = int(os.environ.get("HOLD", "0"))  # nobody goes on before so many bolts have begun
 
 sink = SqlSink(
     os.environ["SINK"],
@@ -41,6 +42,8 @@ def load(batch):
     path = f"{NOTES}/{batch.span.epoch}-{bolt}-{host}-{os.getpid()}"
     with open(path, "a", encoding="ascii") as notes:
         notes.write(note.replace(", ", ","))
+    while HOLD and len({name.split("-")[1] for name in os.listdir(NOTES)}) < HOLD:
+        time.sleep(0.5)  # of 200 bolts, that is 400 looks a second
     time.sleep(RECORD_S * len(lines))
     rows = [
         {"job": NAME, "line": line, "text": text} for line, text in zip(lines, texts, strict=True)
