@@ -12,6 +12,7 @@ from flowctl.errors import MissingExtraError
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 # How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
 _ZSTD_BYTES: Final = 8 << 10
+_EMPTY: Final = "the file is empty: even compressed nothing has a header"
 
 
 class Decompressed(Protocol):
@@ -37,7 +38,7 @@ def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
     """
     match kind_of(name):
         case "gzip":
-            return gzip.GzipFile(fileobj=file, mode="rb")
+            return _Gzip(fileobj=file, mode="rb")
         case "bzip2":
             return bz2.BZ2File(file)
         case "zstd":
@@ -52,6 +53,17 @@ def is_damage(error: Exception) -> bool:
     # bz2 has no class of its own for it, but errors of system calls always have a number.
     is_bz2 = isinstance(error, OSError) and error.errno is None
     return is_bz2 or type(error).__name__ == "ZstdError"
+
+
+class _Gzip(gzip.GzipFile):
+    """As ``gzip -t`` says, and the class of the standard library doesn't: a file without a byte
+    is no compressed file, as it has no header.  A copy that broke at its start leaves one."""
+
+    def read1(self, size: int = -1) -> bytes:
+        data = super().read1(size)
+        if not data and size and not self.fileobj.tell():
+            raise EOFError(_EMPTY)
+        return data
 
 
 class _Zstd:
@@ -70,6 +82,7 @@ class _Zstd:
         self._frame: Any = None  # the one that is being read; None between two
         self._input = b""
         self._output = b""
+        self._is_begun = False
 
     def read1(self, size: int, /) -> bytes:
         while not self._output:
@@ -78,7 +91,10 @@ class _Zstd:
             if not data:
                 if self._frame is not None:
                     raise EOFError("the last frame is not complete")
+                if not self._is_begun:
+                    raise EOFError(_EMPTY)
                 return b""
+            self._is_begun = True
             if self._frame is None:
                 self._frame = self._frames.decompressobj()
             self._output = self._frame.decompress(data)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
+from flowctl.logs import ModuleLogger
+
+_log = ModuleLogger("flowctl.files")
 
 
 def listed_paths(
@@ -19,10 +23,23 @@ def listed_paths(
     ``other`` is what may be named in place of a file.
     """
     several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+    if isinstance(several, bytes) or not isinstance(several, Iterable):
+        raise _no_path(paths)
+    for path in several:
+        if not isinstance(path, str | os.PathLike):
+            raise _no_path(path)
     listed = [os.fspath(path) for path in several]
     if not listed or not all(listed):
         raise ConfigError("paths", "no path given.", remedy=f"Name a file or {other}.")
     return listed
+
+
+def _no_path(given: object) -> ConfigError:
+    return ConfigError(
+        "paths",
+        f"{type(given).__name__} is no path.",
+        remedy="Give a text or a pathlib.Path, or several.",
+    )
 
 
 def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
@@ -84,11 +101,21 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
         if stat.S_ISLNK(status.st_mode):
             links.add(name)
             status = os.stat(name)
-    except OSError:  # it was removed meanwhile
-        return
+    except FileNotFoundError:
+        if os.path.lexists(name):
+            _tell_dangling(name)
+        return  # otherwise it was removed meanwhile
+    except OSError as error:
+        raise _not_readable(name, error) from error
     # A pattern such as logs/** also matches directories: only files are meant.
     if stat.S_ISREG(status.st_mode):
         found[name] = found_as(status)
+
+
+@functools.cache  # once for each link, however often a pattern is looked up
+def _tell_dangling(name: str) -> None:
+    """A rotation may leave such links, so it is no error; but its lines are not read."""
+    _log.warning("link_leads_nowhere", file=name)
 
 
 def _real_path(name: str, folders: dict[str, str]) -> str:
@@ -113,14 +140,17 @@ def _nothing_found(pattern: str, path: str) -> SourceError:
     )
 
 
+def _not_readable(path: str, error: OSError) -> SourceError:
+    return SourceError(
+        f"{path!r} can't be read: {error.strerror}.", remedy="Check the link and its permissions."
+    )
+
+
 def _require_regular(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise SourceError(
-            f"{path!r} can't be read: {error.strerror}.",
-            remedy="Check the link and its permissions.",
-        ) from error
+        raise _not_readable(path, error) from error
     if stat.S_ISDIR(mode):
         raise SourceError(
             f"{path!r} is a directory.", remedy=f"Name its files: {os.path.join(path, '*')!r}."

@@ -63,7 +63,7 @@ class TextRanges:
         extents = {
             name: Extent(
                 0,
-                _UNKNOWN_STOP if kind_of(name) and found.size else found.size,
+                _UNKNOWN_STOP if kind_of(name) else found.size,
                 found.identity,
                 is_splittable=not kind_of(name),
                 size_bytes=found.size,

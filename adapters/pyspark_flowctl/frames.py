@@ -65,7 +65,7 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
         return made(source, paths, None, columns)
 
     def write(url: str) -> None:
-        chosen = df if columns is None else df.select(*columns)
+        chosen = df if columns is None else df.select(*map(_quoted, columns))
         writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
         with _instants(df.sparkSession):
             writer.parquet(url)
@@ -82,6 +82,11 @@ def _instants(spark: Any) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(_TIMESTAMPS, before)
+
+
+def _quoted(column: str) -> str:
+    """The name as Spark's SQL has it, so that a dot in it is a dot."""
+    return "`" + column.replace("`", "``") + "`"
 
 
 def _plan_of(df: Any) -> str:

@@ -156,6 +156,8 @@ class FlowSink:
         lost rows; the others are written then.
         """
         task, origin, schema = self.task, self.origin, df.schema.json()
+        if not df.columns:  # mapInArrow gives no rows then, whatever the DataFrame holds
+            raise ConfigError("df", "it has no columns.", remedy="Select the columns to write.")
 
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow
@@ -167,7 +169,9 @@ class FlowSink:
         # Found by its name on workers; nothing of this module's state is needed there.
         partition.__module__ = __name__
         total = Tally()
-        for row in df.mapInArrow(partition, "tally string").collect():
+        # By position: mapInArrow finds columns by name, and names may hold dots or come twice.
+        columns = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
+        for row in columns.mapInArrow(partition, "tally string").collect():
             total.add(msgspec.json.decode(row.tally, type=Tally))
         check_losses(task.fail_over, total, task.job)
         return total

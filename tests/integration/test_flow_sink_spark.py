@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from fault_parts import QUICK_JVM, run_as_program
 
 from flowctl.cli.main import cli
-from flowctl.errors import TooManyLostError
+from flowctl.errors import ConfigError, TooManyLostError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
 from tests import sink_jobs
@@ -64,6 +64,14 @@ def test_write_returns_the_counts_of_all_partitions(spark: SparkSession, folder:
     assert ids(folder) == Counter(range(1_000))
     with pytest.raises(TooManyLostError, match="10 of 1000 rows"):
         flow_sink(sink_jobs.pick, target="counted", fail_over="0.9%").write(df)
+
+
+def test_write_takes_any_names_and_refuses_no_columns(spark: SparkSession, folder: Path) -> None:
+    df = spark.range(6).selectExpr("id", "id AS `a.b`", "id AS twice", "id AS twice")
+    sink = flow_sink(sink_jobs.pick, target="odd")
+    assert (sink.write(df).rows, ids(folder)) == (6, Counter(range(6)))
+    with pytest.raises(ConfigError, match="no columns"):
+        sink.write(df.select())
 
 
 def stream(spark: SparkSession, source: Path) -> Any:

@@ -100,3 +100,16 @@ def test_the_package_for_zstandard_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtraError, match=r"flowctl-spark\[zstd\]"):
         read("a.zst")
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.zst"])
+def test_a_file_without_a_byte_is_damaged(here: Path, name: str) -> None:
+    (here / name).touch()
+    with pytest.raises(SourceError, match="damaged or truncated"):
+        read(name)
+
+
+@KINDS
+def test_a_compressed_nothing_has_no_lines(here: Path, name: str, compress: Compress) -> None:
+    (here / name).write_bytes(compress(b""))
+    assert read(name) == []

@@ -1,0 +1,37 @@
+"""Links that a pattern matches: none is left out without a word."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flowctl.errors import ConfigError, SourceError
+from flowctl_files._paths import expand, listed_paths
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.log").write_text("one\n")
+    return tmp_path
+
+
+def test_a_link_that_leads_nowhere_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    os.symlink("/not/mounted", "nowhere.log")
+    assert expand(["*.log"], may_be_missing=False) == ["a.log"]
+    assert expand(["*.log"], may_be_missing=False) == ["a.log"]
+    assert capsys.readouterr().err == "flowctl: link_leads_nowhere file='nowhere.log'\n"
+
+
+def test_a_link_that_cannot_be_followed_is_an_error() -> None:
+    os.symlink("loop.log", "loop.log")
+    with pytest.raises(SourceError, match=r"'loop\.log' can't be read"):
+        expand(["*.log"], may_be_missing=False)
+
+
+@pytest.mark.parametrize("given", [None, 5, b"a.log", ["a.log", None]])
+def test_what_is_no_path_is_refused_by_name(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"paths: .* is no path"):
+        listed_paths(given)  # type: ignore[arg-type]
