@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol, cast
 
 from flowctl.errors import MissingExtraError
 
@@ -61,7 +61,7 @@ class _Gzip(gzip.GzipFile):
 
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
-        if not data and size and not self.fileobj.tell():
+        if not data and size and not cast("IO[bytes]", self.fileobj).tell():
             raise EOFError(_EMPTY)
         return data
 

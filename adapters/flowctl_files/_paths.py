@@ -7,7 +7,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -22,7 +22,7 @@ def listed_paths(
 
     ``other`` is what may be named in place of a file.
     """
-    several = (paths,) if isinstance(paths, str | os.PathLike) else paths
+    several: Any = (paths,) if isinstance(paths, str | os.PathLike) else paths
     if isinstance(several, bytes) or not isinstance(several, Iterable):
         raise _no_path(paths)
     for path in several:

@@ -68,7 +68,7 @@ def test_write_returns_the_counts_of_all_partitions(spark: SparkSession, folder:
 
 def test_write_takes_any_names_and_refuses_no_columns(spark: SparkSession, folder: Path) -> None:
     df = spark.range(6).selectExpr("id", "id AS `a.b`", "id AS twice", "id AS twice")
-    sink = flow_sink(sink_jobs.pick, target="odd")
+    sink = flow_sink(sink_jobs.append, target="odd")
     assert (sink.write(df).rows, ids(folder)) == (6, Counter(range(6)))
     with pytest.raises(ConfigError, match="no columns"):
         sink.write(df.select())

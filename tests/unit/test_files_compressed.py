@@ -105,7 +105,7 @@ def test_the_package_for_zstandard_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.zst"])
 def test_a_file_without_a_byte_is_damaged(here: Path, name: str) -> None:
     (here / name).touch()
-    with pytest.raises(SourceError, match="damaged or truncated"):
+    with pytest.raises(Damaged, match="damaged or truncated after line 0"):
         read(name)
 
 
