@@ -134,7 +134,7 @@ def test_letters_that_were_marked_are_written_by_the_next_action(tmp_path: Path)
 
 
 def test_letters_of_a_job_without_a_name_wait(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = flow_sink(_NotYet("unnamed", tmp_path), target="t", dead_letter=tmp_path)
     sink([Row(n=3), Row(n=7)])
@@ -142,7 +142,7 @@ def test_letters_of_a_job_without_a_name_wait(
     assert file.redrive("t")[0] == 1
     sink([Row(n=1)])
     assert [value.n for _, value in _Remembers.seen.pop("unnamed")] == [1]
-    assert len(file.read().of("t")) == 1 and "letters_wait" in capsys.readouterr().out
+    assert len(file.read().of("t")) == 1 and "letters_wait" in caplog.text
 
 
 def test_a_redriven_row_has_the_types_of_its_columns() -> None:

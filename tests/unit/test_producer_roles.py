@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "flowctl.core.ranges.extent",
     "flowctl.core.records",
     "flowctl.errors",
+    "flowctl.logs",
     "flowctl.ports",
     "flowctl.range_ports",
     "flowctl.wire.values",

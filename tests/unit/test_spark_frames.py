@@ -95,7 +95,7 @@ def test_everything_else_is_written_once(file: Path, relation: str) -> None:
     given = input_of(frame, ["id"])
     assert not given.paths
     given.write("file:///out")
-    assert frame.written == [("id",), "file:///out", "TIMESTAMP_MICROS"]
+    assert frame.written == [("`id`",), "file:///out", "TIMESTAMP_MICROS"]
     assert frame.sparkSession.conf == {TIMESTAMPS: "INT96"}, "and as it was"
 
 
