@@ -74,7 +74,7 @@ class Records:
         self._partition = partition
         self._rest: Iterator[Any] = iter(())
         self._read_from: Iterator[Any] | None = None  # what was read last, now or before
-        self._error: Exception | None = None  # of ``values``, after the records before it
+        self._error: BaseException | None = None  # of ``values``, after the records before it
         # positions: of the next value, and of the first that is not done
         self._next = self._start = 0
         self._compare = compare
@@ -193,7 +193,9 @@ class Records:
                     raise self._too_few(self._next, self._start) from None
                 self._check_count(self._next)
                 return self._chunk(records) if records else self._at_end()
-            except Exception as error:  # for the next call too, which would otherwise see the end
+            # For the next call too, which would otherwise see the end.  SystemExit as well: the
+            # values before it are processed.
+            except (Exception, SystemExit, GeneratorExit) as error:
                 self._error = error
                 break
             if self._next in known_places:

@@ -184,17 +184,18 @@ def test_progress_counts_what_an_earlier_run_did() -> None:
 # -- generators -------------------------------------------------------------------------------
 
 
-def test_values_before_an_error_are_given_and_the_error_stays() -> None:
+@pytest.mark.parametrize("error", [OSError, SystemExit, GeneratorExit])
+def test_values_before_an_error_are_given_and_the_error_stays(error: type[BaseException]) -> None:
     def broken() -> Iterator[int]:
         yield 1
-        raise OSError("the line is dead")
+        raise error("the line is dead")
 
     producer = Records(broken)
     producer.open(Checkpoint())
     chunk = producer.poll(5)
     assert chunk is not None and chunk.records == [Record(0, 1)]
     for _ in range(2):  # the generator has ended: that must not look like the end of the input
-        with pytest.raises(OSError, match="the line is dead"):
+        with pytest.raises(error, match="the line is dead"):
             producer.poll(5)
 
 
