@@ -128,7 +128,7 @@ def test_a_run_with_records_left_was_interrupted() -> None:
     view = Witness()
     spout = spout_of(held, producer=ListProducer(20_000))
     assert run_spout(spout, view=view, report_path=None) == EXIT_INTERRUPTED
-    assert any(said.startswith("interrupted: saving") for said in view.messages)
+    assert any(said.startswith("interrupted: finishing") for said in view.messages)
 
 
 def test_what_could_not_be_saved_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:

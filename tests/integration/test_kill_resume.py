@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_ends_the_waiting_not_the_save(tmp_path: Path, redis_url
     until((tmp_path / "hangs").exists, "the tuple that hangs")
     job.until_rows(1_500, driver)
     driver.press_ctrl_c()
-    driver.until_said("interrupted: saving")
+    driver.until_said("interrupted: finishing")
     driver.press_ctrl_c()
     interrupted_at_s = time.monotonic()
     driver.wait()
