@@ -43,9 +43,9 @@ class AdaptiveFlowConsumer:
     ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a later tuple
     proves an earlier one lost.
 
-    ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window or
-    a slot is free (S10).  ``completion_s``: how long until a tuple of mean size would be acked, if
-    sent now.  Both are as of the last :meth:`refresh`; sending refreshes, other changes do not.
+    ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window
+    (S10).  ``completion_s``: how long until a tuple of mean size would be acked, if it were sent
+    now.  Both are as of the last :meth:`refresh`; sending refreshes, other changes do not.
     """
 
     __slots__ = (
@@ -172,8 +172,7 @@ class AdaptiveFlowConsumer:
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
         else:
-            # Where one tuple is large its slot alone is busy, however much work that is.
-            self.has_room = held < self.slots or (work_s < work_max_s and held < self._window_max)
+            self.has_room = not held or (work_s < work_max_s and held < self._window_max)
             if strays and self.is_mute:
                 self.has_room = False
         if self.has_room and self.bytes_held >= self._bytes_max:

@@ -32,8 +32,8 @@ _RECORDS_PER_DEAR_CALL = 9
 # Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
 # that they tell a from b, and small, for a record may take a second.
 FIRST = (25, 100)
-# A tuple should take at most so many times as long as the bolt's largest so far, with as much of a
-# call's cost as is sure: one wrong guess must not cost a minute.
+# A tuple should take at most so many times as long as the bolt's largest so far: one wrong guess
+# must not cost a minute.
 _GROWTH = 4
 # Or this share of the longest that a tuple should take, were all of its cost its records': a guess
 # that is wrong eight times is no longer than that.
@@ -76,12 +76,12 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     if record_s <= 0:
         return most
     work_s = settings.service_max_s - service.tuple_s
-    sure = 0.0
+    fixed = 0.0
     if service.is_told and pool.is_split:  # else the two costs are not known apart
-        sure = pool.fixed_least
+        fixed = pool.fixed_records
         work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
         work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
-    most_records = _GROWTH * (sure + service.records_most) - sure
+    most_records = _GROWTH * (fixed + service.records_most) - fixed
     short = _SHORT * settings.service_max_s * service.mean_records / service.mean_s
     records = min(work_s / record_s, max(most_records, short))
     dither = 1 + _DITHER * (2 * (consumer.sent * _GOLDEN % 1) - 1)
