@@ -126,14 +126,12 @@ class ClassicJobs:
         return slots_of(self.master)
 
     def busy_slots(self) -> int | None:
-        # By executors, of which one machine has few: to ask for each stage and so for each bolt
-        # took a tenth of the CPU of a driver of ranges.
-        return sum(int(one.numRunningTasks()) for one in self._tracker.getExecutorInfos())
-
-    @functools.cached_property
-    def _tracker(self) -> Any:
-        """The JVM's: PySpark's does not tell of executors."""
-        return self._context._jsc.sc().statusTracker()
+        # From the same events as is_waiting: executors' own counts are ahead of these on a busy
+        # machine, and bolts whose task runs would be told to wait for a slot.
+        tracker = self._context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        active: int = sum(stage.numActiveTasks for stage in stages if stage is not None)
+        return active
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         from pyspark import InheritableThread
