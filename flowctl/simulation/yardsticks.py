@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.scenario import Scenario
-from flowctl.simulation.workload import RecordWorkload, Workload
+from flowctl.simulation.workload import RecordWorkload, Workload, workload_of
 
 # Sizes that greedy tries, each so many times the one before, and the most chunks it makes of a job.
 _SIZE_STEP = 1.4
@@ -148,6 +148,16 @@ def chunks_s(
     """The makespan of 240 equal chunks of each spout's job, each to the slot that is free first."""
     size = -(-scenario.records // CHUNKS)
     return _ListSchedule(scenario, machines, workloads, size=size, expects=False).run_s()
+
+
+def best_fixed_s(scenario: Scenario, seed: int) -> float:
+    """The makespan with the best fixed number of records for each call, found on the run's data."""
+    machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
+    workloads = [workload_of(scenario, seed, spout) for spout in range(len(scenario.joins_s))]
+    return min(
+        _ListSchedule(scenario, machines, workloads, size=size, expects=False).run_s()
+        for size in _sizes(scenario)
+    )
 
 
 def greedy_s(

@@ -11,6 +11,7 @@ from tests.benchmarks import (
     control,
     core_bench,
     crowd,
+    law,
     makespan,
     metrics_bench,
     outage,
@@ -33,6 +34,7 @@ from tests.benchmarks.parts import local_session, machine
 _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
+    "law": law.main,
     "metrics": metrics_bench.main,
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
@@ -58,7 +60,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
+        "|crowd ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
         "|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]

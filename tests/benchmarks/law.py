@@ -1,0 +1,174 @@
+"""``python -m tests.benchmarks law``: what the control law has to show, in virtual time.
+
+``grid``: cost of a call x cost of a record, against the best fixed size.  ``short``: few records on
+bolts of speeds 8:1, against greedy.  ``fair``: several spouts on the same bolts, second by second.
+``lag``: how long what is done waits for the checkpoint.  ``mute``: drawn jobs whose bolts tell
+nothing, against greedy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from flowctl.simulation.catalogue import CATALOGUE
+from flowctl.simulation.drawn_report import against_greedy
+from flowctl.simulation.engine import Outcome, Simulation, simulate
+from flowctl.simulation.generated import names, scenario_of
+from flowctl.simulation.measure import jain
+from flowctl.simulation.policies import DEFAULT, settings_of
+from flowctl.simulation.scenario import Scenario
+from flowctl.simulation.yardsticks import best_fixed_s
+
+_SEED = 11
+_UNEVEN = (2.0, 1.0, 0.5, 0.25) * 3  # 8:1
+_GRID_S = 20.0  # of work for each bolt, or a record of 300 s for each and half as many again
+_CALLS_S = (0.0, 0.01, 0.1, 0.3, 1.0)
+_RECORDS_S = (1e-5, 1e-3, 0.1, 1.0, 30.0, 300.0)
+_LOOK_S = 0.05  # how often the checkpoint is looked at
+
+
+def _run(scenario: Scenario, seed: int = _SEED) -> Outcome:
+    return simulate(scenario, settings_of(DEFAULT, scenario), seed, policy=DEFAULT)
+
+
+def _verdict(what: str, met: int, of: int, least: float) -> bool:
+    ok = met >= least * of
+    print(f"{what}: {met} of {of}, asked for {100 * least:.0f} %: {'met' if ok else 'MISSED'}")
+    return ok
+
+
+def grid(_: argparse.Namespace) -> bool:
+    """At least .90 of the best fixed size everywhere."""
+    shares = []
+    print("call s \\ record s" + "".join(f"{record_s:>9g}" for record_s in _RECORDS_S))
+    for call_s in _CALLS_S:
+        row = []
+        for record_s in _RECORDS_S:
+            records = max(24, min(200_000, int(12 * max(_GRID_S, 1.5 * record_s) / record_s)))
+            job = Scenario(name="grid", what="", tuple_s=call_s, record_s=record_s, records=records)
+            row.append(best_fixed_s(job, _SEED) / _run(job).makespan_s)
+        print(f"{call_s:>17g}" + "".join(f"{share:>9.3f}" for share in row))
+        shares += row
+    return _verdict(".90 of the best fixed size", sum(s >= 0.9 for s in shares), len(shares), 1.0)
+
+
+def short(_: argparse.Namespace) -> bool:
+    """At least .85 of greedy, whether the end is told late or not."""
+    shares = []
+    for record_s in (0.01, 1.0):
+        for records in (24, 50, 100, 300, 1_000):
+            for late_s in (0.0, 0.5):
+                job = Scenario(
+                    name="short", what="", speeds=_UNEVEN, tuple_s=0.001, record_s=record_s,
+                    records=records, end_late_s=late_s,
+                )  # fmt: skip
+                shares.append(against_greedy(_run(job)))
+                print(f"{records} of {record_s} s, end {late_s} s late: {shares[-1]:.3f}")
+    return _verdict(".85 of greedy", sum(s >= 0.85 for s in shares), len(shares), 1.0)
+
+
+def _watch(
+    scenario: Scenario, every_s: float, look: Callable[[Simulation, float], None]
+) -> Outcome:
+    simulation = Simulation(scenario, settings_of(DEFAULT, scenario), _SEED)
+
+    def again(at_s: float, _: Any, __: Any) -> None:
+        look(simulation, at_s)
+        simulation.loop.at(at_s + every_s, again)
+
+    simulation.loop.at(every_s, again)
+    return simulation.run(DEFAULT)
+
+
+def _jains(spouts: int, one_way_s: float) -> list[float]:
+    """Jain's index of the spouts' records in each second, from the third on that all are there."""
+    joins_s = tuple(0.7 * spout for spout in range(spouts))
+    job = replace(
+        CATALOGUE["two"], one_way_s=one_way_s, joins_s=joins_s, until_s=joins_s[-1] + 10.0,
+        measured_from_s=joins_s[-1], gates=(),
+    )  # fmt: skip
+    before: list[int] = [0] * spouts
+    found: list[float] = []
+
+    def look(simulation: Simulation, at_s: float) -> None:
+        now = [spout.core.counters.records_acked for spout in simulation.spouts]
+        if at_s >= joins_s[-1] + 3.0:
+            found.append(jain([b - a for a, b in zip(before, now, strict=True)]))
+        before[:] = now
+
+    _watch(job, 1.0, look)
+    return found
+
+
+def fair(_: argparse.Namespace) -> bool:
+    """Jain at least .97 in every second after the third."""
+    found: list[float] = []
+    for spouts in (2, 3, 5):
+        for one_way_s in (0.0005, 0.005, 0.1):
+            jains = _jains(spouts, one_way_s)
+            found += jains
+            print(f"{spouts} spouts, {one_way_s} s one way: {min(jains):.3f} to {max(jains):.3f}")
+    return _verdict("Jain .97 in a second", sum(j >= 0.97 for j in found), len(found), 1.0)
+
+
+def _lag_s(scenario: Scenario) -> float:
+    """The longest that the cumulative ack stood still with something done above it."""
+    since: dict[int, tuple[int, float]] = {}
+    longest_s = 0.0
+
+    def look(simulation: Simulation, at_s: float) -> None:
+        nonlocal longest_s
+        for spout in simulation.spouts:
+            for ledger in spout.core.intake.ledgers.values():
+                stood = since.get(spout.index)
+                is_new = stood is None or stood[0] != ledger.cumulative_seq
+                if is_new or not ledger.has_holes:
+                    since[spout.index] = stood = (ledger.cumulative_seq, at_s)
+                assert stood is not None
+                longest_s = max(longest_s, at_s - stood[1])
+
+    _watch(scenario, _LOOK_S, look)
+    return longest_s
+
+
+def lag(_: argparse.Namespace) -> bool:
+    """At most a second and the longest tuple, a quarter of a second here."""
+    met = []
+    for name in ("homog", "hetero", "crash", "lossy", "gc", "step"):
+        for slots in (1, 4):
+            lag_s = _lag_s(replace(CATALOGUE[name], slots=slots, gates=()))
+            met.append(lag_s <= 1.25)
+            print(f"{name}, {slots} slots: {lag_s:.2f} s")
+    return _verdict("lag of 1 s and a tuple", sum(met), len(met), 1.0)
+
+
+def mute(arguments: argparse.Namespace) -> bool:
+    """At least .90 of greedy in 90 % of the jobs."""
+    shares = []
+    for name in names(arguments.count, arguments.seed):
+        job = replace(scenario_of(name), telemetry=False)
+        shares.append(against_greedy(_run(job, arguments.seed)))
+    worst = ", ".join(f"{share:.2f}" for share in sorted(shares)[:10])
+    print(f"the worst: {worst}")
+    return _verdict(".90 of greedy", sum(s >= 0.9 for s in shares), len(shares), 0.9)
+
+
+_PARTS = {"grid": grid, "short": short, "fair": fair, "lag": lag, "mute": mute}
+
+
+def main(given: Sequence[str]) -> int:
+    """Run the named parts, by default all; exit 1 if one shows less than is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks law", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], metavar="|".join(_PARTS))
+    parser.add_argument("--count", type=int, default=200, help="Jobs of mute.")
+    parser.add_argument("--seed", type=int, default=1, help="Their seed.")
+    arguments = parser.parse_args(given)
+    return 0 if all(_results(arguments)) else 1
+
+
+def _results(arguments: argparse.Namespace) -> Iterable[bool]:
+    return [_PARTS[name](arguments) for name in arguments.parts or _PARTS]
