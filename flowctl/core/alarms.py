@@ -1,7 +1,7 @@
 """One timer a bolt, however many tuples it holds.
 
 The heap has at most one live entry per bolt.  An ack does not touch it: an alarm that rings too
-early is set anew, which costs one wake-up per time-out instead of one heap operation per tuple; or
+early is reset, which costs one wake-up per time-out instead of one heap operation per tuple; or
 the driver puts it off before.
 """
 
@@ -41,7 +41,7 @@ class Alarms:
         return heap[0][0] if heap else None
 
     def put_off(self, due_s: Callable[[AdaptiveFlowConsumer], float]) -> None:
-        """Set anew the first alarms if they would ring too early, by ``due_s``.
+        """Reset the first alarms if they would ring too early, by ``due_s``.
 
         For drivers that hear of a bolt a few times a second: without it they wake up for alarms
         more often than for messages.  It costs a heap operation for each bolt that was heard of.
