@@ -12,7 +12,7 @@ from flowctl.errors import MissingExtraError
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 # How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
 _ZSTD_BYTES: Final = 8 << 10
-_EMPTY: Final = "the file is empty: even compressed nothing has a header"
+_EMPTY: Final = "the file is empty, without even a header"
 
 
 class Decompressed(Protocol):

@@ -37,7 +37,7 @@ def listed_paths(
 def _no_path(given: object) -> ConfigError:
     return ConfigError(
         "paths",
-        f"{type(given).__name__} is no path.",
+        f"{type(given).__name__} is not a path.",
         remedy="Give a text or a pathlib.Path, or several.",
     )
 

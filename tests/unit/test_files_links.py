@@ -33,5 +33,5 @@ def test_a_link_that_cannot_be_followed_is_an_error() -> None:
 
 @pytest.mark.parametrize("given", [None, 5, b"a.log", ["a.log", None]])
 def test_what_is_no_path_is_refused_by_name(given: object) -> None:
-    with pytest.raises(ConfigError, match=r"paths: .* is no path"):
+    with pytest.raises(ConfigError, match=r"paths: .* is not a path"):
         listed_paths(given)  # type: ignore[arg-type]
