@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl_files._layouts import Layout
 from flowctl_files._stores import lasting
 
 # What a bolt reads ahead: about this much of columns.
@@ -96,11 +97,12 @@ class Columns(NamedTuple):
 class RowsReader:
     """Reads parts of one open file.  For one thread; the caller closes ``file``.
 
-    ``keys`` are the columns that stand in its name, as scalars of pyarrow; one that is in the file
-    too is taken from there.
+    ``layout`` returns how its rows come from what it holds, given its schema.
     """
 
-    def __init__(self, name: str, file: Any, columns: Columns, keys: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, file: Any, columns: Columns, layout: Callable[[Any], Layout]
+    ) -> None:
         pyarrow, parquet = load_pyarrow()
         self._name = name
         self._arrow = pyarrow
@@ -113,8 +115,8 @@ class RowsReader:
             )
         except (pyarrow.ArrowException, OSError) as error:
             raise unreadable(name, error) from error
-        known = self._parquet.schema_arrow.names
-        self._keys = {key: value for key, value in keys.items() if key not in known}
+        self.schema = self._parquet.schema_arrow
+        self.layout = layout(self.schema)
         self._check_columns()
 
     @property
@@ -154,8 +156,7 @@ class RowsReader:
 
     def _block(self, batch: Any, first: int) -> RowsBlock:
         stop = first + batch.num_rows
-        for name, value in self._keys.items():
-            batch = batch.append_column(name, self._arrow.repeat(value, batch.num_rows))
+        batch = self.layout.rows(batch)
         positions: Sequence[int] = range(first, stop)
         if self._columns.filter is not None:
             numbers = self._arrow.array(positions, self._arrow.int64())
@@ -177,12 +178,11 @@ class RowsReader:
         """What has to be read: the wanted columns, and those of the filter."""
         names, _, filter_names = self._columns
         if names is None or filter_names is None:
-            return None
-        known = self._parquet.schema_arrow.names
-        return [name for name in known if name in names or name in filter_names]
+            return self.layout.in_file(None)
+        return self.layout.in_file({*names, *filter_names})
 
     def _check_columns(self) -> None:
-        known = [*self._parquet.schema_arrow.names, *self._keys]
+        known = self.layout.names
         wanted = [*(self._columns.names or ()), *sorted(self._columns.filter_names or ())]
         missing = [name for name in wanted if name not in known]
         if missing:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Iterable
 from typing import Any, Final
 
+from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
 
 # What a reader has to know of; without it, it would read rows that were deleted, or wrong columns.
@@ -41,11 +44,19 @@ def delta_files(path: str) -> list[str]:
     return files
 
 
-def iceberg(path: str) -> ConfigError:
-    """Return the error for the directory of an Iceberg table."""
-    return ConfigError(
-        "paths",
-        f"{path} is an Iceberg table: some of its files are no longer part of it.",
-        remedy="Give the files of one snapshot, without delete files (pyiceberg):"
-        " [task.file.file_path for task in table.scan().plan_files()].",
-    )
+def check_kept(path: str, files: Iterable[str], checkpoint: Checkpoint) -> None:
+    """Raise :class:`SourceError` if a file of which a part is done is not the table's any more.
+
+    Its rows may stand in other files now, where they would be done again.
+    """
+    folder = (path if "://" in path else os.path.abspath(os.path.expanduser(path))).rstrip("/")
+    kept = set(files)
+    for name, done in checkpoint.partitions.items():
+        if name in kept or not name.startswith(f"{folder}/") or not done.records_done:
+            continue
+        raise SourceError(
+            f"{path}: {name}, of which an earlier run of this job has done {done.records_done}"
+            " rows, is no longer part of the Delta table; its rows may stand in other files now.",
+            remedy="Give the job another name to do all rows of the newest version; or restore the"
+            " version that the job began with.",
+        )

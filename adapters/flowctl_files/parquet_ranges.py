@@ -6,17 +6,25 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import SourceError
-from flowctl_files._hive import int_columns, keys_of, typed
+from flowctl.errors import ConfigError, SourceError
+from flowctl_files._hive import int_columns, keys_of
+from flowctl_files._iceberg import Snapshot, Wanted, is_loaded, is_metadata, load_table, snapshot_of
+from flowctl_files._layouts import Directories, Fields, Layout, Layouts
 from flowctl_files._parquet_blocks import Columns, RowsBlock, RowsReader, columns_of, load_pyarrow
 from flowctl_files._paths import listed_paths
 from flowctl_files._stores import Stores
-from flowctl_files._tables import delta_files, iceberg
+from flowctl_files._tables import check_kept, delta_files
 from flowctl_files.text_ranges import check_place
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+Check: TypeAlias = Callable[[str, int, RowsReader, Columns], None]
 
 _PATTERN: Final = "**/*.parquet"
 # Files whose ends are read at once: each takes some requests of 50 ms to an object store.
@@ -38,8 +46,15 @@ class ParquetRanges:
     row group is the least that is read: a range that is cut within one reads it twice.
 
     Of a Delta table the files of its newest version are read, if ``deltalake`` is installed on the
-    driver.  The directory of an Iceberg table is refused, as it holds files that are no longer part
-    of the table; give the files of a snapshot.
+    driver.  A job that is started again reads files that were added since, too; if one of which it
+    has done a part is no longer in the table (compacted, deleted from), it is refused.
+
+    Of an Iceberg table one snapshot is read: ``snapshot_id``, or the current one.  ``paths`` is
+    then a ``Table`` of pyiceberg, its metadata file, or its directory if it has no catalogue; the
+    driver needs pyiceberg (``flowctl-spark[iceberg]``).  A job that is started again reads the
+    snapshot with which it began, whatever was committed since.  Columns go by field id; ``filter``
+    leaves files out by the table's statistics too.  Files whose rows or columns are not the
+    table's, such as those with delete files, are refused by name.
 
     Files must stay as they are: a worker refuses one that changed.  Raises :class:`ConfigError` and
     :class:`SourceError`.  Calls come from one thread.
@@ -47,14 +62,17 @@ class ParquetRanges:
 
     def __init__(
         self,
-        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Table,
         *,
+        snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
         filter: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Callable[[], Any] | None = None,
     ) -> None:
-        self._paths = listed_paths(paths, other="a directory")
+        self._table: Any = paths if is_loaded(paths) else None
+        self._paths = [] if is_loaded(paths) else listed_paths(paths, other="a directory")
+        self._wanted = Wanted(snapshot_id, filter)
         self._columns = columns_of(columns, filter)
         self._stores = Stores(storage_options, filesystem)
         self._reader: ParquetReader | None = None
@@ -62,17 +80,24 @@ class ParquetRanges:
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
         """The files with their numbers of rows: reads the end of each file."""
         load_pyarrow()
-        found: dict[str, str] = {}  # file: the directory that it was found in
-        for path in self._paths:
-            found |= self._files_of(path)
-        keys = {name: keys_of(name, base) for name, base in found.items()}
-        reader = ParquetReader(self._stores, self._columns, found, int_columns(keys.values()))
+        snapshot = self._snapshot(checkpoint)
+        if snapshot is not None:
+            layouts: Layouts = Fields(snapshot.fields)
+            names, check = sorted(snapshot.files), snapshot.checks.check
+            self._reader = ParquetReader(self._stores, self._columns, layouts, snapshot.mark)
+        else:
+            found: dict[str, str] = {}  # file: the directory that it was found in
+            for path in self._paths:
+                found |= self._files_of(path, checkpoint)
+            keys = {name: keys_of(name, base) for name, base in found.items()}
+            layouts = Directories(found, int_columns(keys.values()))
+            names, check = sorted(found), None
+            self._reader = ParquetReader(self._stores, self._columns, layouts)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            each = threads.map(reader.extent, sorted(found))
+            each = threads.map(partial(self._reader.extent, check=check), names)
             extents = {name: extent for name, extent in each if extent is not None}
         for name in extents.keys() & checkpoint.partitions.keys():
             check_place(name, extents[name], checkpoint.partitions[name].position)
-        self._reader = reader
         return extents
 
     def reader(self) -> ParquetReader:
@@ -85,15 +110,46 @@ class ParquetRanges:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _files_of(self, path: str) -> dict[str, str]:
+    def _snapshot(self, checkpoint: Checkpoint) -> Snapshot | None:
+        """Return what is read of an Iceberg table; None: the source is not one."""
+        table: Any = self._table
+        if table is None:
+            tables = [path for path in self._paths if self._is_iceberg(path)]
+            if not tables and self._wanted.snapshot_id is None:
+                return None
+            if not tables:
+                raise ConfigError(
+                    "snapshot_id",
+                    f"{self._paths[0]} is not an Iceberg table.",
+                    remedy="Leave snapshot_id out, or name the table's directory.",
+                )
+            if len(self._paths) > 1:
+                raise ConfigError(
+                    "paths",
+                    f"{tables[0]} is an Iceberg table, and there are other paths.",
+                    remedy="Read each table in a job of its own.",
+                )
+            [table] = tables
+        table = load_table(table, self._stores)
+        return snapshot_of(table, self._wanted, checkpoint, self._columns)
+
+    def _is_iceberg(self, path: str) -> bool:
+        folder = path.rstrip("/")
+        return is_metadata(path) or (
+            "*" not in path
+            and self._stores.is_folder(f"{folder}/metadata")
+            and not self._stores.is_folder(f"{folder}/_delta_log")
+        )
+
+    def _files_of(self, path: str, checkpoint: Checkpoint) -> dict[str, str]:
         if not self._stores.is_folder(path):
             base = path.partition("*")[0].rpartition("/")[0] if "*" in path else ""
             return dict.fromkeys(self._stores.find([path]), base)
         folder = path.rstrip("/")
         if self._stores.is_folder(f"{folder}/_delta_log"):
-            return dict.fromkeys(delta_files(path), folder)
-        if self._stores.is_folder(f"{folder}/metadata"):
-            raise iceberg(path)
+            files = delta_files(path)
+            check_kept(path, files, checkpoint)
+            return dict.fromkeys(files, folder)
         names = self._stores.find([f"{folder}/{_PATTERN}"])
         return {name: folder for name in names if not _is_hidden(name, folder)}
 
@@ -101,21 +157,19 @@ class ParquetRanges:
 class ParquetReader:
     """Reads rows on a worker: a :class:`flowctl.range_ports.RangeReader`.
 
-    ``bases`` says of each file in which directory it was found, ``ints`` which columns of the
-    directories' names are numbers.
+    ``layouts`` says how a file's rows come from its columns.  ``mark`` ends each identity, after
+    what it says of the file.
     """
 
-    def __init__(
-        self, stores: Stores, columns: Columns, bases: Mapping[str, str], ints: frozenset[str]
-    ) -> None:
+    def __init__(self, stores: Stores, columns: Columns, layouts: Layouts, mark: str = "") -> None:
         self._stores = stores
         self._columns = columns
-        # By directory: there are few, and the reader travels.
-        self._bases = (*sorted(set(bases.values()), key=len, reverse=True), "")
-        self._ints = ints
+        self._layouts = layouts
+        self._mark = mark
 
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[RowsBlock]:
         """See :class:`flowctl.range_ports.RangeReader`."""
+        identity = identity.removesuffix(self._mark)
         self._stores.check(partition, identity)
         with closing(self._stores.open(partition)) as file:
             reader = self._rows_reader(partition, file)
@@ -124,36 +178,40 @@ class ParquetReader:
                     f"{partition}: it has {reader.rows} rows, and rows up to {stop} are wanted.",
                     remedy="Bring the old file back, or give the job another name.",
                 )
-            groups = self._groups(partition, file)
+            groups = self._groups(reader.layout, file)
             for block in reader.blocks(start, stop, groups):
                 if block.stop >= stop:  # before it is done: is it still the same file?
                     self._stores.check(partition, identity)
                 yield block
 
-    def extent(self, name: str) -> tuple[str, Extent | None]:
-        """Return a file and what there is to read; None if the filter leaves no row group."""
+    def extent(self, name: str, check: Check | None = None) -> tuple[str, Extent | None]:
+        """Return a file and what there is to read; None if the filter leaves no row group.
+
+        ``check`` is called with its name, its size [bytes], its reader and the wanted columns.
+        """
         found = self._stores.stat(name)
         with closing(self._stores.open(name)) as file:
-            rows = self._rows_reader(name, file).rows
-            groups = self._groups(name, file)
+            reader = self._rows_reader(name, file)
+            if check is not None:
+                check(name, found.size, reader, self._columns)
+            rows, groups = reader.rows, self._groups(reader.layout, file)
         if rows and groups is not None and not groups:
             return name, None
-        return name, Extent(0, rows, found.identity, size_bytes=found.size)
+        return name, Extent(0, rows, found.identity + self._mark, size_bytes=found.size)
 
     def _rows_reader(self, name: str, file: Any) -> RowsReader:
-        return RowsReader(name, file, self._columns, self._keys(name))
+        return RowsReader(name, file, self._columns, partial(self._layouts.of, name))
 
-    def _keys(self, name: str) -> dict[str, Any]:
-        base = next(each for each in self._bases if name.startswith(each))
-        return typed(keys_of(name, base), self._ints)
-
-    def _groups(self, name: str, file: Any) -> frozenset[int] | None:
+    def _groups(self, layout: Layout, file: Any) -> frozenset[int] | None:
         """Return the row groups that may hold rows that the filter lets through; None: all."""
+        needed = self._columns.filter_names
         if self._columns.filter is None:
             return None
+        if not layout.is_plain(layout.names if needed is None else needed):
+            return None  # it would be of other columns
         import pyarrow.dataset as ds
 
-        keys = self._keys(name)
+        keys = layout.keys
         known = ds.scalar(True)
         for key, value in keys.items():
             field = ds.field(key)
@@ -162,8 +220,7 @@ class ParquetReader:
         fragment = ds.ParquetFileFormat().make_fragment(file, partition_expression=known)
         schema = fragment.physical_schema
         for key, value in keys.items():
-            if key not in schema.names:
-                schema = schema.append(load_pyarrow()[0].field(key, value.type))
+            schema = schema.append(load_pyarrow()[0].field(key, value.type))
         left = fragment.subset(self._columns.filter, schema=schema)
         return frozenset(group.id for group in left.row_groups)
 

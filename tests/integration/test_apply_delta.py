@@ -16,8 +16,8 @@ import pyarrow.parquet
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.errors import ConfigError, InfrastructureError, SourceError
 from flowctl_apply import apply_parquet
 from flowctl_files import ParquetRanges
 
@@ -133,3 +133,15 @@ def test_of_a_table_the_rows_of_its_newest_version_are_read(tmp_path) -> None:
         for record in block.batch_records(0, len(block))
     ]
     assert sorted(found) == [2, 3, 4]
+
+
+@needs_delta
+def test_a_table_that_was_compacted_since_is_not_read_again(tmp_path) -> None:
+    for n in range(3):
+        deltalake().write_deltalake(tmp_path / "t", pyarrow.table({"n": [n]}), mode="append")
+    names = ParquetRanges(tmp_path / "t").extents(Checkpoint())
+    done = Checkpoint({name: PartitionCheckpoint(0, 1) for name in names})
+    assert ParquetRanges(tmp_path / "t").extents(done) == names
+    deltalake().DeltaTable(tmp_path / "t").optimize.compact()
+    with pytest.raises(SourceError, match="no longer part of the Delta table"):
+        ParquetRanges(tmp_path / "t").extents(done)

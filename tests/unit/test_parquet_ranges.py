@@ -18,6 +18,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.errors import ConfigError, SourceError
 from flowctl_files import ParquetRanges
+from flowctl_files._layouts import Field, Fields
 from flowctl_files._parquet_blocks import RowsBlock
 
 ROWS = 1_000
@@ -147,11 +148,80 @@ def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_pa
         ParquetRanges(table).extents(Checkpoint())
 
 
-def test_an_iceberg_table_is_refused(tmp_path):
+def test_a_delta_table_whose_files_were_written_again_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "t" / "_delta_log").mkdir(parents=True)
+    files = [tmp_path / "t" / f"{n}.parquet" for n in range(3)]
+    for path in files:
+        parquet.write_table(pyarrow.table({"n": [1, 2]}), path)
+    listed = files[:1]
+    table = SimpleNamespace(
+        protocol=lambda: SimpleNamespace(reader_features=None),
+        file_uris=lambda: [str(path) for path in listed],
+    )
+    monkeypatch.setitem(sys.modules, "deltalake", SimpleNamespace(DeltaTable=lambda path: table))
+    monkeypatch.chdir(tmp_path)
+    done = Checkpoint({str(files[0]): PartitionCheckpoint(0, 1)})
+    listed = files[:2]  # what was added is read too
+    assert len(ParquetRanges("t").extents(done)) == 2
+    listed = files[1:]
+    with pytest.raises(SourceError, match=r"0\.parquet, of which .* no longer part") as refused:
+        ParquetRanges("t").extents(done)
+    assert "another name" in refused.value.remedy
+    nothing_done = Checkpoint({str(files[0]): PartitionCheckpoint()})
+    assert len(ParquetRanges("t").extents(nothing_done)) == 2
+
+
+def test_an_iceberg_table_needs_its_library(tmp_path, monkeypatch):
     (tmp_path / "metadata").mkdir()
-    with pytest.raises(ConfigError, match="Iceberg") as caught:
-        ParquetRanges(tmp_path).extents(Checkpoint())
-    assert "plan_files" in caught.value.remedy
+    monkeypatch.setitem(sys.modules, "pyiceberg.table", None)
+    for given in (tmp_path, tmp_path / "metadata" / "v1.metadata.json"):
+        with pytest.raises(ConfigError, match="pyiceberg, which lists its files, is not") as caught:
+            ParquetRanges(given).extents(Checkpoint())
+        assert "flowctl-spark[iceberg]" in caught.value.remedy
+
+
+def test_a_snapshot_is_of_an_iceberg_table(path):
+    with pytest.raises(ConfigError, match=r"snapshot_id: .* is not an Iceberg table"):
+        ParquetRanges(path, snapshot_id=1).extents(Checkpoint())
+
+
+def _with_ids(**ids: int | None) -> pyarrow.Schema:
+    return pyarrow.schema(
+        pyarrow.field(
+            name,
+            pyarrow.int32(),
+            metadata=None if number is None else {"PARQUET:field_id": str(number)},
+        )
+        for name, number in ids.items()
+    )
+
+
+def test_fields_of_a_table_are_found_by_their_ids():
+    fields = Fields(
+        [
+            Field(1, "a", pyarrow.int64(), cast=pyarrow.int64()),
+            Field(2, "b", pyarrow.int32()),
+            Field(3, "c", pyarrow.string(), default="none"),
+        ]
+    )
+    schema = _with_ids(b=1, a=2)
+    layout = fields.of("f", schema)
+    assert layout.in_file({"a"}) == ["b"]
+    assert layout.in_file({"c"}) == ["b"]  # any: to count the rows
+    assert not layout.is_plain({"a"})
+    rows = layout.rows(pyarrow.record_batch([[1, 2], [3, 4]], schema=schema))
+    assert rows.to_pydict() == {"a": [1, 2], "b": [3, 4], "c": ["none"] * 2}
+    assert rows.schema.field("a").type == pyarrow.int64()
+    assert fields.of("f", _with_ids(b=2)).is_plain({"b"})
+
+
+@pytest.mark.parametrize(
+    "ids", [{"a": 1, "b": 1}, {"a": 1, "b": None}, {"a": None, "old": None}], ids=repr
+)
+def test_columns_that_can_not_be_told_apart_are_refused(ids):
+    fields = Fields([Field(1, "a", pyarrow.int32(), aliases=frozenset({"a", "old"}))])
+    with pytest.raises(SourceError, match="not clear which column is which"):
+        fields.of("f", _with_ids(**ids))
 
 
 def test_the_reader_travels_without_the_list_of_files(tmp_path):
