@@ -75,7 +75,7 @@ class RangeProducer(Protocol):
         """
 
     def reader(self) -> RangeReader:
-        """Return what the bolts read with."""
+        """Return what the bolts read with.  A run calls it after its first ``extents``."""
 
     def close(self) -> None:
         """Release what ``extents`` acquired; called once, also after errors."""

@@ -206,5 +206,6 @@ class RangeDesk:
                 list(part.rejected),
                 part.left_out,
                 list(part.receipts),
+                part.call_s,
             )
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from flowctl.bolts.range_calls import CallCost
+
 # A batch should take this long [s]: a kill repeats at most one per slot, and a call, a claim and a
 # report cost some 0.1 ms.
 TARGET_S: Final = 0.15
@@ -11,41 +13,76 @@ TARGET_S: Final = 0.15
 # done, up to the slot's own limit.  So a kill repeats at most 3 % of what was done, and the batches
 # below the limit are 80 to 130 for each slot, however long the job is.
 SHARE: Final = 0.03
+# Where a call costs more than a tenth of that whatever its size, a batch takes ten calls' time:
+# nine tenths of the time are work then, as for tuples by value (core/sizing.py).
+DEAR_CALLS: Final = 10
 # Nothing is known about a bolt's first batch, and one record may take seconds.
 FIRST_RECORDS: Final = 8
 # One cheap batch says little about the next.
 _GROWTH_MAX: Final = 4
+# A batch that takes longer because calls are dear is at most twice the last one: that makes a pair
+# of sizes, which tells at once if it is the records after all.
+_GROWTH_DEAR_MAX: Final = 2
 # Records as dicts take some 1 KB each: a batch stays below 32 MB.
 RECORDS_MAX: Final = 1 << 15
 
 
 class Pace:
-    """Learns what records cost.  For one slot; not thread-safe.
+    """Learns what records and calls cost.  For one slot; not thread-safe.
 
     ``longest_s``: how long a batch should take [s] once much is done; before, it takes less.
+    ``records``: how many a batch should have; ``dear_s``: what a call costs [s], where that makes
+    batches longer, else 0.
     """
 
-    __slots__ = ("_done", "_longest_s", "_record_s", "records")
+    __slots__ = ("_calls", "_done", "_longest_s", "_record_s", "dear_s", "records")
 
     def __init__(self, longest_s: float = TARGET_S) -> None:
         self._longest_s = longest_s
         self._done = 0
         self.records: int = FIRST_RECORDS
+        self.dear_s: float = 0.0
         self._record_s: float | None = None
+        self._calls = CallCost()
+
+    @property
+    def call_s(self) -> float:
+        """What a call surely costs [s], whatever its size; 0: nothing that is known."""
+        return self._calls.call_s
+
+    @property
+    def next_records(self) -> int:
+        """How many records the next batch has: now and then far fewer than ``records``.
+
+        What such a batch takes tells what a call costs.  Of single records it has two.
+        """
+        trial = self._calls.trial
+        return self.records if trial is None else trial
 
     def took(self, records: int, service_s: float) -> None:
         """A batch of ``records`` took ``service_s`` in ``process``."""
         if records < 1:
             return
-        record_s = service_s / records
+        was_small_trial = self._calls.trial is not None and 2 * records < self.records
+        self._calls.add(records, service_s)
+        self._done += records
+        if not was_small_trial:  # so few records tell little of what others cost
+            self._learn(records, service_s)
+
+    def _learn(self, records: int, service_s: float) -> None:
+        call_s = self.call_s
+        # Times vary, and that of a short batch may be below a call's: some of it was its records'.
+        record_s = max(service_s - call_s, service_s / DEAR_CALLS) / records
         # The mean of old and new: a change shows within two batches.
         before = self._record_s
         self._record_s = record_s if before is None else (before + record_s) / 2
-        self._done += records
         # By what they would cost now: the first call may have imported for seconds.
         done_s = self._done * self._record_s
         target_s = min(self._longest_s, max(TARGET_S, SHARE * done_s))
-        wanted = target_s / self._record_s if self._record_s > 0 else RECORDS_MAX
+        self.dear_s = call_s if DEAR_CALLS * call_s > target_s else 0.0
+        growth = _GROWTH_DEAR_MAX if self.dear_s else _GROWTH_MAX
+        work_s = max(target_s, DEAR_CALLS * self.dear_s) - call_s
+        wanted = work_s / self._record_s if self._record_s > 0 else RECORDS_MAX
         # A short batch (the end of a block) must not hold back the next one.
-        most = max(self.records, records * _GROWTH_MAX)
+        most = max(self.records, records * growth)
         self.records = int(min(max(wanted, 1), most, RECORDS_MAX))

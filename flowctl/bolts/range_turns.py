@@ -141,7 +141,7 @@ class RangeTurn:
     def _cut(self, block: Block) -> Batch | None:
         """Claim the next records of ``block``; None: there are none that are still ours."""
         first = self._index
-        last = min(first + self._turns.pace.records, len(block))
+        last = min(first + self._turns.pace.next_records, len(block))
         through = block.position(last)
         claimed = self._desk.claim(self._held, through)
         if claimed < through:  # the range was split meanwhile
@@ -231,6 +231,7 @@ class RangeTurn:
             sink_s=batch.sink_s if batch is not None else None,
             rejected=_rejected(batch) if batch is not None else (),
             left_out=batch.left_out if batch is not None else 0,
+            call_s=self._turns.pace.dear_s,
         )
         self._read_s = self._wait_s = 0.0
         return part

@@ -22,21 +22,19 @@ class BoltRegistry:
         self._book = book
         self._failures = failures
         self._windows: dict[str, float] = {}  # of bolts that went
-        # What a bolt had done before it went: (acked, records acked, moved away).
-        self._former: dict[str, tuple[int, int, int]] = {}
+        # What a bolt had done before it went, as in Joined.
+        self._counts: dict[str, tuple[int, int, int]] = {}
 
     def add(self, joined: Joined) -> AdaptiveFlowConsumer:
         """A bolt came."""
-        bolt, slots, epoch, now_s, _ = joined
+        bolt, slots, epoch, now_s, *_ = joined
         consumer = self._book.consumer_type(
-            joined,
+            joined._replace(counts=self._counts.get(bolt, joined.counts)),
             _settings_of(self._book.settings, slots),
             self._book.events,
             pool=self._book.pool,
             learned=self._windows.get(bolt),
         )
-        former = self._former.get(bolt, (0, 0, 0))
-        consumer.acked, consumer.records_acked, consumer.moved_away = former
         self._book.add_bolt(consumer)
         self._book.events.append(BoltAdded(at_s=now_s, bolt=bolt, epoch=epoch, slots=slots))
         return consumer
@@ -46,7 +44,7 @@ class BoltRegistry:
         book, failures = self._book, self._failures
         consumer = book.remove_bolt(bolt)
         self._windows[bolt] = consumer.policy.window
-        self._former[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
+        self._counts[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
         held = consumer.take_all()
         book.counters.bolts_lost += lost
         book.events.append(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -29,6 +29,8 @@ from flowctl.core.settings import CoreSettings
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.tuples import FlowTuple, TupleIds
+
+_ALIVE: Final = Liveness.ALIVE  # a name, as a member of an enum costs .1 us for each tuple
 
 
 class IdleListener(Protocol):
@@ -151,7 +153,7 @@ class Book:
         if self.is_all_out and not (consumer.flight or consumer.strays):
             assert self.idle_listener is not None
             self.idle_listener.note_idle(consumer)
-        if consumer.strays or self.out or consumer.liveness is not Liveness.ALIVE:
+        if consumer.strays or self.out or consumer.liveness is not _ALIVE:
             if consumer.strays and not consumer.flight:
                 # Strays, and nothing else that would be watched.
                 self.alarms.set(consumer, consumer.strays.due_s(consumer.rtt.rto_s))

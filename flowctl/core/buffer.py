@@ -171,18 +171,28 @@ class SendBuffer:
         return cut
 
     def _cut_run(self, run: _Run, records_max: int, bytes_max: int) -> Cut:
-        begin = run.taken
-        stop = min(begin + records_max, len(run.records))
+        begin, records = run.taken, run.records
+        stop = begin + records_max
+        if stop > len(records):
+            stop = len(records)
+        if stop - begin == 1:  # it goes whatever its size, and most of what follows is for more
+            size_bytes = run.sizes[begin]
+        else:
+            stop, size_bytes = self._fitting(run, begin, stop, bytes_max)
+        cut = Cut(run.partition, run.seq + begin, records[begin:stop], size_bytes)
+        run.taken = stop
+        if stop == len(records):
+            self._runs.popleft()
+        self.records -= stop - begin
+        self.size_bytes -= size_bytes
+        return cut
+
+    @staticmethod
+    def _fitting(run: _Run, begin: int, stop: int, bytes_max: int) -> tuple[int, int]:
+        """Where the records from ``begin`` that fit end, ``stop`` at most, and their bytes."""
         sizes = run.sizes[begin:stop]
         if run.largest * len(sizes) > bytes_max:  # only then can the sum be too large
             fitting = sum(1 for total in accumulate(sizes) if total <= bytes_max)
             stop = begin + max(1, fitting)
             sizes = run.sizes[begin:stop]
-        size_bytes = sum(sizes)
-        cut = Cut(run.partition, run.seq + begin, run.records[begin:stop], size_bytes)
-        run.taken = stop
-        if stop == len(run.records):
-            self._runs.popleft()
-        self.records -= stop - begin
-        self.size_bytes -= size_bytes
-        return cut
+        return stop, sum(sizes)

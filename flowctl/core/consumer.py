@@ -43,9 +43,9 @@ class AdaptiveFlowConsumer:
     ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a later tuple
     proves an earlier one lost.
 
-    ``has_room``: a tuple may be sent, as it was heard of lately and holds less than its window
-    (S10).  ``completion_s``: how long until a tuple of mean size would be acked, if it were sent
-    now.  Both are as of the last :meth:`refresh`; sending refreshes, other changes do not.
+    ``has_room``: it was heard of lately, and holds less work than its window, or has a free slot
+    and fewer tuples than its window (S10).  ``completion_s``: how long until a tuple of mean size
+    would be acked, if sent now.  Both are as of the last :meth:`refresh`; sending refreshes.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class AdaptiveFlowConsumer:
         pool: ServicePool | None = None,
         learned: float | None = None,
     ) -> None:
-        bolt, slots, epoch, now_s, in_order = joined
+        bolt, slots, epoch, now_s, in_order, counts = joined
         self.bolt: str = bolt
         self.slots: int = slots
         self.epoch: int = epoch
@@ -75,7 +75,7 @@ class AdaptiveFlowConsumer:
         self.is_fifo: bool = self.is_in_order and slots == 1
         self.policy: WindowPolicy = make_policy(settings.window, learned=learned)
         if settings.window.policy == "just_full":  # at first a tuple for each slot
-            self.policy.window = max(self.policy.window, float(slots))
+            self.policy.window = max(self.policy.window, float(min(slots, settings.window.max)))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
@@ -98,9 +98,9 @@ class AdaptiveFlowConsumer:
         self.queued_s: float = NOT_QUEUED  # the dispatcher's to set, and its place there
         self.place: int = -1
         self.sent: int = 0
-        self.acked: int = 0
-        self.records_acked: int = 0
-        self.moved_away: int = 0
+        self.acked: int = counts[0]
+        self.records_acked: int = counts[1]
+        self.moved_away: int = counts[2]
         self.last_rtts: RecentTimes = RecentTimes()
         self.last_services: RecentTimes = RecentTimes()
         self._full_at_s = -NEVER  # when a tuple last filled the window
@@ -172,9 +172,9 @@ class AdaptiveFlowConsumer:
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
         else:
-            self.has_room = not held or (work_s < work_max_s and held < self._window_max)
-            if strays and self.is_mute:
-                self.has_room = False
+            # A large tuple keeps its slot busy, however much work it is, and leaves others free.
+            most = self._window_max if work_s < work_max_s else min(self.slots, int(policy.window))
+            self.has_room = held < most and not (strays and self.is_mute)
         if self.has_room and self.bytes_held >= self._bytes_max:
             self.has_room = False
         if service.samples >= _SAMPLES_MIN:
@@ -245,12 +245,21 @@ class AdaptiveFlowConsumer:
 
     def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
         """These strays are waited for again, before all else that it holds."""
+        self.moved_away -= len(flow_tuples)
         younger = self.take_all()
         for flow_tuple in (*flow_tuples, *younger):
-            self.strays.pop(flow_tuple.tuple_id, None)
+            self.strays.end(flow_tuple.tuple_id)
             self.flight[flow_tuple.tuple_id] = flow_tuple
             self.records_held += len(flow_tuple.cut.records)
             self._hold(flow_tuple.cut.size_bytes)
+        self.armed_at_s = now_s
+
+    def on_moved(self) -> None:
+        """What it gave back, or did not ack, goes to another bolt."""
+        self.moved_away += 1
+
+    def wait_anew(self, now_s: float) -> None:
+        """The oldest tuple in flight is waited for from now on."""
         self.armed_at_s = now_s
 
     def stop_sending(self) -> None:
@@ -274,18 +283,10 @@ class AdaptiveFlowConsumer:
         limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
         signal = self.policy.on_ack(
             AckSample(
-                now_s,
-                flow_tuple.sent_at_s,
-                rtt_s,
-                ack.wait_s,
-                ack.service_s,
-                records,
-                limited,
-                self.service,
-                ack.idle_total_s,
-                self.slots,
+                now_s, flow_tuple.sent_at_s, rtt_s, ack.wait_s, ack.service_s,
+                records, limited, self.service, ack.idle_total_s, self.slots,
             )
-        )
+        )  # fmt: skip
         if signal is not None:
             self._teller.signal(signal, now_s, rtt_s)
         elif self._teller.state is _BUSY and rtt_s <= (self.policy.threshold_s or rtt_s):
@@ -297,7 +298,7 @@ class AdaptiveFlowConsumer:
         self.service.end_first_call()
         self.acked += 1
         self.records_acked += len(flow_tuple.cut.records)
-        self.strays.pop(flow_tuple.tuple_id, None)
+        self.strays.end(flow_tuple.tuple_id)
         if not flow_tuple.is_hedged:
             self.rtt.on_spurious(now_s)
 
@@ -363,7 +364,7 @@ class AdaptiveFlowConsumer:
     def on_heard(self, now_s: float) -> bool:
         """It said something; return whether it was suspect until now."""
         self.heard_at_s = now_s
-        if self.liveness is Liveness.ALIVE:  # nearly always, and asked for each message
+        if self.liveness is _ALIVE:  # nearly always, and asked for each message
             return False
         was_suspect = self.is_suspect
         self._see(Sign.HEARD)

@@ -179,8 +179,10 @@ class LeastCompletion:
             self._live -= consumer.queued_s != NOT_QUEUED
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
-        avoided: list[tuple[float, int, int]] = []
         found = self._first()
+        if not avoid:
+            return found
+        avoided: list[tuple[float, int, int]] = []
         while found is not None and found.bolt in avoid:
             avoided.append(heappop(self._heap))
             found = self._first()

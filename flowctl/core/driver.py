@@ -42,7 +42,7 @@ less than in an earlier call.  What is due by it happens in ``on_deadline`` only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from flowctl.core.buffer import SendBuffer
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -62,6 +62,8 @@ from flowctl.core.records import (
 )
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import Ids
+
+_UNBOUNDED: Final = 1 << 62  # more than any turn gives, in tuples or in bytes
 
 
 class PartitionHandover(Protocol):
@@ -222,21 +224,21 @@ def pump(
     if refill is not None:
         refill(now_s)
     emissions: list[Emission] = []
-    size_bytes = 0
+    # Numbers for "no bound", and names for what is asked once for each tuple.
+    count_left = _UNBOUNDED if emits_max is None else emits_max
+    bytes_left = _UNBOUNDED if bytes_max is None else bytes_max
+    poll_emit, add = core.poll_emit, emissions.append
     is_more = False
-    poll_emit = core.poll_emit
     while True:
-        if emits_max is not None and len(emissions) >= emits_max:
-            is_more = emits_max > 0
-            break
-        if bytes_max is not None and size_bytes >= bytes_max:
-            is_more = True
+        if count_left <= 0 or bytes_left <= 0:
+            is_more = emits_max is None or emits_max > 0
             break
         emission = poll_emit(now_s=now_s)
         if emission is None:
             break
-        emissions.append(emission)
-        size_bytes += emission.size_bytes
+        add(emission)
+        count_left -= 1
+        bytes_left -= emission.size_bytes
         if refill is not None and not core.intake.buffer.records:
             refill(now_s)
     orders = list(iter(core.poll_order, None))

@@ -313,7 +313,7 @@ class Failures:
 
     def move(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """Schedule what ``consumer`` gave back unbegun for any bolt: nothing went wrong there."""
-        consumer.moved_away += 1
+        consumer.on_moved()
         self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
     def take_late(

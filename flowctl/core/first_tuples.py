@@ -18,11 +18,11 @@ _NOISE_POINTS = 2
 def slope_error(off: float, spread: float, points: float) -> float:
     """The standard error of what a record costs, as a share of a mean tuple's time.
 
-    ``off``: by how much the times of ``points`` tuples are off their line, as a share of their
-    time and squared; ``spread``: the variance of their sizes.
+    Sums of squares: ``off``, by how much times are off their line, as shares of their time;
+    ``spread``, by how much sizes are off their mean.  ``points``: tuples that tell it.
     """
-    noise = (_NOISE * _NOISE_POINTS + max(0.0, off) * points) / (_NOISE_POINTS + points)
-    return sqrt(noise / (spread * points))
+    noise = (_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points)
+    return sqrt(noise / spread)
 
 
 class FirstTuples:
@@ -62,6 +62,6 @@ class FirstTuples:
         if _VARIES_LESS * of_calls > of_records:
             return None
         slope = (w * self._ns - self._n * self._s) / spread
-        error = slope_error(of_calls / w**2, spread / w**2, w)
+        error = slope_error(of_calls / w, spread / w, w)
         per_record_s = max(slope, 0.0) + error * self._s / w
         return max(0.0, (self._s / per_record_s - self._n) / w)

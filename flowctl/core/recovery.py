@@ -73,7 +73,6 @@ class Recovery:
                 restored.append(flow_tuple)
         if restored:
             consumer.restore(restored, now_s)
-            consumer.moved_away -= len(restored)
         self.watch(consumer)
 
     # -- time passes ---------------------------------------------------------------------
@@ -166,7 +165,7 @@ class Recovery:
             if consumer.flight:
                 consumer.on_overdue(now_s)
                 self._take_back(consumer, now_s)
-            consumer.armed_at_s = now_s
+            consumer.wait_anew(now_s)
 
     def _take_back(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """Ask for what a slow bolt has not begun; while there is work for all, not at once.

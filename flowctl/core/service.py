@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowctl.core.first_tuples import FirstTuples
+from flowctl.core.first_tuples import FirstTuples, slope_error
 from flowctl.core.times import AckTimes
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
@@ -17,6 +17,8 @@ _PEAK_DECAY = 0.02
 # What a tuple costs beside its records rests on differences, which noise hides: the last hundred
 # tuples of each bolt decide, all bolts together.
 _SPLIT_DECAY = 0.99
+# What a call is known to cost has changed by so much that older tuples need other weights.
+_WEIGHT_CHANGE = 2.0
 # Sizes that spread less than this about their mean tell nothing of it: at 5 % and a noise of 10 %,
 # a thousand tuples give a fixed cost that is 3 % of the whole only to about as much again.
 _SPREAD_MIN = 0.05
@@ -26,6 +28,8 @@ _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
 _DOUBT = 0.1
 # A line through few tuples tells less than the first ones of all bolts, where those tell anything.
 _FITTED_MIN = 8
+# So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
+_SURE = 1_000
 # Of the time of a tuple of mean size, the part of the records that is still told from none.
 _RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
@@ -44,20 +48,23 @@ class ServicePool:
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
     at one bolt, or in the first tuples of several where calls are clearly what costs.
+    ``fixed_least`` is as much of it as is sure: a record costs a standard error more than it seems.
     ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
     ``first_calls`` counts the bolts that were sent something and have acked nothing yet, and
     ``first_calls_most`` is the most since there was none.  ``times`` is for people: of every fourth
     ack, and nothing is decided by it.
 
     r comes from a line through s over n within each bolt, weighted least squares: the noise of
-    service times is relative, so a tuple weighs 1 / (r + n)^2, by what r is known to be then.  All
-    bolts' lines together give the one r that fits them best.  Not thread-safe.
+    service times is relative, so a tuple weighs 1 / (r + n)^2, by the r that the bolt's line was
+    begun with, and all of its tuples get another weight once r is far from that.  Sizes and times
+    relative to their means at each bolt make one sum of all, so that no bolt counts more than its
+    tuples.  Together they give the one r that fits them best.  Not thread-safe.
     """
 
     __slots__ = (
-        "_firsts", "_is_fitted", "_is_free", "_is_shown", "_n", "_nn", "_ns", "_nsn", "_points",
-        "_w", "bytes_held", "first_calls", "first_calls_most", "fixed_records", "is_split",
-        "mean_records", "mean_s", "times",
+        "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_points", "_xx",
+        "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
+        "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,13 +75,16 @@ class ServicePool:
         self._is_shown = False  # the first tuples tell what a call costs
         self._is_fitted = False  # later ones tell it better
         self.fixed_records: float = 0.0
+        self.fixed_least: float = 0.0
         self.is_split: bool = False
         self.bytes_held: int = 0
         self.first_calls: int = 0
         self.first_calls_most: int = 0
         self.times: AckTimes = AckTimes()
-        self._points = self._w = self._n = 0.0  # sums over the bolts
-        self._nn = self._ns = self._nsn = 0.0
+        self._points = self._bolts = 0.0  # tuples, and the bolts that they are of
+        # Sums over them, of sizes (x) and times (y) relative to their means: xx, xy, yy, and
+        # xx - xy in records, which is what calls cost.
+        self._xx = self._xy = self._yy = self._calls = 0.0
 
     def take_calls_as_free(self) -> None:
         """Look for no cost of a call: where a report comes every so many seconds, with as much as
@@ -85,24 +95,34 @@ class ServicePool:
         """Count in what a bolt has; see ``ServiceModel._tell``."""
         if self._is_free:
             return
-        points, w, n, nn, ns, nsn = told
+        points, bolts, xx, xy, yy, calls = told
         self._points += points
-        self._w += w
-        self._n += n
-        self._nn += nn
-        self._ns += ns
-        self._nsn += nsn
-        if self._w <= 0 or self._nn <= _SPREAD_MIN**2 * self._points:
+        self._bolts += bolts
+        self._xx += xx
+        self._xy += xy
+        self._yy += yy
+        self._calls += calls
+        if self._xx <= 0 or self._xx <= _SPREAD_MIN**2 * self._points:
             return
         self._is_fitted = self._points >= _FITTED_MIN
         if self.is_split and self._is_shown and not self._is_fitted:
             return
         self.is_split = True
-        per_record = self._ns + _DOUBT * self._w / (self.fixed_records * self._w + self._n)
+        self.fixed_records = self._fixed(self._xy + _DOUBT)
+        if self._points > _SURE:
+            self.fixed_least = self.fixed_records
+            return
+        free = max(0.0, self._points - self._bolts - 1)  # each line takes one, their slope one
+        error = slope_error(self._yy - self._xy * self._xy / self._xx, self._xx, free)
+        self.fixed_least = self._fixed(self._xy + _DOUBT + error * self._xx)
+
+    def _fixed(self, of_records: float) -> float:
+        """What a call costs, in records, where that much of the time is the records'."""
         # Where records seem to cost nothing, or less, they cost this little.
         most = self.mean_records / _RECORDS_SHARE_MIN
-        fixed = (self._nn - self._nsn) / per_record if per_record > 0 else most
-        self.fixed_records = min(max(fixed, 0.0), most)
+        if self._calls >= most * of_records:
+            return most
+        return self._calls / of_records if self._calls > 0 else 0.0
 
     def on_first(self, service_s: float, records: int) -> None:
         """A bolt acked its first tuple."""
@@ -115,7 +135,7 @@ class ServicePool:
         self._is_shown = fixed is not None
         if fixed is not None:
             self.is_split = True
-            self.fixed_records = fixed
+            self.fixed_records = self.fixed_least = fixed
 
     @property
     def record_s(self) -> float:
@@ -155,8 +175,10 @@ class ServiceModel:
         "_path_since_s",
         "_points",
         "_s",
+        "_ss",
         "_told",
         "_w",
+        "_weighed",
         "fixed_records",
         "is_in_first_call",
         "is_told",
@@ -180,7 +202,9 @@ class ServiceModel:
         self.fixed_records: float = 0.0
         self.path_s: float = 0.0
         self.path_peak_s: float = 0.0
-        self._w = self._n = self._s = self._nn = self._ns = 0.0  # of the line, weighted
+        self._w = self._n = self._s = 0.0  # of the line, weighted
+        self._nn = self._ns = self._ss = 0.0
+        self._weighed = 0.0  # what a call costs, in records, where weights are concerned
         self._points = self._last_records = 0
         self._told = _NOTHING
         self._path_now_s = self._path_before_s = float("inf")
@@ -240,27 +264,43 @@ class ServiceModel:
         self.path_peak_s = path_s if path_s > peak_s else peak_s
 
     def _draw_line(self, service_s: float, records: int) -> None:
-        w = 1.0 / (self.pool.fixed_records + records) ** 2
-        wn = w * records
+        w = 1.0 / (self._weighed + records) ** 2
+        wn, ws = w * records, w * service_s
         self._w = _SPLIT_DECAY * self._w + w
         self._n = _SPLIT_DECAY * self._n + wn
-        self._s = _SPLIT_DECAY * self._s + w * service_s
+        self._s = _SPLIT_DECAY * self._s + ws
         self._nn = _SPLIT_DECAY * self._nn + wn * records
         self._ns = _SPLIT_DECAY * self._ns + wn * service_s
-        self._points += 1
-        if self._points % _TELL_EVERY == 0 or self._points < _TELL_EVERY:
+        self._ss = _SPLIT_DECAY * self._ss + ws * service_s
+        self._points = points = self._points + 1
+        if not points % _TELL_EVERY or points < _TELL_EVERY:
             self._tell()
 
     def _tell(self) -> None:
         w, n, s = self._w, self._n, self._s
         if s <= 0:
             return
-        # The centred sums; those of times relative to the bolt's mean time.
-        mean = n / w
-        ns = (self._ns - s * mean) * w / s
-        told = (float(min(self._points, _POINTS_MAX)), w, n, self._nn - n * mean, ns, ns * mean)
+        mean, mean_s = n / w, s / w
+        unit = (self._weighed + mean) ** 2  # a tuple of mean size weighs one
+        xx = unit * (self._nn - n * mean) / mean**2
+        xy = unit * (self._ns - s * mean) / (mean * mean_s)
+        yy = unit * (self._ss - s * mean_s) / mean_s**2
+        told = (float(min(self._points, _POINTS_MAX)), 1.0, xx, xy, yy, mean * (xx - xy))
         before, self._told = self._told, told
         self.pool.add([new - old for new, old in zip(told, before, strict=True)])
+        change = (self.pool.fixed_records + mean) ** 2 / unit
+        if not 1 / _WEIGHT_CHANGE <= change <= _WEIGHT_CHANGE:
+            self._weigh(1 / change)
+
+    def _weigh(self, scale: float) -> None:
+        """A call costs much more, or less, than was known: tuples so far weigh by that too."""
+        self._weighed = self.pool.fixed_records
+        self._w *= scale
+        self._n *= scale
+        self._s *= scale
+        self._nn *= scale
+        self._ns *= scale
+        self._ss *= scale
 
     def leave(self) -> None:
         """The bolt went: the pool forgets it."""

@@ -18,6 +18,10 @@ class Strays(dict[int, float]):
     def __init__(self) -> None:
         self.are_told: bool = False
 
+    def end(self, tuple_id: int) -> bool:
+        """The bolt is rid of it; return whether it was one."""
+        return self.pop(tuple_id, None) is not None
+
     def forget_before(self, sent_at_s: float) -> None:
         """The bolt acked a tuple that was sent then: it must be rid of what was given up before.
 

@@ -160,7 +160,7 @@ class TupleCore:
 
     def _take_needless(self, tuple_id: int, consumer: AdaptiveFlowConsumer) -> AckOutcome:
         """An ack of what is done, or was never sent."""
-        known = consumer.strays.pop(tuple_id, None) is not None
+        known = consumer.strays.end(tuple_id)
         self.book.changed(consumer)
         if not known and tuple_id > self.book.ids.last:
             return self._count_unknown()
@@ -230,7 +230,7 @@ class TupleCore:
         consumer.on_answered()
         flow_tuple = consumer.take_out(tuple_id)
         if flow_tuple is None:
-            consumer.strays.pop(tuple_id, None)
+            consumer.strays.end(tuple_id)
         self.book.changed(consumer)
         return flow_tuple
 
@@ -251,7 +251,7 @@ class TupleCore:
         given = False
         for tuple_id in tuple_ids:
             given = True
-            consumer.strays.pop(tuple_id, None)
+            consumer.strays.end(tuple_id)
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
                 self.counters.revoked += 1

@@ -126,13 +126,19 @@ class Claims:
         if impossible:
             return impossible
         core, bolt, tuple_id = self._core, consumer.bolt, frame.tuple_id
-        if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
+        flow_tuple = consumer.flight.get(tuple_id)
+        if flow_tuple is not None:  # nearly always, and without a call for each tuple
+            sent = flow_tuple.attempt
+        elif core.may_speak_of(bolt, tuple_id):
+            sent = core.attempts_of(bolt, tuple_id)
+        else:
             return f"it acked tuple {tuple_id}, which it was never sent"
-        sent = core.attempts_of(bolt, tuple_id)
         if frame.attempt < 1 or (sent and frame.attempt > sent):
             return (
                 f"it acked sending {frame.attempt} of tuple {tuple_id}, which was sent {sent} times"
             )
+        if frame.__class__ is AckFrame:  # no details to check
+            return ""
         if isinstance(frame, DetailedAckFrame):
             return self._details(consumer, frame)
         if isinstance(frame, SettledFrame):

@@ -36,7 +36,12 @@ def _fail(core: RangeCore, frame: RangeFail) -> str:
 
 def _progress(core: RangeCore, frame: ProgressFrame) -> str:
     impossible = times_breach(
-        frame.read_s, frame.wait_s, frame.service_s, frame.sink_s or 0.0, frame.idle_total_s
+        frame.read_s,
+        frame.wait_s,
+        frame.service_s,
+        frame.sink_s or 0.0,
+        frame.idle_total_s,
+        frame.call_s,
     )
     if impossible:
         return impossible

@@ -81,6 +81,7 @@ def _progress(bolt: str, epoch: int, frame: ProgressFrame) -> Progress:
         rejected=rejected,
         left_out=frame.left_out,
         receipts=frame.receipts,
+        call_s=frame.call_s,
     )
 
 

@@ -62,9 +62,11 @@ class RangeSource(GuardedThread):
     def _look(self) -> None:
         control = self._control
         checkpoint = self._restored
-        self.reader = self._ask(self._producer.reader)
         while not control.stopping.is_set():
-            if self._offer(self._ask(partial(self._producer.extents, checkpoint))):
+            extents = self._ask(partial(self._producer.extents, checkpoint))
+            if self.reader is None:  # what it reads may depend on where the job stands
+                self.reader = self._ask(self._producer.reader)
+            if self._offer(extents):
                 return
             control.stopping.wait(_LOOK_EVERY_S)
             with control.lock:

@@ -132,6 +132,10 @@ def _check_deadline(core: KeepingCore) -> None:
         # A bolt that was suspect and spoke again is checked when it would have been down.
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
         due_s = max(core.due_s(consumer.bolt), spoke_s)
+        if consumer.watches_signs:
+            # Patience shrinks as other bolts tell what a tuple takes.  No alarm is set for that:
+            # the one that is set rings when the newest tuple is overdue.
+            due_s = max(due_s, consumer.armed_at_s + consumer.rtt.rto_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nothing will check it in time")
         _require(
             not consumer.flight or (deadline_s is not None and deadline_s <= due_s),

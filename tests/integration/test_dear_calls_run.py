@@ -12,6 +12,7 @@ from flowctl import FlowControlSpout
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.testing.stores import MemoryCheckpointStore
+from tests.range_parts import NumberRanges, NumberReader
 from tests.runtime_parts import ListProducer, Witness
 
 BOLTS, RECORDS = 4, 4_000
@@ -42,3 +43,32 @@ def test_a_dear_call_is_made_few_times() -> None:
     # By what was asked for, not by a clock: four tuples tell what a call costs, and the end is
     # shared out in smaller ones.
     assert max(busy_s.values()) <= 8 * ideal_s
+
+
+class LargeBlocks(NumberRanges):
+    """Batches end where a block ends, so it holds more than a batch."""
+
+    def reader(self) -> NumberReader:
+        return NumberReader(block=RECORDS)
+
+
+@pytest.mark.req("S1")
+def test_by_reference_too_and_the_report_says_so() -> None:
+    """One by one, as batches of .15 s would have it, they would be 4,000 calls."""
+    calls: list[int] = []
+
+    def process(batch: Batch) -> None:
+        time.sleep(CALL_S + RECORD_S * len(batch))
+        calls.append(len(batch))
+
+    report = FlowControlSpout(
+        name="dear",
+        producer=LargeBlocks(p=RECORDS),
+        bolts=LocalBolts(process, count=2),
+        checkpoint=MemoryCheckpointStore(),
+    ).run(view=Witness())
+    assert report.records_acked == RECORDS
+    assert sum(calls) == RECORDS
+    assert len(calls) <= 200  # some 20 of each bolt tell what a call costs
+    assert report.dear_call is not None
+    assert report.dear_call.unit == "batches"

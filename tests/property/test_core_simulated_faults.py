@@ -108,12 +108,15 @@ class Watched:
             self._check_cumulative()
             return None
         held, work_s, work_max_s, window, is_usable = before[emission.bolt]
+        slots = self._core.bolts[emission.bolt].slots
         assert is_usable, "a bolt that is silent or overdue gets nothing"
         assert held < self._core.settings.window.max
         if work_max_s is None:
             assert held < window, "sent although the window was full (S10)"
         else:
-            assert not held or work_s < work_max_s, "sent although its work was full"
+            # A slot is free, however much work the others have, if the window has as many.
+            is_free = held < min(slots, window)
+            assert is_free or work_s < work_max_s, "sent although its work was full"
         return emission
 
     def _check_cumulative(self) -> None:

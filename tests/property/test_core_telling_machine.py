@@ -27,6 +27,7 @@ class TellingMachine(CoreMachine):
 
     OVERRIDES: ClassVar[dict[str, Any]] = {"hedge_enabled": True}
     IN_ORDER = True
+    TELLS_TRUTH = False  # by times that are not true the core takes for lost what a bolt still has
 
     def _boot(self) -> None:
         super()._boot()

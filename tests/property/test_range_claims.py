@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flowctl.bolts.range_claims import PROGRESS_EVERY_S, Part, RangeClaims
+from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, Part, RangeClaims
 from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, Pace
 
 SHARES = st.floats(0, 1)
@@ -70,9 +70,14 @@ class ClaimsMachine(RuleBasedStateMachine):
             assert told.part.records == len(positions)
             self.told += positions
             if not at_once:
-                last = self.told_at_s[-1] if self.told_at_s else -1.0
-                assert self.now_s >= last + PROGRESS_EVERY_S
+                self.check_pace()
             self.told_at_s.append(self.now_s)
+
+    def check_pace(self) -> None:
+        """With this report, there are ten a second since each of those before it, and few more."""
+        for before, at_s in enumerate(reversed(self.told_at_s)):
+            most = PROGRESS_EARLY + (self.now_s - at_s) / PROGRESS_EVERY_S
+            assert before + 1 <= most + 1e-9
 
     @invariant()
     def every_position_has_one_owner(self) -> None:
@@ -103,13 +108,14 @@ def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
     pace = Pace()
     for share, record_s in costs:
         before = pace.records
-        records = max(1, before // share)
+        records = max(1, pace.next_records // share)
         pace.took(records, records * record_s)
         assert 1 <= pace.records <= max(before, 4 * before, 1)
         assert pace.records <= RECORDS_MAX
     record_s = costs[-1][1]
     for _ in range(60):
-        pace.took(pace.records, pace.records * record_s)
+        records = pace.next_records
+        pace.took(records, records * record_s)
     wanted = min(max(TARGET_S / record_s, 1), RECORDS_MAX)
     assert 0.5 * wanted <= pace.records <= 1.5 * wanted
 
@@ -118,13 +124,14 @@ def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
 def test_a_kill_repeats_a_share_of_what_is_done_and_long_jobs_have_few_batches(record_s, longest_s):
     pace, done_s, batches = Pace(longest_s), 0.0, 0
     while done_s < 100 * longest_s:
-        batch_s = pace.records * record_s
+        records = pace.next_records
+        batch_s = records * record_s
         assert batch_s <= max(record_s * 8, TARGET_S, min(longest_s, SHARE * done_s)) + record_s
-        pace.took(pace.records, batch_s)
+        pace.took(records, batch_s)
         done_s += batch_s
         batches += 1
     assert pace.records * record_s > longest_s / 2 or pace.records == 1
-    assert batches < 100 + 130  # at the limit; and while they grow
+    assert batches < 1.1 * (100 + 130)  # at the limit; and while they grow; and trials
 
 
 def test_a_first_call_that_imports_for_seconds_does_not_make_batches_long():

@@ -297,3 +297,13 @@ RangeMachine.TestCase.settings = HALF
 PeacefulRangeMachine.TestCase.settings = HALF
 TestRanges: Any = pytest.mark.req("S11")(RangeMachine.TestCase)
 TestPeacefulRanges: Any = pytest.mark.req("S11")(PeacefulRangeMachine.TestCase)
+
+
+def test_ranges_given_up_before_anything_succeeded_do_not_wait_for_each_other() -> None:
+    run = RangeMachine()
+    run.start(lengths=[1], counts=(1, 9), bolts=1, begin=0)
+    run.spoil(partition="p", pick=0)
+    run.spoil(partition="q", pick=0)
+    run.restart()
+    run.teardown()
+    assert run.letters == {("p", 0), ("q", 0)}

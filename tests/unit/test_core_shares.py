@@ -124,6 +124,25 @@ def test_each_slot_gets_a_first_tuple() -> None:
     assert Counter(emission.bolt for emission in driver.emit()) == {"a": 4, "b": 4}
 
 
+def test_a_large_tuple_leaves_the_other_slots_of_its_bolt_room() -> None:
+    """Counted in work alone, the window is full until the large tuple is done."""
+    driver = just_full("a", slots=4)
+    driver.offer(512)
+    small, *others = driver.emit()
+    assert sizes([small, *others]) == [4, 16, 4, 16]
+    ack(driver, small, 0.0, 0.001)
+    assert len(driver.emit()) == 1, "40 ms of work are more than four tuples of 4 ms"
+
+
+@pytest.mark.req("S10")
+def test_a_window_smaller_than_the_slots_leaves_slots_free() -> None:
+    driver = just_full("a", slots=4, window_max=2)
+    driver.offer(512)
+    first, _ = driver.emit()
+    ack(driver, first, 0.0, 0.001)
+    assert len(driver.emit()) == 1, "though three slots are free"
+
+
 def test_a_bolt_that_has_its_own_gets_no_single_records_on_top() -> None:
     driver = just_full("a", "b", "c", "d")
     driver.offer(2_000)
@@ -195,7 +214,9 @@ def test_slots_share_what_is_left_as_bolts_do() -> None:
     """Each took a quarter of what those before it had left, down to calls with single records."""
     driver = just_full("a", slots=4)
     driver.offer(600)
-    assert all_rounds(driver, 0.3, 1e-5) == [[4, 18, 4, 18], [139] * 4]
+    first, rest = all_rounds(driver, 0.3, 1e-5)
+    assert first == [4, 18, 4, 18]
+    assert rest == pytest.approx([139] * 4, abs=1)
 
 
 def test_a_source_that_gives_records_as_they_come_is_not_cut() -> None:

@@ -151,3 +151,61 @@ def test_a_bolt_that_tells_nothing_gets_sizes_by_its_round_trips() -> None:
         driver.clock.advance(FIXED_S + RECORD_S * len(emission.records))
         driver.ack(emission)
     assert 10_000 < len(emission.records) < 16_000  # what service_max_s allows
+
+
+def test_expensive_calls_of_a_bolt_that_tells_nothing_do_not_get_single_records() -> None:
+    """A call of .4 s leaves none of ``service_max_s`` for records."""
+    driver = Driver("a", window_policy="just_full", tuple_records_max=20_000)
+    for _ in range(15):
+        driver.offer(2_000)
+        for emission in driver.emit():
+            driver.clock.advance(0.4 + 0.001 * len(emission.records))
+            driver.ack(emission)
+    assert len(emission.records) > 300
+
+
+def told(model: ServiceModel, records: int, service_s: float) -> None:
+    model.on_sample(0.0, service_s, 0.0, records)
+
+
+def test_what_a_call_seems_to_cost_by_two_tuples_is_hardly_sure() -> None:
+    """Two records were quicker than one: records vary, or calls are what costs."""
+    pool = ServicePool()
+    model = ServiceModel(pool)
+    told(model, 2, 1.0)
+    told(model, 1, 2.0)
+    assert pool.fixed_records > 100
+    assert pool.fixed_least < 15
+
+
+def test_what_many_tuples_show_alike_is_sure() -> None:
+    pool = ServicePool()
+    model = ServiceModel(pool)
+    for records in (25, 100, 400, 800, 700, 900, 750, 850) * 3:
+        told(model, records, 0.3 + 0.001 * records)
+    assert pool.fixed_records == pytest.approx(300, rel=0.1)
+    assert pool.fixed_least > 0.8 * pool.fixed_records
+
+
+def test_a_pair_that_misled_does_not_outweigh_all_that_follow() -> None:
+    """Once a call seemed to cost 185 records, tuples weighed a 30,000th of the first two."""
+    pool = ServicePool()
+    unlucky, others = ServiceModel(pool), [ServiceModel(pool) for _ in range(4)]
+    told(unlucky, 2, 1.0)
+    told(unlucky, 1, 2.0)
+    for _ in range(3):
+        for model in others:
+            told(model, 1, 1.0)
+            told(model, 2, 2.0)
+    assert pool.fixed_records < 2
+
+
+def test_a_bolts_own_tuples_weigh_by_what_is_known_now() -> None:
+    pool = ServicePool()
+    model = ServiceModel(pool)
+    told(model, 2, 1.0)
+    told(model, 1, 2.0)
+    for _ in range(20):
+        told(model, 2, 2.0)
+        told(model, 1, 1.0)
+    assert pool.fixed_records < 2

@@ -131,6 +131,23 @@ def test_a_rest_ends_when_the_target_takes_less() -> None:
     assert target.law.limit <= 5
 
 
+def test_headroom_is_not_kept_of_a_limit_that_one_moment_set_and_nothing_tried_again() -> None:
+    target = Target(law(leave=0.2), takes=10, call_s=lambda _: 0.25)
+    target.run(3.0)
+    target.takes = 5
+    target.run(TICK_S)
+    target.takes = 10
+    target.run(20.0)
+    assert 0.75 <= target.run(20.0) / (10 / 0.25) <= 0.85
+
+
+def test_where_calls_take_seconds_headroom_waits_ten_seconds_for_another_try() -> None:
+    target = Target(law(leave=0.5), takes=10, call_s=lambda _: 2.0)
+    target.law._refusals._fall(0.0, Sample(TICK_S, 1, 1, 2.0, 6, 16, True, False, 6))
+    target.run(20.0)
+    assert target.law.limit <= 5
+
+
 def test_a_budget_is_used_and_never_more_in_a_second_than_it_and_one_call() -> None:
     gate, begun_s, now_s = RateGate(100.0), [], 0.0
     while now_s < 20.0:
@@ -176,7 +193,7 @@ def test_headroom_is_a_part_of_what_fills_the_target_not_of_a_limit_above_it() -
     full = Sample(TICK_S, 25, 25, 25 * 0.125, 0, 12, True)  # 100 calls/s at a limit of 12.5
     for tick in range(20):
         if not headroom.is_resting:
-            headroom.on_learned(tick * TICK_S, 12, full, is_found=True)
+            headroom.on_learned(tick * TICK_S, 12, full, is_found=True, is_sure=True)
     assert headroom.part(12.5) == pytest.approx(0.8 * 12.5)
     calm = Sample(TICK_S, 20, 20, 20 * 0.1, 0, 8, True)  # a call takes .1 s if nobody queues
     for tick in range(20, 30):
@@ -192,7 +209,7 @@ def resting(goodput: float, call_s: float, limit: int = 10) -> Headroom:
     tick = 0
     while not headroom.is_resting:
         tick += 1
-        headroom.on_learned(tick * TICK_S, limit, full, is_found=True)
+        headroom.on_learned(tick * TICK_S, limit, full, is_found=True, is_sure=True)
     return headroom
 
 

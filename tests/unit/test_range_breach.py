@@ -59,6 +59,7 @@ def test_what_can_be_true_is_no_breach(given: tuple[Ranges, RangeEmission]) -> N
         ({"attempt": 7}, "it spoke of sending 7 of range"),
         ({"service_s": float("nan")}, "are not possible"),
         ({"read_s": -1.0}, "are not possible"),
+        ({"call_s": float("inf")}, "are not possible"),
         ({"done_through": 1 << 60}, "it did 0 to 1152921504606846976"),
         ({"left_out": 11}, "11 records were left out of 10"),
         ({"rejected": [RejectedAt(1 << 50, "x", "bad")]}, "it rejected the record at"),

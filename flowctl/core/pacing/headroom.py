@@ -20,6 +20,10 @@ from flowctl.core.pacing.sample import Sample
 _FULL: Final = 0.8
 # A limit that has not changed for so long is learned; a search takes a step every second or so.
 _STABLE_S: Final = 2.5
+# A limit that refusals have set may be far too low until it is tried again, after 150 calls
+# (:mod:`~flowctl.core.pacing.refused`).  Where calls are so slow that this takes longer than ten
+# seconds, it is taken as it is: a live service waits while the target is full.
+_STABLE_UNSURE_S: Final = 10.0
 # The next time as long, at least: enough for a step up and the answer to it.
 _REST_S: Final = 30.0
 # At the end learning is .5 % of the time: of a live service's calls, 99 % don't see it.
@@ -85,8 +89,13 @@ class Headroom:
         self._owed = max(-_TURN, min(_TURN, self._owed))
         return self._whole
 
-    def on_learned(self, now_s: float, limit: int, sample: Sample, *, is_found: bool) -> None:
-        """The law saw a sample; ``is_found``: something did limit it, not only its start."""
+    def on_learned(
+        self, now_s: float, limit: int, sample: Sample, *, is_found: bool, is_sure: bool
+    ) -> None:
+        """The law saw a sample.
+
+        ``is_found``: something did limit it, not only its start.  ``is_sure``: more was tried.
+        """
         if self._since_s < 0 or not _is_same(limit, self._limit):
             self._limit, self._since_s = limit, now_s
             self._calls, self._span_s = 0, 0.0
@@ -94,7 +103,8 @@ class Headroom:
         if sample.is_bound and sample.in_flight >= _FULL * limit:
             self._calls += sample.calls
             self._span_s += sample.span_s
-        if is_found and now_s - self._since_s >= _STABLE_S:
+        stable_s = _STABLE_S if is_sure else _STABLE_UNSURE_S
+        if is_found and now_s - self._since_s >= stable_s:
             again = _is_same(limit, self._learned)
             self._rest_s = min(_REST_MAX_S, 2 * self._rest_s) if again else _REST_S
             self._learned = limit

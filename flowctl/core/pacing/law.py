@@ -94,7 +94,8 @@ class TargetLaw:
         else:
             self._learn(now_s - headroom.rested_s, sample)
             self.limit = self._bounds.clamped(self._learned)
-            headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found)
+            is_sure = self._refusals.cap == inf or self._refusals.is_confirmed
+            headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found, is_sure=is_sure)
 
     @property
     def _learned(self) -> float:

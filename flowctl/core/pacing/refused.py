@@ -23,12 +23,20 @@ _HOLD_MOST_S: Final = 60.0
 
 
 class PooledRefusals:
-    """``cap`` is infinite before the first refusal.  Pure; not thread-safe; O(1) per sample."""
+    """``cap`` is infinite before the first refusal.  Pure; not thread-safe; O(1) per sample.
 
-    __slots__ = ("_calls", "_fell_at_s", "_moved_at_s", "_refused", "_step", "cap")
+    ``is_confirmed``: more than the cap was tried and refused, and the cap was the same before.
+    """
+
+    __slots__ = (
+        "_calls", "_fell_at_s", "_fell_to", "_moved_at_s", "_refused", "_step", "cap",
+        "is_confirmed",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.cap: float = inf
+        self.is_confirmed = False
+        self._fell_to = inf  # the cap after the last refusal
         self._refused = inf  # the level that was refused last
         self._fell_at_s = -inf
         self._moved_at_s = -inf
@@ -53,6 +61,8 @@ class PooledRefusals:
         # Permits rest longer than a fall takes: only those that were refused since count.
         taken = level - max(1, min(sample.resting, sample.refused))
         self.cap = max(1.0, level * _DOWN_MOST, taken)
+        self.is_confirmed = abs(self.cap - self._fell_to) <= 1
+        self._fell_to = self.cap
         # What was taken is known exactly, unless it was less than a half: then all of it is news.
         self._refused = self.cap + 1 if taken >= self.cap else level
         self._fell_at_s = self._moved_at_s = now_s

@@ -30,10 +30,10 @@ class RangeConsumer(AdaptiveFlowConsumer):
     Each report of progress teaches what the ack of a tuple would: how long so many positions take.
     So the window is counted in the work of one report, and a bolt gets its next range shortly
     before it is through with the one that it has.  ``positions_done``: since it came;
-    ``moved_at_s``: when it last told of progress.
+    ``moved_at_s``: when it last told of progress; ``call_s``: as its last :class:`Progress` said.
     """
 
-    __slots__ = ("empty_positions", "moved_at_s", "positions_done")
+    __slots__ = ("call_s", "empty_positions", "moved_at_s", "positions_done")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
         self.positions_done: int = 0
         self.empty_positions: int = 0  # those of late that held no record
         self.moved_at_s: float = -NEVER  # when it told last that it got on
+        self.call_s: float = 0.0
 
     def pace(self, others: Pace) -> Pace:
         """How fast it is; ``others``: if nothing is known of it."""
@@ -86,6 +87,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
             self.empty_positions += positions
             return  # nothing of it says how long a record takes
         self.empty_positions = 0
+        self.call_s = told.call_s
         work_s = told.service_s + told.read_s
         unqueued_s = now_s - since_s - told.wait_s if is_alone else work_s + self.service.path_s
         rtt_s = told.wait_s + max(work_s, unqueued_s)

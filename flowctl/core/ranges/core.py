@@ -122,8 +122,8 @@ class RangeCore(ByReference):
 
         With nothing left to send, and a bolt idle, another is asked for the end of its range.
         """
-        # A process that has never worked must fail soon, not for each batch of all the source.
-        self.intake.is_held = self._is_doubtful and bool(self._pending)
+        # A process that never worked must fail soon; what was given up waits to hear of the rest.
+        self.intake.is_held = self._is_doubtful and len(self._pending) > self._failures.dying
         emission = super().poll_emit(now_s=now_s)
         if emission is not None:
             return self._by_reference(emission, now_s)

@@ -55,7 +55,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A bolt has processed all records that begin in ``[start, done_through)``.
 
     ``records``, the durations, ``rejected``, ``left_out`` and ``receipts`` are of that part alone.
-    ``read_s``: how long ``process`` waited for the source; the others as in
+    ``read_s``: how long ``process`` waited for the source; ``call_s``: what a call costs whatever
+    its size, where batches have more records for it, else 0; the others as in
     :class:`flowctl.core.records.Ack`.
     """
 
@@ -74,6 +75,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     rejected: Sequence[RejectedRecord] = ()
     left_out: int = 0
     receipts: Sequence[bytes] = ()
+    call_s: float = 0.0
 
 
 class RangeFailed(msgspec.Struct, frozen=True, gc=False, kw_only=True):

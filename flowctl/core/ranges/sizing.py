@@ -10,6 +10,8 @@ from flowctl.core.ranges.consumer import RangeConsumer
 RANGE_S = 2.0
 # A range is at least so long [s]: to open a file on a disk and to send a range takes some 2 ms.
 LEAST_S = 0.02
+# Where a call costs so much that a batch takes ten calls' time, a range holds such a batch.
+_DEAR_CALLS = 10
 # A range is at most so many times all that the bolt has done: a wrong guess from the first records
 # must not cost a minute.
 _GROWTH = 4
@@ -18,8 +20,10 @@ _GROWTH = 4
 def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) -> int:
     """Return how many positions the next range for ``consumer`` should have at most.
 
-    ``first``: how many where nothing is known.
+    ``first``: how many where nothing is known; ``work_s``: how long it should take there, or longer
+    where calls are dear.
     """
+    work_s = max(work_s, _DEAR_CALLS * consumer.call_s)
     position_s = consumer.service.record_s
     known = max(first, consumer.positions_done)
     size = max(1, int(min(work_s / position_s, _GROWTH * known))) if position_s > 0 else first

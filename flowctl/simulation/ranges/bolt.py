@@ -138,7 +138,7 @@ class RangeSimBolt:
         self._begin_batch(at_s, working)
 
     def _begin_batch(self, at_s: float, working: Working) -> None:
-        working.claimed = min(working.stop, working.at + self._pace.records)
+        working.claimed = min(working.stop, working.at + self._pace.next_records)
         working.began_at_s = at_s
         cost_s = self._world.cost_s(working.at, working.claimed, working.emission.attempt)
         done_s = self._machine.profile.finish(at_s, cost_s)
@@ -175,6 +175,7 @@ class RangeSimBolt:
             wait_s=working.wait_s,
             service_s=working.service_s,
             idle_total_s=working.idle_s,
+            call_s=self._pace.dear_s,
         )
         working.reported, working.reported_at_s = working.at, at_s
         working.wait_s = working.service_s = 0.0
