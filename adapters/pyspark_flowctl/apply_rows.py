@@ -83,6 +83,11 @@ def apply(
 
 
 def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
+    known = ApplyOptions.__annotations__
+    if unknown := sorted(set(options) - set(known)):
+        raise ConfigError(
+            unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(known)}."
+        )
     bolts, slots = options.pop("bolts", 12), options.pop("slots", 1)
 
     def make_bolts(process: Process) -> Bolts:

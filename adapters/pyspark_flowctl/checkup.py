@@ -23,6 +23,7 @@ from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partitio
 from pyspark_flowctl.session import SessionHolder
 
 _SOMEWHERE: Final = "an executor"
+_GROUP: Final = "flowctl-doctor"  # of the jobs
 _CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
 _LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
 _STEADY_S: Final = 3.0  # executors of one request come within less of each other
@@ -128,6 +129,11 @@ def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
     for _ in range(_ROUNDS):
         found += _ask_once(jobs, task)
         silent = _silent(found, _hosts(jobs))
+        ended = _ended_on(jobs, silent)
+        if told := [Seen(host=host, failed=why) for host, why in ended.items() if why]:
+            # With their places, so nothing is left to guess.
+            found = [seen for seen in found if seen.host != _SOMEWHERE] + told
+        silent = [host for host in silent if host not in ended]
         if not silent or any(seen.failed for seen in found):
             return _placed(found, silent)
     return found + [Seen(host=host, failed="it got no task") for host in silent]
@@ -158,6 +164,29 @@ def _hosts(jobs: SparkJobs) -> list[str]:
     context: Any = jobs._context
     known = context._jsc.sc().statusTracker().getExecutorInfos()
     return sorted({str(info.host()) for info in known} - {jobs.setting("spark.driver.host")})
+
+
+def _ended_on(jobs: SparkJobs, hosts: Sequence[str]) -> dict[str, str]:
+    """Those of ``hosts`` where a task has ended: why it failed, or "".
+
+    Spark runs one that failed again elsewhere, and then no job fails.  Where one did its work the
+    host calls itself something else than Spark does.
+    """
+    if not hosts or not isinstance(jobs, ClassicJobs):
+        return {}
+    context: Any = jobs._context
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_GROUP)]
+    ended: dict[str, str] = {}
+    for stage in (stage for info in infos if info is not None for stage in info.stageIds):
+        tasks = store.taskList(stage, 0, _TASKS_MAX)
+        for task in (tasks.apply(n) for n in range(tasks.size())):
+            error = task.errorMessage()
+            if task.status() == "SUCCESS" and task.host() in hosts:
+                ended[task.host()] = ""
+            elif error.isDefined() and task.host() in hosts:
+                ended.setdefault(task.host(), failure(error.get()).failed)
+    return ended
 
 
 def _silent(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
@@ -197,6 +226,7 @@ def failure(text: str) -> Seen:
 def _collect(jobs: SparkJobs, task: ProbeTask, tasks: int) -> list[Seen]:
     spark: Any = jobs._spark  # type: ignore[attr-defined]
     if isinstance(jobs, ClassicJobs):
+        spark.sparkContext.setJobGroup(_GROUP, "flowctl doctor")
         rows = spark.sparkContext.parallelize(range(tasks), tasks)
         told = rows.mapPartitions(functools.partial(probe_partition, tuple(task))).collect()
     else:

@@ -8,8 +8,8 @@ from typing import Any
 
 from flowctl.errors import ConfigError
 
-# Spark adds these by itself; the last for .queryName(…), as declarative pipelines do.
-SPARKS = frozenset({"path", "checkpointlocation", "queryname"})
+# Spark adds these by itself: the last for .queryName(…), as declarative pipelines do.
+SPARKS = frozenset({"checkpointlocation", "queryname"})
 
 
 def named_object(field: str, given: str, what: str) -> Any:
@@ -48,6 +48,13 @@ def number(name: str, text: str, kind: Callable[[str], Any]) -> Any:
 
 def check_known(left: Sequence[str], known: Sequence[str]) -> None:
     """Raise :class:`ConfigError` for an option that nobody reads: it may be a typo."""
+    if "path" in left:
+        raise ConfigError(
+            "path",
+            "says nothing here: format('flowctl') has no place of its own.",
+            remedy="Leave it out: .save(), .start(), .load(). A source's files are"
+            " .option('producer.paths', …).",
+        )
     if unknown := sorted(set(left) - SPARKS):
         raise ConfigError(
             unknown[0],

@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 
+from flowctl.adapters import load_adapter
 from flowctl.bolts.callables import check_process
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.delivery.lost_rows import check_losses
@@ -256,6 +257,8 @@ def _checked_pacing(
             unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(_PACING)}."
         )
     settings = paced(target, redis=redis, job=job, **more).settings
+    if redis is not None:  # workers would refuse it, each in its own traceback
+        load_adapter("flowctl_redis.url", "redis").checked(redis)
     return {name: getattr(settings, name) for name in ("weight", "leave", "budget", "limits")}
 
 

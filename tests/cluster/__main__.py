@@ -2,10 +2,11 @@
 
     python -m tests.cluster [SCENARIO ...] [--list] [--seed 1] [--keep] [--lanes 2]
 
-Exits with 1 if a row is not exact.  Scenarios run in two lanes, each with a cluster of its own, as
-most of a row is a wait: for timers, for links that are out.  With one lane each row also tells its
-CPU time.  Where no namespaces can be made it says why, and the hosts are
-loopback addresses (``--loopback``: everywhere): scenarios that need more are skipped, by name.
+Exits with 1 if a row is not exact, or misses its gate (seconds until work goes on elsewhere).
+Scenarios run in two lanes, each with a cluster of its own, as most of a row is a wait: for timers,
+for links that are out.  With one lane each row also tells its CPU time.  Where no namespaces can be
+made it says why, and the hosts are loopback addresses (``--loopback``: everywhere): scenarios that
+need more are skipped, by name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.cluster import loopback, network, relays, scenarios, setups
+from tests.cluster import deployed, loopback, network, relays, scenarios, setups
 from tests.cluster.cost import ended_s, living_s
 from tests.cluster.drive import Cluster
 from tests.cluster.parts import LONG, NEEDS, SCENARIOS, Figures
 from tests.cluster.services import Postgres, Spark, Valkey, install, python_of, until, wheel
 
 # Importing them registers what they define, in this order.
-_MODULES = (scenarios, relays, setups)
+_MODULES = (scenarios, deployed, relays, setups)
 _COLUMNS: tuple[tuple[str, int], ...] = (
     ("records", 7),
     ("rerun", 6),
@@ -72,6 +73,8 @@ with psycopg.connect(sys.argv[1]) as connection:
 
 def _makes_table(parts: Cluster) -> bool:
     driver = parts.hosts["d"]
+    if said := parts.postgres.has_ended():
+        raise OSError(f"PostgreSQL has ended: {said}")
     with contextlib.suppress(RuntimeError):
         driver.run(python_of(driver), "-c", _TABLE, parts.postgres.url)
         return True

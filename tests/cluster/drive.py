@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import time
 from collections import Counter
@@ -26,6 +27,9 @@ with psycopg.connect(sys.argv[1]) as connection:
     rows = connection.execute("SELECT line, text FROM lines WHERE job = %s", (sys.argv[2],))
     print(json.dumps(rows.fetchall()))
 """
+
+# Lines of the driver's that explain why a tuple went to another bolt.
+_OF_BOLTS = re.compile(r"heartbeat|expired|lost|down|left|decommission|restart|reached")
 
 
 class Began(NamedTuple):
@@ -199,16 +203,28 @@ class Drive:
         """How often a record was begun again, since then."""
         return _reruns(self.began(), since_s)
 
+    def again(self) -> str:
+        """Who began records that had been begun before, and what the driver said of bolts then."""
+        began, seen, told = self.began(), dict[int, Began](), []
+        for each in began:
+            for first in {seen[line] for line in each.lines if line in seen}:
+                told.append(f"{_who(first, began[0])}, then {_who(each, began[0])}")
+            seen.update(dict.fromkeys(each.lines, each))
+        said = [line for line in self.log().splitlines() if _OF_BOLTS.search(line)]
+        return "\n".join(["begun twice:", *told, *(line[:200] for line in said[-20:])])
+
     def elsewhere_s(self, host: str, since_s: float) -> float | None:
-        """How long until a record that ``host`` had begun by ``since_s`` was begun on another."""
-        began = self.began()
-        held = {line for b in began if b.at_s <= since_s and b.host == host for line in b.lines}
-        again = (
-            b.at_s - since_s
-            for b in began
-            if b.at_s > since_s and b.host != host and not held.isdisjoint(b.lines)
-        )
-        return min(again, default=None)
+        """How long after ``since_s`` a record that ``host`` had begun was begun on another.
+
+        Also one that it began later, out of its queue, while it was cut off.
+        """
+        held: set[int] = set()
+        for each in self.began():
+            if each.host == host:
+                held.update(each.lines)
+            elif each.at_s > since_s and not held.isdisjoint(each.lines):
+                return each.at_s - since_s
+        return None
 
     def stalled_s(self, since_s: float) -> float:
         """The longest time after ``since_s`` in which no bolt began anything."""
@@ -231,6 +247,11 @@ class Drive:
         """The driver's report."""
         found: dict[str, Any] = json.loads(self.report_path.read_text())
         return found
+
+
+def _who(began: Began, first: Began) -> str:
+    at_s = began.at_s - first.at_s
+    return f"{len(began.lines)} records by {began.bolt} on {began.host} at {at_s:.1f} s"
 
 
 def _reruns(began: Iterable[Began], since_s: float) -> int:

@@ -14,7 +14,7 @@ import time
 from flowctl import FlowControlSpout, Settings
 from flowctl_files import TextLines, TextRanges
 from flowctl_sql import SqlSink
-from pyspark_flowctl import SparkBolts, flow_sink
+from pyspark_flowctl import SparkBolts, apply, flow_sink
 
 NOTES = os.environ["NOTES"]
 RECORD_S = float(os.environ["RECORD_S"])
@@ -22,16 +22,12 @@ NAME = os.environ["JOB"]
 BOLTS = os.environ["BOLTS"]
 HOLD = int(os.environ.get("HOLD", "0"))  # nobody goes on before so many bolts have begun
 
-sink = SqlSink(
-    os.environ["SINK"],
-    table="lines",
-    schema="CREATE TABLE IF NOT EXISTS lines (job TEXT, line BIGINT, text TEXT)",
-)
+_SCHEMA = "CREATE TABLE IF NOT EXISTS lines (job TEXT, line BIGINT, text TEXT)"
+sink = SqlSink(os.environ["SINK"], table="lines", schema=_SCHEMA)
 
 
-def load(batch):
-    values = [record.value for record in batch[:]]
-    texts = [value if isinstance(value, str) else value.value for value in values]  # of a Row
+def begin(batch, texts):
+    """Note what a bolt begins, and take as long as it takes; return the lines' numbers."""
     lines = [int(text.split()[1]) for text in texts]
     host, bolt = (
         os.environ.get("CLUSTER_HOST") or socket.gethostname(),
@@ -45,12 +41,24 @@ def load(batch):
     while HOLD and len({name.split("-")[1] for name in os.listdir(NOTES)}) < HOLD:
         time.sleep(0.5)  # of 200 bolts, that is 400 looks a second
     time.sleep(RECORD_S * len(lines))
+    return lines
+
+
+def load(batch):
+    values = [record.value for record in batch[:]]
+    texts = [value if isinstance(value, str) else value.value for value in values]  # of a Row
+    lines = begin(batch, texts)
     rows = [
         {"job": NAME, "line": line, "text": text} for line, text in zip(lines, texts, strict=True)
     ]
     for _ in batch:  # which records it has worked on
         pass
     sink.write(rows, batch=batch)
+
+
+def read(batch):
+    texts = [record.value["value"] for record in batch]
+    return list(zip(begin(batch, texts), texts, strict=True))
 
 
 spout = FlowControlSpout(
@@ -68,6 +76,21 @@ def write_rows(spark):
     """A DataFrame through ``flow_sink``."""
     rows = spark.read.text(os.environ["LINES"])
     print(flow_sink(load, target="pg", redis=os.environ["REDIS"], name=NAME).write(rows))
+
+
+def apply_rows(spark):
+    """A DataFrame through ``apply``; what it returns goes to the sink at the end."""
+    rows = spark.read.text(os.environ["LINES"])
+    made = apply(
+        rows, read, schema="line long, text string", name=NAME, out=os.environ["OUT"],
+        bolts=int(BOLTS), checkpoint=os.environ["REDIS"], view="plain",
+    )  # fmt: skip
+    import psycopg
+
+    with psycopg.connect(os.environ["SINK"]) as connection, connection.cursor() as cursor:
+        cursor.execute(_SCHEMA)
+        found = [(NAME, row.line, row.text) for row in made.collect()]
+        cursor.executemany("INSERT INTO lines VALUES (%s, %s, %s)", found)
 
 
 def beside_jobs(spark):
@@ -115,7 +138,6 @@ if __name__ == "__main__":
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master(os.environ["CLUSTER_MASTER"]).getOrCreate()
-    {"write_rows": write_rows, "beside_jobs": beside_jobs, "follow_executors": follow_executors}[
-        os.environ["PROGRAM"]
-    ](spark)
+    programs = (write_rows, apply_rows, beside_jobs, follow_executors)
+    {program.__name__: program for program in programs}[os.environ["PROGRAM"]](spark)
     spark.stop()

@@ -25,14 +25,21 @@ _NETNS = Path("/etc/netns")  # where `ip netns exec` looks for a namespace's own
 _NOBODY = "02:00:00:00:00:99"  # a hardware address that no host has
 
 
+# What hosts are made of and what their programs are started with, and where Debian has it.
+_COMMANDS = {
+    "ip": "iproute2", "unshare": "util-linux", "mount": "mount", "hostname": "hostname",
+}  # fmt: skip
+
+
 def unavailable() -> str:
     """Return why there can be no such hosts here; "" if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if importlib.util.find_spec("yaml") is None:
         return "PyYAML is not installed (make cluster installs it)"
-    if shutil.which("ip") is None:
-        return "there is no `ip` command (Debian: iproute2)"
+    for command, package in _COMMANDS.items():
+        if shutil.which(command) is None:
+            return f"there is no `{command}` command (Debian: {package})"
     probe = f"fc{os.getpid()}probe"
     made = _try("ip", "netns", "add", probe)
     if made.returncode:

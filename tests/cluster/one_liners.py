@@ -2,8 +2,9 @@
 
 PYTHON is that of a virtual environment with the wheel, Spark and pyarrow.  ``flow_sink``,
 ``flow_batch`` and ``format("flowctl")``, as sink, stream sink and source, run on local Spark and on
-a standalone cluster: a master and two workers on loopback.  Neither the programs nor the workers
-see this repository.
+a standalone cluster: a master and two workers on loopback.  A declarative pipeline from that source
+into that sink runs on local Spark: ``spark-pipelines run``, which takes no master and needs
+``pyspark[pipelines]``.  Neither the programs nor the workers see this repository.
 """
 
 from __future__ import annotations
@@ -87,6 +88,21 @@ end(source().writeStream.format("flowctl").option("process", "shop_jobs:write_ro
 check('writeStream.format("flowctl")', 1000)
 spark.stop()
 """
+_PIPELINE = """
+import os
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+dp.create_sink("api", "flowctl", {"process": "shop_jobs:write_rows", "target": "api"})
+
+@dp.append_flow(target="api")
+def orders():
+    return (SparkSession.active().readStream.format("flowctl").schema("id long")
+        .option("producer", "flowctl_files:TextLines")
+        .option("producer.paths", os.environ["LINES"])
+        .option("process", "shop_jobs:numbers").option("start_rows", "500").load())
+"""
+_PIPELINE_ROWS = 1000
 
 
 def main() -> int:
@@ -114,15 +130,58 @@ def main() -> int:
                 cwd=place,
                 check=False,
             ).returncode
-            if code:
+            if code or (kind == "local" and not _pipeline_runs(python, place, environment)):
                 return 1
     return 0
+
+
+def _pipeline_runs(python: Path, place: Path, environment: dict[str, str]) -> bool:
+    """Say whether ``spark-pipelines run`` writes each line of a file once."""
+    project, out, lines = place / "pipeline", place / "pipeline-out", place / "lines.log"
+    (project / "flows").mkdir(parents=True)
+    out.mkdir()
+    lines.write_text("".join(f"{number}\n" for number in range(_PIPELINE_ROWS)))
+    (project / "flows" / "shop.py").write_text(_PIPELINE)
+    (project / "spark-pipeline.yml").write_text(
+        f"name: shop\nstorage: {(place / 'storage').as_uri()}\n"
+        "libraries:\n  - glob:\n      include: flows/**\n"
+    )
+    settings = ["spark.ui.enabled=false", "spark.driver.host=127.0.0.1"]
+    with (place / "pipeline.log").open("wb") as log:
+        code = subprocess.run(
+            [
+                str(python.parent / "spark-pipelines"), "run",
+                *[word for setting in settings for word in ("--conf", setting)],
+            ],
+            env={**environment, "OUT": str(out), "LINES": str(lines)},
+            cwd=project, stdout=log, stderr=log, check=False,
+        ).returncode  # fmt: skip
+    found = sorted(int(line) for path in out.iterdir() for line in path.read_text().split())
+    if code or found != list(range(_PIPELINE_ROWS)):
+        print(f"spark-pipelines: exit {code}, {len(found)} rows", flush=True)
+        print((place / "pipeline.log").read_text(errors="replace")[-3000:], flush=True)
+        return False
+    print(f"spark-pipelines run: {len(found)} rows, each once", flush=True)
+    return True
+
+
+def _java(python: Path) -> dict[str, str]:
+    """Name the Java that the environment of `python` brings along; a user has it in JAVA_HOME."""
+    program = (
+        "import os; from pyspark_flowctl.java import ensure_java; ensure_java();"
+        "print(os.environ.get('JAVA_HOME', ''))"
+    )
+    home = subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return {"JAVA_HOME": home} if home else {}
 
 
 def _environment(place: Path, python: Path) -> dict[str, str]:
     """Without this repository, and with the user's module where an installed one would be."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "JAVA_HOME") if name in os.environ}
-    return {**kept, "PYTHONPATH": str(place / "jobs"), "PYSPARK_PYTHON": str(python)}
+    ours = {"PYTHONPATH": str(place / "jobs"), "PYSPARK_PYTHON": str(python)}
+    return {**kept, **_java(python), **ours}
 
 
 @contextmanager

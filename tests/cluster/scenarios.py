@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
-import shlex
 import signal
 import time
 
 from tests.cluster.drive import Cluster, Drive, now_s
 from tests.cluster.parts import (
+    ELSEWHERE_MOST_S,
     LINKS,
     Fault,
     Figures,
+    cut,
     figures,
     kill_executors,
     long,
@@ -20,7 +20,7 @@ from tests.cluster.parts import (
     scenario,
     started,
 )
-from tests.cluster.services import ROOT, until
+from tests.cluster.services import until
 
 
 @scenario
@@ -30,25 +30,8 @@ def no_fault(cluster: Cluster, draw: random.Random) -> Figures:
     found = figures(drive)
     hosts = {began.host for began in drive.began()}
     if not found.problem and (found.rerun or hosts != {"w1", "w2"}):
-        return found._replace(problem=f"{found.rerun} ran again, on {hosts}")
+        return found._replace(problem=f"{found.rerun} ran again, on {hosts}, {drive.again()}")
     return found
-
-
-@scenario
-def page_of_deploy(cluster: Cluster, draw: random.Random) -> Figures:
-    """The commands of deploy/README.md, to the letter: the doctor, then the job."""
-    drive = Drive(cluster, "page_of_deploy", lines=400)
-    drive.job_file.rename(drive.job_file.with_name("job.py"))
-    text = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
-    blocks = "".join(re.findall(r"^```\n(flowctl .*?)^```$", text, re.DOTALL | re.MULTILINE))
-    blocks = cluster.hosts["d"].named(blocks.replace("\\\n", " "))
-    lines = blocks.splitlines()
-    if not cluster.hosts["d"].has_links:  # the doctor knows executors by the names of their hosts
-        lines = [line for line in lines if not line.startswith("flowctl doctor")]
-    for line in lines:
-        if code := drive.start_command(shlex.split(line)[1:]).wait():
-            return Figures(0, 0, problem=f"{line}: exit code {code}: {drive.log()[-1500:]}")
-    return figures(drive)
 
 
 @scenario
@@ -65,10 +48,10 @@ def topology(cluster: Cluster, draw: random.Random) -> Figures:
 def worker_cut_for_5_s(cluster: Cluster, draw: random.Random) -> Figures:
     """A worker's cable is out for 5 s: what it held goes to the other worker."""
     with started(cluster, "worker_cut_for_5_s", draw) as fault:
-        cluster.hosts["w1"].cut()
+        fault.at_s = cut(cluster)
         time.sleep(5)
         cluster.hosts["w1"].mend()
-    return fault.figures("w1")
+    return fault.figures_of_cut("w1")
 
 
 @scenario
@@ -78,13 +61,15 @@ def worker_cut_in_slow_records(cluster: Cluster, draw: random.Random) -> Figures
     name, one = "worker_cut_in_slow_records", ["--set", "tuple.records_max=1"]
     with started(cluster, name, draw, lines=24, record_s=4, options=one) as fault:
         before = fault.drive.log().count("no heartbeat")
-        fault.at_s = now_s()
-        cluster.hosts["w1"].cut()
+        fault.at_s = cut(cluster)
         until(lambda: fault.drive.log().count("no heartbeat") > before, "it is suspect")
         noticed_s = now_s() - fault.at_s
         time.sleep(max(0, 5 - noticed_s))
         cluster.hosts["w1"].mend()
-    return fault.figures("w1")._replace(note=f"suspect after {noticed_s:.1f} s")
+    found = fault.figures("w1")._replace(note=f"suspect after {noticed_s:.1f} s")
+    # Not when it goes on: the other bolts are in records of 4 s too.
+    is_late = not found.problem and noticed_s > ELSEWHERE_MOST_S
+    return found._replace(problem=found.note) if is_late else found
 
 
 @scenario
@@ -93,10 +78,10 @@ def worker_cut_in_slow_records(cluster: Cluster, draw: random.Random) -> Figures
 def worker_cut_for_60_s(cluster: Cluster, draw: random.Random) -> Figures:
     """The same for 60 s; it works again afterwards."""
     with started(cluster, "worker_cut_for_60_s", draw, lines=5000) as fault:
-        cluster.hosts["w1"].cut()
+        fault.at_s = cut(cluster)
         time.sleep(60)
         cluster.hosts["w1"].mend()
-    return fault.figures("w1")
+    return fault.figures_of_cut("w1")
 
 
 @scenario
@@ -104,10 +89,10 @@ def worker_cut_for_60_s(cluster: Cluster, draw: random.Random) -> Figures:
 def worker_cut_for_good(cluster: Cluster, draw: random.Random) -> Figures:
     """The same until the run has ended."""
     with started(cluster, "worker_cut_for_good", draw) as fault:
-        cluster.hosts["w1"].cut()
+        fault.at_s = cut(cluster)
         fault.drive.wait()
         cluster.hosts["w1"].mend()
-    return fault.figures("w1")
+    return fault.figures_of_cut("w1")
 
 
 @scenario
@@ -137,7 +122,7 @@ def _narrow(cluster: Cluster, name: str, how: str, **environment: str) -> Figure
         return found
     began = drive.began()
     if found.rerun:
-        return found._replace(problem=f"{found.rerun} ran twice")
+        return found._replace(problem=f"{found.rerun} ran twice, {drive.again()}")
     return found._replace(note=f"10 MB {how}: {began[-1].at_s - began[0].at_s:.1f} s of work")
 
 
@@ -155,6 +140,18 @@ def flow_sink_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> 
     """A DataFrame through ``flow_sink``; SIGKILL of an executor: its rows come again, once."""
     drive = Drive(cluster, "flow_sink", record_s=0.04).start_as("write_rows")
     drive.until_done(draw.uniform(0.15, 0.4))
+    fault = Fault(drive)
+    fault.at_s = kill_executors(cluster)
+    return fault.figures("w1")
+
+
+@scenario
+def apply_with_an_executor_killed(cluster: Cluster, draw: random.Random) -> Figures:
+    """A DataFrame through ``apply``; SIGKILL of an executor: each row's result is there once."""
+    drive = Drive(cluster, "apply")
+    drive.environment["OUT"] = str(cluster.folder / "apply-out")  # as a store that all hosts see
+    drive.start_as("apply_rows").until_done(draw.uniform(0.15, 0.4))
+    until(lambda: drive.first_begun_by("w1"), "a bolt on w1 works")
     fault = Fault(drive)
     fault.at_s = kill_executors(cluster)
     return fault.figures("w1")
@@ -277,5 +274,5 @@ def worker_decommissioned(cluster: Cluster, draw: random.Random) -> Figures:
     # Before it, a bolt's slow start on a loaded machine may have cost some.
     again = fault.drive.reruns(fault.at_s)
     if not found.problem and again:
-        return found._replace(problem=f"{again} ran twice")
+        return found._replace(problem=f"{again} ran twice, {fault.drive.again()}")
     return found._replace(note=f"its executor ended after {left_s:.1f} s, then 0 ran twice")

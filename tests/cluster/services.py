@@ -62,6 +62,16 @@ def composed(service: str) -> list[str]:
     return found
 
 
+# In the place of setpriv, which not every machine has.
+_AS_USER = """
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 class Valkey:
     """On a host of its own, as deploy/compose.yaml has it."""
 
@@ -97,6 +107,7 @@ class Postgres:
         with (self._server.pgdata / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.77.0.0/24 trust\nhost all all 127.0.0.0/8 trust\n")
         self._host = host
+        self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql://postgres@{host.reached_as}:5432/postgres"
 
     def start(self) -> None:
@@ -108,14 +119,14 @@ class Postgres:
             argv += ["-c", setting]
         if user := self._server.system_user:
             ids = pwd.getpwnam(user)
-            argv = [
-                "setpriv",
-                f"--reuid={ids.pw_uid}",
-                f"--regid={ids.pw_gid}",
-                "--clear-groups",
-                *argv,
-            ]
-        self._host.start(argv, log="postgres.log")
+            argv = [sys.executable, "-c", _AS_USER, str(ids.pw_uid), str(ids.pw_gid), *argv]
+        self._process = self._host.start(argv, log="postgres.log")
+
+    def has_ended(self) -> str:
+        """What it said last, if it has ended; "" if it runs."""
+        if self._process is None or self._process.poll() is None:
+            return ""
+        return (self._host.node / "postgres.log").read_text(errors="replace")[-1000:]
 
 
 class Spark:

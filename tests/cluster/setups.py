@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tests.cluster.drive import Cluster, Drive
 from tests.cluster.parts import (
@@ -20,6 +19,7 @@ from tests.cluster.parts import (
     site_of,
     started,
 )
+from tests.cluster.pythons import another_python, how
 
 # -- clocks, sizes, versions -----------------------------------------------------------------
 
@@ -32,13 +32,14 @@ def clocks_differ(cluster: Cluster, draw: random.Random) -> Figures:
         site_of(cluster, name).joinpath("sitecustomize.py").write_text(
             f"import time\n_real = time.time\ntime.time = lambda: _real() + {shift_s}\n"
         )
+    drive = Drive(cluster, "clocks_differ")
     try:
-        found = figures(Drive(cluster, "clocks_differ").start())
+        found = figures(drive.start())
     finally:
         for name in ("w1", "w2"):
             site_of(cluster, name).joinpath("sitecustomize.py").unlink()
     if not found.problem and found.rerun:
-        return found._replace(problem=f"{found.rerun} ran twice")
+        return found._replace(problem=f"{found.rerun} ran twice, {drive.again()}")
     return found
 
 
@@ -66,12 +67,13 @@ def older_flowctl_on_a_worker(cluster: Cluster, draw: random.Random) -> Figures:
 def another_python_on_the_workers(cluster: Cluster, draw: random.Random) -> Figures:
     """All workers have another Python than the driver: the run ends with one line that says so."""
     drive = Drive(cluster, "another_python", lines=20)
-    with _another_python(cluster, "w1", "w2"):
+    with another_python(cluster, "w1", "w2") as version:
         code = drive.start().wait()
     told = [line for line in drive.log().splitlines() if line.startswith("flowctl: ")]
-    wanted = "have Python 3.99, but the driver has"
+    wanted = f"have Python {version}, but the driver has"
     is_clear = code == 1 and len(told) == 1 and wanted in told[0]
-    return Figures(0, 0, problem="" if is_clear else f"exit {code}: {drive.log()[-1500:]}")
+    problem = "" if is_clear else f"exit {code}: {drive.log()[-1500:]}"
+    return Figures(0, 0, problem=problem, note=how(version))
 
 
 @scenario
@@ -119,7 +121,8 @@ def dynamic_allocation(cluster: Cluster, draw: random.Random) -> Figures:
         return found
     worked, executors = len({began.bolt for began in drive.began()}), drive.told()
     if executors != [0, 3, 0] or worked != 6 or found.rerun:
-        return found._replace(problem=f"executors {executors}, {worked} bolts, {found.rerun} again")
+        told = f"executors {executors}, {worked} bolts, {found.rerun} again"
+        return found._replace(problem=f"{told}, {drive.again()}")
     return found._replace(note="executors 0, 3, 0; 6 bolts")
 
 
@@ -135,7 +138,8 @@ def other_jobs_under_fair(cluster: Cluster, draw: random.Random) -> Figures:
     if found.problem:
         return found
     if found.rerun or not drive.told():
-        return found._replace(problem=f"{found.rerun} ran twice, {drive.told()} jobs beside it")
+        told = f"{found.rerun} ran twice, {drive.told()} jobs beside it"
+        return found._replace(problem=f"{told}, {drive.again()}")
     return found._replace(note=f"{drive.told()} other jobs meanwhile")
 
 
@@ -188,28 +192,13 @@ def doctor_of_two_odd_workers(cluster: Cluster, draw: random.Random) -> Figures:
     package = site_of(cluster, "w2") / "flowctl"
     package.rename(package.with_name("gone"))
     try:
-        with _another_python(cluster, "w1"):
+        with another_python(cluster, "w1") as version:
             missing = ["w2: flowctl can't be imported", "pip install flowctl-spark"]
-            python = ["w1", "3.99", "PYSPARK_PYTHON"]
-            return _doctor(cluster, "doctor_odd", code=1, wanted=[*missing, *python])
+            python = ["w1", version, "PYSPARK_PYTHON"]
+            found = _doctor(cluster, "doctor_odd", code=1, wanted=[*missing, *python])
+            return found._replace(note=how(version))
     finally:
         package.with_name("gone").rename(package)
-
-
-@contextlib.contextmanager
-def _another_python(cluster: Cluster, *hosts: str) -> Iterator[None]:
-    files = [site_of(cluster, host) / "sitecustomize.py" for host in hosts]
-    for file in files:
-        file.write_text(
-            "import sys\nfrom collections import namedtuple\n"
-            "names = 'major minor micro releaselevel serial'\n"
-            "sys.version_info = namedtuple('version_info', names)(3, 99, 0, 'final', 0)\n"
-        )
-    try:
-        yield
-    finally:
-        for file in files:
-            file.unlink()
 
 
 def _doctor(

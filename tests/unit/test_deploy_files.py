@@ -93,6 +93,15 @@ def test_every_composed_service_comes_back_and_the_driver_not_for_ever() -> None
     assert set(restarts.values()) == {"unless-stopped"}
 
 
+def test_the_composed_driver_waits_for_what_it_needs() -> None:
+    [composed] = documents("compose.yaml")
+    services = composed["services"]
+    waits = services["driver"]["depends_on"]
+    assert set(waits) == {"worker-1", "worker-2", "valkey", "postgres"}
+    for name, how in waits.items():
+        assert how == {"condition": "service_healthy"} and services[name]["healthcheck"], name
+
+
 def test_what_compose_mounts_is_there_and_images_are_pinned() -> None:
     [compose] = documents("compose.yaml")
     for name, service in compose["services"].items():
@@ -176,6 +185,7 @@ def test_ports_and_labels_of_the_manifests_agree() -> None:
     # maxUnavailable needs a controller that can be scaled, and executors have none.
     assert budget["minAvailable"] == int(conf["spark.executor.instances"]) - 1
     assert "maxUnavailable" not in budget
+    assert "memoryOverhead" in " ".join(conf), "the Python workers live in it"
     rule = made["NetworkPolicy"]["spec"]["ingress"][0]
     assert rule["from"][0]["podSelector"]["matchLabels"] == executors
     allowed = {port["port"] for port in rule["ports"]}
@@ -195,6 +205,34 @@ def test_the_driver_s_pod_saves_before_it_is_killed_and_is_not_root() -> None:
     assert secret["secretRef"]["name"] == made["Secret"]["metadata"]["name"]
 
 
+def test_executors_are_pods_like_the_driver_in_its_namespace_and_go_with_it() -> None:
+    made = kubernetes()
+    yaml, validate = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    [driver] = made["Job"]["spec"]["template"]["spec"]["containers"]
+    data = made["ConfigMap"]["data"]
+    template = yaml.safe_load(data["executor.yaml"])
+    # Spark adds the image.
+    whole = {**template, "spec": {**template["spec"], "containers": [{"name": "executor"}]}}
+    validate.validate(whole, validate.latest_version().rpartition(".")[0], strict=True)
+    mounted = {volume["name"]: volume["mountPath"] for volume in driver["volumeMounts"]}
+    assert f"podTemplateFile       {mounted['conf']}/executor.yaml" in data["spark-defaults.conf"]
+    spec = made["Job"]["spec"]["template"]["spec"]
+    assert template["spec"]["securityContext"] == spec["securityContext"]
+    [container] = template["spec"]["containers"]
+    assert container["securityContext"] == driver["securityContext"]
+    [submit] = [e["value"] for e in driver["env"] if e["name"] == "PYSPARK_SUBMIT_ARGS"]
+    fields = {e["name"]: e["valueFrom"]["fieldRef"] for e in driver["env"] if "valueFrom" in e}
+    assert fields == {
+        "POD": {"fieldPath": "metadata.name"},
+        "NAMESPACE": {"fieldPath": "metadata.namespace"},
+    }
+    assert shlex.split(submit) == [
+        *("--conf", "spark.kubernetes.driver.pod.name=$(POD)"),
+        *("--conf", "spark.kubernetes.namespace=$(NAMESPACE)"),
+        "pyspark-shell",
+    ]
+
+
 # -- systemd ---------------------------------------------------------------------------------
 
 
@@ -203,8 +241,10 @@ def test_the_unit_runs_flowctl_and_knows_its_exit_codes() -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string((DEPLOY / "systemd" / "flowctl@.service").read_text("utf-8"))
     service = unit["Service"]
-    parsed = parse(shlex.split(service["ExecStart"]))
+    metrics = service["Environment"].removeprefix("METRICS=")
+    parsed = parse(shlex.split(service["ExecStart"].replace("${METRICS}", metrics)))
     assert parsed["job"] == "/etc/flowctl/%i.py"
+    assert parsed["metrics"] == metrics, "two jobs of a machine can't have one port"
     left = f"{EXIT_USAGE} {EXIT_FINISHED_WITH_LOSSES}"
     assert service["RestartPreventExitStatus"] == left
     assert service["SuccessExitStatus"] == str(EXIT_INTERRUPTED)

@@ -22,6 +22,7 @@ from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
 from pyspark_flowctl.checkup import Examined, Seen, _placed, _silent, failure
 from pyspark_flowctl.greeter import Greeter, greeter_of
+from pyspark_flowctl.jobs import ClassicJobs
 from pyspark_flowctl.probe import ProbeTask, Target, run_probe
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.unsupported import unsupported
@@ -198,6 +199,49 @@ def test_a_failure_without_a_place_is_where_nothing_was_heard_of() -> None:
     found = _placed([lost, good], silent)
     assert [(seen.host, bool(seen.failed)) for seen in found] == [("w2", True), ("w1", False)]
     assert _placed([lost], [])[0].host == "an executor"
+
+
+def test_a_task_that_failed_and_ran_elsewhere_is_told_with_its_host() -> None:
+    """Spark runs it again, on another host if that has room: then the job does not fail."""
+    error = (
+        "org.apache.spark.api.python.PythonException: Traceback\nPySparkRuntimeError: [ODD] 3.13"
+    )
+    tasks = [spark_task("w1", error), spark_task("w2", None), spark_task("w3", error)]
+    context: Any = SimpleNamespace(
+        master="spark://m:7077",
+        statusTracker=lambda: SimpleNamespace(
+            getJobIdsForGroup=lambda group: [0, 1] if group == "flowctl-doctor" else [],
+            getJobInfo=lambda job: SimpleNamespace(stageIds=[7]) if job else None,
+        ),
+        _jsc=SimpleNamespace(
+            sc=lambda: SimpleNamespace(
+                statusStore=lambda: SimpleNamespace(
+                    taskList=lambda stage, attempt, most: SimpleNamespace(
+                        size=lambda: len(tasks), apply=tasks.__getitem__
+                    )
+                )
+            )
+        ),
+    )
+    jobs = ClassicJobs(SimpleNamespace(sparkContext=context))
+    assert checkup._ended_on(jobs, ["w1", "w2", "w4"]) == {"w1": "[ODD] 3.13", "w2": ""}
+    assert checkup._ended_on(jobs, []) == {}
+
+
+def spark_task(host: str, error: str | None) -> Any:
+    message = SimpleNamespace(isDefined=lambda: error is not None, get=lambda: error)
+    status = "FAILED" if error else "SUCCESS"
+    return SimpleNamespace(host=lambda: host, errorMessage=lambda: message, status=lambda: status)
+
+
+def test_a_host_that_calls_itself_something_else_is_no_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkup, "_ask_once", lambda *_: [GOOD])
+    monkeypatch.setattr(checkup, "_hosts", lambda _: ["w1", "alias", "odd"])
+    monkeypatch.setattr(checkup, "_ended_on", lambda *_: {"alias": "", "odd": "[ODD] 3.13"})
+    nothing: Any = None
+    assert checkup._ask(nothing, nothing) == [GOOD, Seen(host="odd", failed="[ODD] 3.13")]
 
 
 def test_an_executor_that_comes_late_is_asked_too_and_one_that_gets_no_task_is_told(
