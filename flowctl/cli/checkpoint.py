@@ -24,7 +24,7 @@ from flowctl.instrumentation.text import printable
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 
 _redis = click.option(
-    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE,
+    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, show_envvar=True,
     help="Redis with the checkpoints; default: the server of .flowctl/redis in this directory.",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

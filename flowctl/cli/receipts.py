@@ -16,7 +16,7 @@ from flowctl.instrumentation.text import printable
 _LISTED = 20  # files shown: a screen
 
 _out = click.option(
-    "--out", metavar="URL", required=True, envvar="FLOWCTL_OUT",
+    "--out", metavar="URL", required=True, envvar="FLOWCTL_OUT", show_envvar=True,
     help="Where the job's results are, as given to apply; or FLOWCTL_OUT.",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

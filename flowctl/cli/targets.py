@@ -21,7 +21,7 @@ _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 _NOW_S = 3.0  # a worker that is at work is seen four times a second
 
 _redis = click.option(
-    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, required=True,
+    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, required=True, show_envvar=True,
     help="The Redis that the programs give to paced().",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

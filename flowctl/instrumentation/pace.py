@@ -147,4 +147,4 @@ def dear_call(told: DearCall | None) -> list[str]:
     if told is None:
         return []
     records = counted(told.records, "record")
-    return [f"a call costs {told.call_s:.2g} s whatever its size: tuples hold about {records}"]
+    return [f"a call costs {told.call_s:.2g} s whatever its size: {told.unit} hold about {records}"]

@@ -18,6 +18,7 @@ from flowctl.instrumentation.snapshot import BoltView, Snapshot, TimesView, Wait
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.samples import Sample
 
 PHASES: Final = ("starting", "running", "draining", "stopping")
 # Name without its prefix, help, and the field of Counters or of Snapshot.
@@ -124,19 +125,35 @@ def _waits(snapshot: Snapshot) -> Metric:
 def _bolts(bolts: tuple[BoltView, ...]) -> Iterator[Metric]:
     from prometheus_client import core
 
-    labels = [{"bolt": bolt.name} for bolt in bolts]  # one of each bolt, for all of its samples
     for kind, name, told, field in _OF_BOLTS:
         make, suffix = _KINDS[kind]
         family = getattr(core, make)(f"flowctl_{name}", told, labels=["bolt"])
-        full_name = f"flowctl_{name}{suffix}"
-        for label, bolt in zip(labels, bolts, strict=True):
-            family.add_sample(full_name, label, getattr(bolt, field))
+        family.samples = _Samples(f"flowctl_{name}{suffix}", field, bolts)
         yield family
     told = "How many bolts are in this state; those that are down are BUSY."
     states = core.GaugeMetricFamily("flowctl_bolts", told, labels=["state"])
     for state in BoltState:
         states.add_metric([state.name.lower()], sum(bolt.state is state for bolt in bolts))
     yield states
+
+
+class _Samples:
+    """One of each bolt, made while they are written: never all at once.
+
+    6,000 samples that live at the same time set off the garbage collector, with a full pass of the
+    whole program (25 ms and more) in every fifteenth scrape.
+    """
+
+    def __init__(self, name: str, field: str, bolts: tuple[BoltView, ...]) -> None:
+        self._name = name
+        self._field = field
+        self._bolts = bolts
+
+    def __iter__(self) -> Iterator[Sample]:
+        from prometheus_client.samples import Sample
+
+        for bolt in self._bolts:
+            yield Sample(self._name, {"bolt": bolt.name}, getattr(bolt, self._field))
 
 
 def _times(snapshot: Snapshot) -> Iterator[Metric]:

@@ -98,10 +98,11 @@ class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
 
 class DearCall(msgspec.Struct, frozen=True):
     """A call costs ``call_s`` whatever its size, more than a tuple should take: so tuples are
-    large, of ``records`` on the mean."""
+    large, of ``records`` on the mean; or ``batches`` of a range, as ``unit`` says."""
 
     call_s: float
     records: int
+    unit: Literal["tuples", "batches"] = "tuples"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flowctl.core.driver import ProlongingCore
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.records import Ack, AckOutcome
+from flowctl.core.records import Ack, AckOutcome, Rejected
 from flowctl.errors import InternalError, ProcessError
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
@@ -83,26 +83,7 @@ class InboundHandler:
         if isinstance(frame, AckFrame):
             if self._notifier is not None:
                 self._notifier.acked(frame.tuple_id)
-            core.on_ack(
-                Ack(
-                    bolt=bolt,
-                    epoch=epoch,
-                    tuple_id=frame.tuple_id,
-                    attempt=frame.attempt,
-                    wait_s=frame.wait_s,
-                    service_s=frame.service_s,
-                    idle_total_s=frame.idle_total_s,
-                    sink_s=frame.sink_s,
-                    settlement=(
-                        self._claims.settlement(bolt, frame)
-                        if isinstance(frame, SettledFrame)
-                        else None
-                    ),
-                    rejected=frame.rejected if isinstance(frame, DetailedAckFrame) else (),
-                    left_out=frame.left_out if isinstance(frame, DetailedAckFrame) else 0,
-                ),
-                now_s=now_s,
-            )
+            core.on_ack(self._ack_of(bolt, epoch, frame), now_s=now_s)
         elif isinstance(frame, Heartbeat):
             # A piece of a range may be put back and begun again: its order says nothing.
             begun = frame.begun if self._ranges is None else ()
@@ -118,6 +99,28 @@ class InboundHandler:
             core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
         elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
             raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
+
+    def _ack_of(self, bolt: str, epoch: int, frame: AckFrame) -> Ack:
+        rejected: Sequence[Rejected] = ()
+        settlement, left_out = None, 0
+        if frame.__class__ is not AckFrame:  # seldom: something else was told as well
+            if isinstance(frame, SettledFrame):
+                settlement = self._claims.settlement(bolt, frame)
+            if isinstance(frame, DetailedAckFrame):
+                rejected, left_out = frame.rejected, frame.left_out
+        return Ack(
+            bolt=bolt,
+            epoch=epoch,
+            tuple_id=frame.tuple_id,
+            attempt=frame.attempt,
+            wait_s=frame.wait_s,
+            service_s=frame.service_s,
+            idle_total_s=frame.idle_total_s,
+            sink_s=frame.sink_s,
+            settlement=settlement,
+            rejected=rejected,
+            left_out=left_out,
+        )
 
     def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
         control = self._control

@@ -16,7 +16,6 @@ from flowctl.core.letters import without_redrives
 from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
-from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
@@ -34,6 +33,7 @@ from flowctl.instrumentation.snapshot import (
 from flowctl.ports import MeasuredProducer
 from flowctl.runtime.bolt_rates import BoltRates
 from flowctl.runtime.control import RunControl
+from flowctl.runtime.dear_calls import dear_batches, dear_tuples
 
 Phase = Literal["starting", "running", "draining", "stopping"]
 
@@ -84,6 +84,7 @@ class Meter:
         self._seen: dict[str, BoltView] = {}
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
+        self._dear_batches: DearCall | None = None
         self._sink_cap: int | None = None
         self._in_flight_max = 0
 
@@ -173,7 +174,7 @@ class Meter:
                 core.target_down,
                 self._times_of(core.bolts.values()),
                 measured,
-                self._dear_call(),
+                self._dear_call(measured),
                 self._control.targets.views(self._control.clock()),
             )
 
@@ -187,12 +188,12 @@ class Meter:
             service=_sum([t.service for t in times]),
         )
 
-    def _dear_call(self) -> DearCall | None:
-        """The dearest of all stages, if it decides the size of tuples."""
-        pool = max(self._pools.values(), key=lambda pool: pool.call_s, default=None)
-        if pool is None or not is_dear(pool.call_s, self._control.core.settings.tuple):
-            return None
-        return DearCall(pool.call_s, round(pool.mean_records))
+    def _dear_call(self, measured: Measured | None) -> DearCall | None:
+        core = self._control.core
+        if measured is None:
+            return dear_tuples(self._pools.values(), core.settings.tuple)
+        self._dear_batches = dear_batches(core.bolts.values(), measured, self._dear_batches)
+        return self._dear_batches
 
     def _bolts(self, consumers: Iterable[AdaptiveFlowConsumer], acked: int) -> tuple[BoltView, ...]:
         here = {consumer.bolt: consumer for consumer in consumers}

@@ -69,10 +69,15 @@ def check_parts(job: RunnableJob) -> None:
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
-    if not isinstance(job.settings, Settings):
+    check_settings(job.settings)
+
+
+def check_settings(given: object) -> None:
+    """Raise :class:`ConfigError` for what is not :class:`~flowctl.config.Settings`."""
+    if not isinstance(given, Settings):
         raise ConfigError(
             "settings",
-            f"a {type(job.settings).__name__} is not Settings.",
+            f"a {type(given).__name__} is not Settings.",
             remedy="Give Settings().with_overrides({'window.policy': 'fixed'}).",
         )
 

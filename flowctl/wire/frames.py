@@ -195,6 +195,8 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     source, ``wait_s`` the range was queued (0 from the second report on), ``service_s`` in
     ``process``, ``sink_s`` of that in a sink (None: not measured).  ``idle_total_s`` is as in
     :class:`AckFrame`.  ``receipts`` are what ``process`` gave to be kept with the records.
+    ``call_s`` is what a call of ``process`` costs whatever its size [s], where batches have more
+    records for it; else 0.
     Together with its :class:`RangeFail` frames, progress covers the whole range once it is
     finished.
     """
@@ -212,6 +214,7 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     rejected: list[RejectedAt] = []
     left_out: int = 0
     receipts: list[bytes] = []
+    call_s: float = 0.0
 
 
 class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
@@ -69,6 +70,24 @@ def scrape(*snapshots: Snapshot) -> dict[str, list[Any]]:
 def value(samples: dict[str, list[Any]], name: str, /, **labels: str) -> float:
     [found] = [s for s in samples[name] if labels.items() <= s.labels.items()]
     return float(found.value)
+
+
+def test_a_scrape_of_many_bolts_sets_off_no_pass_of_the_garbage_collector() -> None:
+    bolt = SNAPSHOT.bolts[0]
+    many = tuple(msgspec.structs.replace(bolt, name=f"b{n}") for n in range(1_000))
+    scraped = Scraped(BaseView())
+    scraped.update(msgspec.structs.replace(SNAPSHOT, bolts=many))
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(scraped)
+    prometheus_client.generate_latest(registry)  # imports count once
+    passes = []
+    gc.callbacks.append(lambda phase, info: passes.append(phase))
+    try:
+        text = prometheus_client.generate_latest(registry)
+    finally:
+        gc.callbacks.pop()
+    assert text.count(b'{bolt="b999"}') == 6
+    assert passes.count("start") <= 2, "one for what is small; it was one for each thousand samples"
 
 
 def test_nothing_is_told_before_the_first_snapshot() -> None:
