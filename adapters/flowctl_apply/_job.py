@@ -7,7 +7,7 @@ import inspect
 import secrets
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, InternalError
 from flowctl_apply._merging import merge_files, shares_of
@@ -239,16 +239,22 @@ class Job:
             )
 
 
+# Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.
+_SHARED_NAMES: Final = ("<string>", "<stdin>")
+
+
 def fingerprint(fn: Callable[..., Any]) -> str:
     """Return what tells the code of ``fn`` from other code; not that of what it calls."""
     while hasattr(fn, "func"):  # functools.partial
         fn = fn.func
     if not inspect.isroutine(fn) and not inspect.isclass(fn):
         fn = type(fn)
+    code = getattr(fn, "__code__", None)
     try:
+        if code is not None and code.co_filename in _SHARED_NAMES:
+            raise OSError
         text = textwrap.dedent(inspect.getsource(fn))
     except (OSError, TypeError):  # typed in, or not Python
-        code = getattr(fn, "__code__", None)
         text = repr(fn.__qualname__) if code is None else _code_text(code)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -10,6 +10,7 @@ from flowctl.errors import ConfigError
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import arrow_path
+from flowctl_apply._row_writer import RowWriter
 from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
 
@@ -110,16 +111,21 @@ def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Ap
     return job.finish(producer.seen, report, files=options.get("files"), merge=merge)
 
 
-def _made(bolts: int | Callable[[Process], Bolts], process: Process) -> Bolts:
+def _made(bolts: int | Callable[[Process], Bolts], process: RowWriter) -> Bolts:
     if isinstance(bolts, int):
         from flowctl.bolts.local import LocalBolts
 
+        process.warm_up()  # its bolts are threads of this process
         return LocalBolts(process, count=bolts)
     return bolts(process)
 
 
 def _check(options: RunOptions) -> None:
     settings, files = options.get("settings"), options.get("files")
+    if settings is not None:
+        from flowctl.runtime.parts import check_settings
+
+        check_settings(settings)
     if settings is not None and settings.guarantee.mode != "at_least_once":
         raise ConfigError(
             "guarantee.mode",

@@ -10,6 +10,7 @@ there exactly once, and no file that nothing names.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -28,6 +29,8 @@ BOLTS = 4
 _POLL_S = 0.1
 _START_TIMEOUT_S = 300.0  # until something is done again: a session takes 20 s on a busy machine
 MASTER = "local-cluster[2,3,1024]"
+# A kill is mostly the start of three JVMs: the second compiler would take half of their time.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MODULE = "tests.chaos.apply"
 
 
@@ -64,6 +67,7 @@ def job(place: Path, rows: int, master: str) -> None:
 
 def session(master: str) -> Any:
     """A session with speculation."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take python3 on PATH
     from pyspark.sql import SparkSession
 
     from pyspark_flowctl.java import ensure_java
@@ -74,7 +78,8 @@ def session(master: str) -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.speculation", "true")
         .config("spark.speculation.interval", "200ms")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.executor.extraJavaOptions", _JAVA_OPTIONS)
         .getOrCreate()
     )
 
@@ -167,7 +172,7 @@ def check(place: Path, rows: int) -> list[str]:
 
 def chaos(place: Path, runs: Runs, kills: int) -> int:
     """Kill and start again; return the exit code."""
-    rows, made = runs.rows, 0
+    rows, made, began_s = runs.rows, 0, time.monotonic()
     driver = runs.start()
     while made < kills:
         what = runs.kill_one(driver, made)
@@ -175,14 +180,16 @@ def chaos(place: Path, runs: Runs, kills: int) -> int:
             print(f"the run ended after {made} kills: give more --rows, or see {runs.log.name}")
             break
         made += 1
-        print(f"kill {made}: {what}; {runs.begun()} of {rows} rows begun", flush=True)
+        at_s = time.monotonic() - began_s
+        print(f"kill {made}: {what}; {runs.begun()} of {rows} rows begun, {at_s:.0f} s", flush=True)
         if what == "the driver":
             driver = runs.start()
     code = driver.wait()
     again = runs.begun() - rows
     problems = check(place, rows) if code == 0 else [f"the last run ended with {code}"]
     print(
-        f"{made} kills; {again} of {rows} rows were done again ({again / max(1, made):.0f} a kill)"
+        f"{made} kills; {again} of {rows} rows were done again ({again / max(1, made):.0f} a kill);"
+        f" {time.monotonic() - began_s:.0f} s"
     )
     print("EXACT" if not problems else f"WRONG: {'; '.join(problems)}; see {place}")
     return bool(problems)

@@ -152,6 +152,8 @@ def test_a_guarantee_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
     settings = Settings(guarantee=GuaranteeSettings(mode="at_most_once"))
     with pytest.raises(ConfigError, match="would leave rows without a result"):
         run(tmp_path, of_records, settings=settings)
+    with pytest.raises(ConfigError, match="a dict is not Settings"):
+        run(tmp_path, of_records, settings={"window.max": 64})
 
 
 # -- again -------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import linecache
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
+from flowctl_apply import _row_writer
 from flowctl_apply._job import Applied, Input, Job, fingerprint
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
@@ -45,6 +49,17 @@ def batch(start: int, stop: int, *, epoch: int = 1) -> Batch:
     records = [Record(row, {"x": row}) for row in range(start, stop)]
     span = Span("scores", "in.parquet", start, stop - 1, epoch)
     return Batch(records, span, bolt="b1", attempt=1)
+
+
+def test_what_a_first_batch_would_import_is_imported_as_the_process_arrives(tmp_path, monkeypatch):
+    sent = pickle.dumps(job(tmp_path).process(job(tmp_path).begin(GIVEN)))
+    encoded: list[int] = []
+    monkeypatch.setattr(_row_writer, "encoded", lambda table: encoded.append(table.num_rows))
+    process = pickle.loads(sent)
+    assert encoded == [0]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    process.warm_up()  # no error yet: the first batch says what is missing
+    assert encoded == [0]
 
 
 class Driver:
@@ -184,7 +199,11 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     assert rows_of(here.finish(extents(10), None)) == EVEN[:3]
 
 
-def test_functions_are_told_apart_by_their_code() -> None:
+def test_functions_are_told_apart_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python 3.13 keeps the source of a program that is given by -c under the name of all of them.
+    lines = [f"line {n}\n" for n in range(9)]
+    monkeypatch.setitem(linecache.cache, "<string>", (9, None, lines, "<string>"))
+
     def inner(batch: Batch) -> int:
         return len(batch)
 

@@ -223,6 +223,7 @@ def test_what_was_not_taken_goes_again_alone() -> None:
         ({"fn": print, "leave": 2}, "leave", "below 1"),
         ({"fn": print, "weigth": 2}, "weigth", "is not a parameter"),
         ({"fn": print, "cost": 7}, "cost", "can't be called"),
+        ({"fn": print, "redis": "localhost"}, "redis", "not a Redis URL"),
     ],
 )
 def test_what_can_not_work_is_refused_by_name(
@@ -243,6 +244,7 @@ def test_what_can_not_work_is_refused_by_name(
         ({"process": "builtins:print"}, "target"),
         ({"process": "builtins:print", "target": "t", "rows_mox": "1"}, "rows_mox"),
         ({"process": "builtins:print", "target": "t", "rows_max": "x"}, "rows_max"),
+        ({"process": "builtins:print", "target": "t", "path": "/data/out"}, "path"),
     ],
 )
 def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
@@ -253,7 +255,7 @@ def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], 
 
 def test_options_are_those_of_flow_sink_in_any_case() -> None:
     options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
-    task = sink_of({**options, "path": "added by Spark", "queryName": "by .queryName()"}).task
+    task = sink_of({**options, "queryName": "by .queryName()"}).task
     assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
