@@ -64,7 +64,7 @@ test-airflow: $(FOR_TEST) ## deploy/'s DAG, imported and run by Airflow in a ven
 
 pythons: ## unit, property and contract tests on each of PYTHONS that is there, each in a venv of its own
 	@for python in $(PYTHONS); do \
-		if ! command -v $$python > /dev/null; then echo "$$python: not on this machine, skipped"; continue; fi; \
+		if ! $$python -c "" 2> /dev/null; then echo "$$python: not on this machine, skipped"; continue; fi; \
 		echo "$$python:"; \
 		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python test \
 			PYTEST_ARGS="tests/unit tests/property tests/contract $(PYTEST_ARGS)" || exit 1; \
@@ -126,7 +126,7 @@ pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	    --no-header --no-annotate -o constraints.txt
 	@$(BIN)/python .ci/check_pins.py
 
-dist: $(FOR_TEST) ## a wheel in dist/
+dist: $(VENV)/.made ## a wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean: ## remove the virtual environment, caches and what runs left behind

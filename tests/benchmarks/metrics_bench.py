@@ -40,7 +40,7 @@ from tests.benchmarks.parts import MemoryProducer, machine
 
 _BOLTS: Final = 12
 _MANY: Final = 1_000
-_SCRAPES: Final = 30
+_SCRAPES: Final = 100
 _IDLE_S: Final = 3.0  # thirty turns of the server's loop
 _MOST: Final = 0.02  # of the throughput, as was asked for
 _MOST_S: Final = 0.05  # for a scrape of _MANY bolts, as was asked for
@@ -212,4 +212,4 @@ def main(arguments: Sequence[str]) -> int:
         f" {high + idle:.2%}),"
         f" {idle:.2%} of it without being asked; at most {_MOST:.0%}"
     )
-    return 0 if high + idle <= _MOST and median(times) <= _MOST_S else 1
+    return 0 if high + idle <= _MOST and max(times) <= _MOST_S else 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import socket
 import sys
 import tempfile
@@ -126,6 +127,7 @@ def _quietly(df: Any, function: Any) -> None:
 
 def _session(slots: int = WORKERS) -> Any:
     """The session of this process; ``slots`` count for the first call."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take python3 on PATH
     from pyspark.sql import SparkSession
 
     from pyspark_flowctl.java import ensure_java
@@ -136,7 +138,6 @@ def _session(slots: int = WORKERS) -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
         .getOrCreate()
     )
 

@@ -54,6 +54,7 @@ class Took(NamedTuple):
 
 @functools.cache
 def _session() -> Any:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take python3 on PATH
     from pyspark.sql import SparkSession
 
     from pyspark_flowctl.java import ensure_java
@@ -64,7 +65,6 @@ def _session() -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.sql.streaming.numRecentProgressUpdates", 10_000)
         .getOrCreate()
     )
