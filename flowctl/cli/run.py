@@ -178,16 +178,23 @@ def _check_writable(path: Path | None) -> None:
         raise ConfigError("--report", f"{path} is a directory.", remedy="Name a file in it.")
     try:
         # Open it instead of checking its mode: this also finds read-only file systems and ACLs.
-        with path.open("ab") as opened:
-            is_new = opened.tell() == 0
+        _open_and_leave_as_it_was(path)
     except OSError as error:
         raise ConfigError(
             "--report",
             f"{path} can't be written: {error.strerror or error}.",
             remedy="Name another file.",
         ) from None
-    if is_new:
-        path.unlink()
+
+
+def _open_and_leave_as_it_was(path: Path) -> None:
+    try:
+        path.open("xb").close()
+    except FileExistsError:
+        path.open("ab").close()
+    else:
+        # Only whoever made it takes it away: two drivers, one in waiting, may name the same file.
+        path.unlink(missing_ok=True)
 
 
 def _metrics_settings(place: str) -> dict[str, str]:
