@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -106,6 +107,11 @@ def main() -> int:
             print(f"skipped: {reason}")
             return 0
         names = _possible(names)
+    else:
+        network.remove_left_behind()
+    # As Ctrl-C: the hosts are removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     lanes = min(args.lanes, len(names)) if has_links else 1  # there is one 127.77.0.1
     folder = Path(tempfile.mkdtemp(prefix="flowctl-cluster-"))
     try:
@@ -150,7 +156,8 @@ class _Rows:
                 for lane in running:
                     lane.result()
             except KeyboardInterrupt:
-                self._left.clear()  # the rows that run still end, and their hosts are removed
+                self._left.clear()
+                print("stopping: the rows that run end first, then their hosts are removed")
                 raise
         took_s = time.monotonic() - began_s
         passed = count - len(self._failed) - len(self._left)
@@ -196,4 +203,7 @@ def _seconds(value_s: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,13 +164,25 @@ def network(folder: Path) -> Iterator[dict[str, Host]]:
             (etc / "hosts").write_text(f"127.0.0.1 localhost\n{table}")
         yield hosts
     finally:
-        for host in hosts.values():
-            for pid in _try("ip", "netns", "pids", host.namespace).stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), 9)
-            _try("ip", "netns", "del", host.namespace)
-            shutil.rmtree(_NETNS / host.namespace, ignore_errors=True)
-        _try("ip", "netns", "del", f"{tag}lan")
+        for namespace in (*(host.namespace for host in hosts.values()), f"{tag}lan"):
+            _remove(namespace)
+
+
+def remove_left_behind() -> None:
+    """Remove the hosts of runs that were killed: their names say whose they are."""
+    for line in _try("ip", "netns", "list").stdout.splitlines():
+        name = line.split()[0]
+        owner = re.match(r"fc(\d+)\D", name)
+        if owner and not Path("/proc", owner[1]).exists():
+            _remove(name)
+
+
+def _remove(namespace: str) -> None:
+    for pid in _try("ip", "netns", "pids", namespace).stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), 9)
+    _try("ip", "netns", "del", namespace)
+    shutil.rmtree(_NETNS / namespace, ignore_errors=True)
 
 
 def _make_lan(name: str) -> None:
