@@ -60,7 +60,7 @@ class Alarms:
     def ring(
         self, now_s: float, due_s: Callable[[AdaptiveFlowConsumer], float]
     ) -> Iterator[AdaptiveFlowConsumer]:
-        """Yield the bolts whose time has come by ``due_s``; set the others' alarms anew."""
+        """Yield the bolts whose time has come by ``due_s``; set the others' alarms again."""
         heap = self._heap
         rung: list[AdaptiveFlowConsumer] = []
         while heap and heap[0][0] <= now_s:

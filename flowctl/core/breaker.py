@@ -100,7 +100,7 @@ class Breaker:
         self.failing.append(tuple_id)
         give_up_at_s = self.run_began_s + self._give_up_after_s
         if after_s is not None and now_s + after_s >= give_up_at_s:
-            # All may be silent until then, so that no further failure tells that it is down.
+            # All may be silent until then, so that no further failure shows that it is down.
             self._opens_at_s = min(self._opens_at_s, give_up_at_s)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience

@@ -106,7 +106,7 @@ class Emitter:
         return self._target.is_down and self._buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
-        """A tuple that is still in flight was acked, and sink times are told."""
+        """A tuple that is still in flight was acked, and sink times are reported."""
         if self._guard is not None:
             self._guard.on_ack(
                 now_s,

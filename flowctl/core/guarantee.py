@@ -44,7 +44,7 @@ class ProcessingGuarantee(enum.Enum):
 
     @property
     def sends_again(self) -> bool:
-        """What failed, expired or got lost goes again.
+        """What failed, expired or got lost is sent again.
 
         What a bolt gave back without having begun it goes to another in every mode: it had no
         effect, so that is its first time.

@@ -119,7 +119,7 @@ class Intake:
         return self._paused_at_s is None and not self._is_stream
 
     def _look_for_stream(self, taken: int, now_s: float) -> None:
-        """Some sources give what there is now, which does not tell how much is left.
+        """Some sources give what there is now, which does not say how much is left.
 
         That is seen when more records come although there was room for them before: after bolts
         had acked some, or after a first few.

@@ -44,7 +44,7 @@ class Backlog:
 
     __slots__ = ("_next_seq", "buffer", "is_held")
 
-    # More comes as long as the stage before has something; the end is known only when it is told.
+    # More comes as long as the stage before has something; the end is known when it is reported.
     holds_rest = False
 
     def __init__(self) -> None:
