@@ -52,7 +52,7 @@ class SparkBolts:
     (docs/process.md).
 
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
-    travel by value, everything else must be installed on the workers, including flowctl.  ``count``
+    are sent along, everything else must be installed on the workers, including flowctl.  ``count``
     and ``master`` may be changed until then.  If Spark has fewer slots than bolts, only the bolts
     that find one run.  ``count="auto"``: a bolt for each slot of the application, at most 200, also
     for slots that come during the run (deploy/README.md); not on Connect.  Call the methods from
