@@ -1,4 +1,4 @@
-"""A job that makes rows of rows: what it was begun with, what it is done with."""
+"""A job that turns rows into rows: what it began with, and what it needs to be finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One timer a bolt, however many tuples it holds.
+"""One timer per bolt, however many tuples it holds.
 
 The heap has at most one live entry per bolt.  An ack does not touch it: an alarm that rings too
 early is reset, which costs one wake-up per time-out instead of one heap operation per tuple; or

@@ -373,7 +373,7 @@ class AdaptiveFlowConsumer:
         return was_suspect
 
     def on_answered(self) -> None:
-        """It is rid of a tuple: acked, failed, or gave back all that it held."""
+        """It no longer holds a tuple: it acked or failed it, or gave back all that it held."""
         if self.liveness is not _ALIVE:
             self._see(Sign.ANSWERED)
 

@@ -1,4 +1,4 @@
-"""What goes out next: what has to go again, then new tuples, at the very end copies."""
+"""What is sent next: first what has to be sent again, then new tuples, at the very end copies."""
 
 from __future__ import annotations
 
@@ -241,9 +241,9 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to.
+        """The bolts that it must not go to.
 
-        Once each has had it just the last: that may lose whatever it is sent, and be quick with it.
+        Once every bolt has had it, only the last one, which may lose all it gets and seem quick.
         """
         if not flow_tuple.avoided:
             return _NOBODY

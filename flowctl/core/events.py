@@ -44,7 +44,7 @@ class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """A bolt, or who spoke as it, said what can't be: the connection was ended."""
+    """A bolt, or a peer under its name, reported something impossible: it was disconnected."""
 
     bolt: str
     reason: str
@@ -258,7 +258,7 @@ class PartitionGiven(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class IntakePaused(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``offer`` began to refuse: which bound was reached.  One per stretch (S44)."""
+    """``offer`` began to refuse: which bound was reached.  One per episode (S44)."""
 
     reason: str
 

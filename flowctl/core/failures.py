@@ -1,4 +1,4 @@
-"""What becomes of tuples that failed: they go again, in pieces, or are given up (S109, S110).
+"""What becomes of tuples that failed: sent again, perhaps in pieces, or given up (S109, S110).
 
 A fault is ``process`` raising, or its worker dying.  A refusal is the target having no room: no
 fault, but congestion.  :mod:`flowctl.core.blame` says which faults count against records.
@@ -48,7 +48,7 @@ class DeadTuple(msgspec.Struct, frozen=True, gc=False):
 
 
 class Keeper(enum.Enum):
-    """Who gets tuples that go no more, as their attempts ran out or nothing is sent again."""
+    """What gets the tuples that are not sent any more: given up, or in a mode without retries."""
 
     CALLER = "caller"  # forgotten here, and given out by poll_lost
     DEAD_LETTER = "dead_letter"  # given up: pending until it is safe there; dropped: only reported
@@ -236,7 +236,7 @@ class Failures:
         self._book.events.append(event)
 
     def end_for(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
-        """A tuple that was given up is nothing for a dead letter: the run has to fail."""
+        """A tuple was given up that no dead letter may keep: the run has to fail."""
         self.gave_up = self.gave_up or _gave_up(flow_tuple, reason, now_s)
 
     def _hand_out(self, flow_tuple: FlowTuple, bolt: str, reason: str) -> None:
@@ -256,7 +256,7 @@ class Failures:
         return None
 
     def _is_doubtful(self, dead: FlowTuple) -> bool:
-        """Whether not ``dead`` but ``process`` may be what is wrong, and what is left will tell."""
+        """Whether ``process`` may be at fault, not ``dead``; what is left will show it."""
         if self.blame.has_succeeded or not dead.faults:  # or it was rejected
             return False
         if redrive_number(dead.cut.partition) is not None:

@@ -1,4 +1,4 @@
-"""What a run promises of each record, and so what may be committed when (S86–S89).
+"""What a run promises about each record, and so what may be committed when (S86–S89).
 
 ==================  ==========================  ===============  ==============================
 mode                what is committed           when             a tuple that fails or expires

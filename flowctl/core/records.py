@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     if not TYPE_CHECKING:  # type checkers say it themselves
 
         def __getitem__(self, key):
-            """Say what was meant: the first thing that many a ``process`` does wrong."""
+            """Say what to write instead: many a first ``process`` does this."""
             raise TypeError(f"a Record is not its value: write record.value[{key!r}]")
 
 
@@ -180,7 +180,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """What a restart goes on from: how far each partition is done."""
+    """What a restart continues from: how far each partition is done."""
 
     partitions: dict[str, PartitionCheckpoint] = {}
 

@@ -1,4 +1,4 @@
-"""Tuples that go again: earliest deadline first (S18), after a back-off if they failed (S110)."""
+"""Tuples to send again: earliest deadline first (S18), after a back-off if they failed (S110)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tuples are cut from, and who hears that one is done: a spout's intake, or a plain queue."""
+"""Where tuples are cut from, and what learns when one is done: an intake, or a plain queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a job say of the targets that they pace, put together for people."""
+"""What the processes of a job report about the targets that they pace, summed up for people."""
 
 from __future__ import annotations
 

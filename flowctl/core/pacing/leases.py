@@ -36,7 +36,7 @@ class Sums(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a worker says of itself.
+    """What a worker reports about itself.
 
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
     that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once

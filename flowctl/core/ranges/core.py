@@ -91,7 +91,7 @@ class RangeCore(ByReference):
         self.intake.offer(extents)
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        """What a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()
 
     def poll_receipts(self) -> Receipts | None:

@@ -1,4 +1,4 @@
-"""An idle bolt and nothing left to send: a bolt that is at work gives back the end of its range.
+"""If a bolt is idle and nothing is left to send, a busy bolt gives back the end of its range.
 
 After dynamic work rebalancing of Dataflow ("liquid sharding"): the one with the latest expected end
 is asked for the share after which both end together.  It decides itself where its range ends, never

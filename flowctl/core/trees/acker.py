@@ -1,4 +1,4 @@
-"""The acker: knows when a whole tuple tree is done, from one 64-bit number a tree (S76–S79).
+"""The acker: knows when a whole tuple tree is done, from one 64-bit number per tree (S76–S79).
 
 Every edge of a tree, that is every sending of a tuple, has a random id.  The ledger XORs each id in
 when the edge is created and again when it is acked; the creation rides on the ack of the parent
