@@ -32,7 +32,7 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     """Where the spout listens for its bolts."""
 
     # "redis": bolts that can't reach the driver connect through the checkpoint's Redis.  Not the
-    # default: a message takes twice the way, and a bolt that dies is noticed by its silence only.
+    # default: messages take twice as long, and the driver notices a dead bolt only by its silence.
     via: Literal["tcp", "redis"] = "tcp"
     # None: loopback for local bolts and local Spark masters, else the driver's host.
     host: str | None = None
@@ -48,7 +48,7 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
 
 
 class StartSettings(_Section, frozen=True, kw_only=True):
-    """How long to wait for bolts."""
+    """How long a run with work to do waits while no bolt is connected [s]."""
 
     # A cold Spark executor with 64 Arrow workers took 42 s (measured); a bit more than twice that.
     bolts_timeout_s: LongSeconds = 120.0
@@ -95,8 +95,8 @@ class MetricsSettings(_Section, frozen=True, kw_only=True):
     # Storm's topology.stats.sample.rate, 0.05: reading the clock twice costs 0.1 us, and a mean
     # needs no more.  0: nothing is timed.
     sample_one_in: CountOrZero = 20
-    # None: /metrics, /healthz and /readyz are not served.  They tell names and counts to anyone who
-    # can connect, so they are on loopback unless someone says otherwise.
+    # None: /metrics, /healthz and /readyz are not served.  They show names and counts to anyone who
+    # can connect, so they are on loopback unless you set another host.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     host: str = "127.0.0.1"
 
@@ -110,7 +110,10 @@ class LossSettings(_Section, frozen=True, kw_only=True):
 
 
 class Settings(CoreSettings, frozen=True, kw_only=True):
-    """All settings of a run; immutable."""
+    """All settings of a run, by section; immutable.  docs/settings.md lists names and ranges.
+
+    Constructors check nothing: :meth:`with_overrides` and :meth:`checked` do, and so does a run.
+    """
 
     checkpoint: CheckpointSettings = CheckpointSettings()
     listen: ListenSettings = ListenSettings()

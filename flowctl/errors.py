@@ -57,11 +57,11 @@ def has_secrets(text: str) -> bool:
 
 
 class FlowctlError(Exception):
-    """Root of every error that flowctl raises deliberately.
+    """Base class of every error that flowctl raises deliberately.
 
     ``str(error)`` is the problem followed by the remedy.  ``exit_code`` is the exit code of the
-    command line.  ``report`` describes how far the run got that this error ended; None if it did
-    not end a run.
+    command line.  ``report`` says how far the run had got when this error ended it; None if the
+    error did not end a run.
     """
 
     exit_code: int = EXIT_FAILED
@@ -131,13 +131,14 @@ class ProcessError(JobError):
 
 
 class RetryLater(FlowctlError):
-    """Raised by ``process``: the target can't take this now; nothing is wrong with the records.
+    """Raise it in ``process`` if the target can't take the records now, but nothing is wrong with
+    them.
 
-    The tuple is sent again and this does not count as an attempt, after ``after_s`` seconds if
-    given (such as a ``Retry-After`` header says); meanwhile less is sent to the target.
+    The tuple is sent again, and no attempt is counted; meanwhile less is sent to the target.
+    ``after_s`` says after how many seconds (as a ``Retry-After`` header does), at least 0.
 
-    ``again``: indices in the batch of the records that the target did not take; it has the others.
-    ``flow_sink`` and ``flow_batch`` send only those again; a bolt sends the whole tuple.
+    ``again``: indices in the batch of the records that the target did not take; it has taken the
+    others.  ``flow_sink`` and ``flow_batch`` send only those again; a bolt sends the whole tuple.
     """
 
     def __init__(

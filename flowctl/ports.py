@@ -231,7 +231,7 @@ class CountingDeadLetter(Protocol):
 
 
 class SpoutListener(Protocol):
-    """Is notified of what happens to tuples.  From one thread; must not block; must not raise."""
+    """Is notified of what happens to tuples, from one thread; must not block and must not raise."""
 
     def on_open(self, job: str, restored: Checkpoint) -> None:
         """A run has begun."""
@@ -240,8 +240,8 @@ class SpoutListener(Protocol):
         """A tuple was sent for the first time."""
 
     def on_ack(self, emission: Emission) -> None:
-        """A tuple is done; also called where that has no effect any more, as its partition is
-        gone."""
+        """A tuple is done; also called if its partition was taken away meanwhile, where this has no
+        effect."""
 
     def on_retry(self, emission: Emission, reason: str) -> None:
         """A tuple failed and is retried after its back-off."""
@@ -257,8 +257,8 @@ class CheckpointStore(Protocol):
     reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be read;
     the caller, not the store, retries when it is briefly unavailable.
 
-    An optional attribute ``survives`` is False where what is saved ends with the process (memory,
-    fakeredis): views then do not say what a kill would cost.
+    An optional attribute ``survives`` is False if what is saved is lost when the process ends
+    (memory, fakeredis); views then say that a kill starts over.
     """
 
     def acquire(self, job: str) -> int:

@@ -18,21 +18,22 @@ from flowctl.core.records import Checkpoint, Record
 class Block(Protocol):
     """Consecutive records that were read at once, about 1 MiB.  Used by one thread at a time.
 
-    ``stop``: every record that begins at or above the previous block's ``stop`` and below this one
-    is in this block.  ``size_bytes`` is about what it takes in memory.  ``len`` is how many records
-    it holds, which may be 0.
+    ``len(block)`` is how many records it holds, which may be 0.
     """
 
     @property
-    def stop(self) -> int: ...
+    def stop(self) -> int:
+        """Where the block ends: it has every record that begins below, from the previous block's
+        ``stop`` on."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """How much memory the block takes, roughly."""
 
     def __len__(self) -> int: ...
 
     def batch_records(self, i: int, j: int) -> Sequence[Record]:
-        """Return records ``i`` to ``j - 1``; their positions are ints, and rise."""
+        """Return records ``i`` to ``j - 1``; their positions are ints in rising order."""
 
     def position(self, i: int) -> int:
         """Return the position of record ``i``; that of ``len(block)`` is ``stop``."""
@@ -47,10 +48,10 @@ class ColumnBlock(Protocol):
 
 
 class RangeReader(Protocol):
-    """Reads ranges on the workers.  Shipped once, by cloudpickle, or shared by threads.
+    """Reads ranges on the workers.
 
-    It holds no secrets of the driver: each worker finds its own.  Thread-safe: several bolts of one
-    process share it.
+    It is sent to each worker once (by cloudpickle), so it must hold no secrets: each worker finds
+    its own credentials.  Thread-safe: several bolts of one process share it.
     """
 
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[Block]:

@@ -129,7 +129,7 @@ class DeltaAppend:
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(
             "mode",
-            f"the Delta table at {self._url} takes no such files: {why}.",
+            f"the Delta table at {self._url} can't take these files: {why}.",
             remedy="Give another out without mode=, and write the DataFrame that apply returns.",
         )
 

@@ -1,4 +1,4 @@
-"""A job that makes rows of rows: what it was begun with, what it is done with."""
+"""A job that turns rows into rows: what it began with, and what it needs to be finished."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Merge = Callable[[Sequence[Sequence[str]]], Sequence[ResultFile]]
 class Input(NamedTuple):
     """What is read: Parquet files at ``paths``, or what ``write`` writes to a directory (a URL).
 
-    ``source`` tells it from other input; ``columns`` are all that is read (None: all).
+    ``source`` distinguishes it from other input; ``columns`` are all that is read (None: all).
     """
 
     source: str
@@ -157,7 +157,7 @@ class Job:
         if gaps:
             raise InternalError(
                 f"{self.name}: there is no result for {gaps[0]}.",
-                remedy="Start it again: it goes on there.  And please report this.",
+                remedy="Start the job again: it continues there. Please report this as a defect.",
             )
         made = files_in(receipt for one in entries for receipt in one.receipts)
         self._check_there(made)
@@ -175,8 +175,9 @@ class Job:
         gone = next((one.file for one in made if one.file not in there), None)
         if gone is not None:
             raise InternalError(
-                f"{self.name}: {gone} is named as a result and is not in {self.results.place.url}.",
-                remedy="Bring it back; or give another name or out, to do all again.",
+                f"{self.name}: {gone} is a file of results, but it is not in"
+                f" {self.results.place.url}.",
+                remedy="Restore it. To process everything again, give another name or out.",
             )
 
     def _merged(
@@ -204,7 +205,7 @@ class Job:
                 raise ConfigError(
                     "out",
                     f"{out} lies within the input {path}.",
-                    remedy="Give a directory of its own.",
+                    remedy="Give a directory outside of the input.",
                 )
 
     def _check_same(self, known: Description, given: Input) -> None:
@@ -214,13 +215,13 @@ class Job:
             raise ConfigError(
                 "schema",
                 f"{where} was begun with {_flat(known.schema)}, not {_flat(str(self.schema))}.",
-                remedy=f"{another}, or the schema of before.",
+                remedy=f"{another}, or the earlier schema.",
             )
         if known.columns != (None if given.columns is None else list(given.columns)):
             raise ConfigError(
                 "columns",
                 f"{where} was begun with {known.columns}, not {given.columns}.",
-                remedy=f"{another}, or the columns of before.",
+                remedy=f"{another}, or the earlier columns.",
             )
         if self.keep_results:
             return
@@ -228,14 +229,14 @@ class Job:
             raise ConfigError(
                 "fn",
                 f"{where} was begun with another function.",
-                remedy=f"{another}; or keep_results=True, to keep what the other one gave and go on"
-                " with this one.",
+                remedy=f"{another}; or keep_results=True, to keep the earlier function's results"
+                " and go on with this one.",
             )
         if known.source != given.source:
             raise ConfigError(
                 "df",
                 f"{where} was begun with another DataFrame.",
-                remedy=f"{another}; or keep_results=True, to go on with the rows of before.",
+                remedy=f"{another}; or keep_results=True, to keep the earlier results and go on.",
             )
 
 
@@ -244,7 +245,7 @@ _SHARED_NAMES: Final = ("<string>", "<stdin>")
 
 
 def fingerprint(fn: Callable[..., Any]) -> str:
-    """Return what tells the code of ``fn`` from other code; not that of what it calls."""
+    """Return what distinguishes the code of ``fn`` from other code; not that of what it calls."""
     while hasattr(fn, "func"):  # functools.partial
         fn = fn.func
     if not inspect.isroutine(fn) and not inspect.isclass(fn):

@@ -149,7 +149,8 @@ def decode(data: bytes, name: str) -> list[Entry]:
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointCorruptError(
             f"{name} is not part of a manifest, or is damaged: {error}.",
-            remedy="Restore the file; or remove the results, or give another out, to do all again.",
+            remedy="Restore the file. To process everything again, remove the results or give"
+            " another out.",
         ) from error
     return [
         Entry(

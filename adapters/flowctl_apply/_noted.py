@@ -44,15 +44,15 @@ class Noted:
                 what = "is gone" if name not in now else "is not the file of the first run"
                 raise ConfigError(
                     "df",
-                    f"{name} {what}, and results of it are kept.",
-                    remedy="Bring it back, or give another name.",
+                    f"{name} {what}, but the job has results of it.",
+                    remedy="Restore it, or give another name.",
                 )
         new = next((name for name in now if name not in known), None)
         if new is not None and not self._may_grow:
             raise ConfigError(
                 "df",
                 f"{new} was not there when the job began.",
-                remedy="Give another name; or keep_results=True, to do it too.",
+                remedy="Give another name; or keep_results=True, to process it too.",
             )
 
     def reader(self) -> RangeReader:

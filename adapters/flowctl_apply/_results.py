@@ -216,7 +216,7 @@ class Results:
         except msgspec.MsgspecError as error:
             raise CheckpointCorruptError(
                 f"{self.place.url}/{path} can't be understood: {error}.",
-                remedy="Restore the file; or give another out or name, to do all again.",
+                remedy="Restore the file. To process everything again, give another out or name.",
             ) from error
 
     def _write(self, name: str, what: msgspec.Struct) -> None:

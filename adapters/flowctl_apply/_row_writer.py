@@ -1,4 +1,4 @@
-"""The process of a job that makes rows of rows: one Parquet file for each batch, and its receipt.
+"""The process of a job that turns rows into rows: one Parquet file per batch, and its receipt.
 
 Runs on the workers.  Needs pyarrow.
 """

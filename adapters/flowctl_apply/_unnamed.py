@@ -1,7 +1,7 @@
 """Results that a killed driver's bolts had finished and that its manifest does not name yet.
 
 A result file appears as a whole, and its name says of what it is: so the next driver may name it in
-place of having it made again.
+instead of processing it again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class RunOptions(TypedDict, total=False):
     ``checkpoint`` and ``dead_letter`` as for :class:`flowctl.FlowControlSpout`: without a
     checkpoint a killed run goes on all the same.  ``files``: merge the result into this many files
     at the end (None: as they were written).  ``mode="append"``: ``out`` is the directory of a Delta
-    table, to which the rows are added in one commit at the end (None: it is no table).  ``view``
+    table, to which the rows are added in one commit at the end (None: not a table).  ``view``
     shows progress.
     """
 

@@ -57,7 +57,7 @@ def is_damage(error: Exception) -> bool:
 
 class _Gzip(gzip.GzipFile):
     """As ``gzip -t`` says, and the class of the standard library doesn't: a file without a byte
-    is no compressed file, as it has no header.  A copy that broke at its start leaves one."""
+    is not a compressed file, as it has no header.  A copy that broke at its start leaves one."""
 
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)

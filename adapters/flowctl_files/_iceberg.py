@@ -138,13 +138,13 @@ def _chosen(table: Any, wanted: int | None, checkpoint: Checkpoint) -> tuple[int
             )
         if schema_id not in table.schemas():
             raise SourceError(
-                f"{_name(table)}: there is no schema {schema_id} any more, as the job began with.",
+                f"{_name(table)}: there is no schema {schema_id} any more; the job began with it.",
                 remedy=_ANOTHER,
             )
         if table.snapshot_by_id(snapshot_id) is None:
             raise SourceError(
-                f"{_name(table)}: there is no snapshot {snapshot_id} any more, as the job began"
-                " with: it has expired.",
+                f"{_name(table)}: there is no snapshot {snapshot_id} any more; the job began"
+                " with it, and it has expired.",
                 remedy=_ANOTHER,
             )
         if snapshot_id != current:

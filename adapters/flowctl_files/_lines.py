@@ -63,7 +63,7 @@ class LineCodec:
     def split(self, block: bytes, *, begins: bool = False) -> Lines:
         """Split a block of whole lines; only the last may lack its newline.
 
-        ``begins``: the file begins with it, so a byte order mark of UTF-8 is no part of its line.
+        ``begins``: the file begins with it, so a byte order mark of UTF-8 is not part of its line.
         """
         lines = self._split(block)
         if begins and self.encoding == "utf-8" and lines.values:

@@ -114,7 +114,7 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
 
 @functools.cache  # once for each link, however often a pattern is looked up
 def _tell_dangling(name: str) -> None:
-    """A rotation may leave such links, so it is no error; but its lines are not read."""
+    """A rotation may leave such links, so it is not an error; but its lines are not read."""
     _log.warning("link_leads_nowhere", file=name)
 
 

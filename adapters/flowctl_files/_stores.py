@@ -206,7 +206,7 @@ def changed(name: str, before: str, now: str) -> SourceError:
     """The error for a file that is not what the driver saw."""
     return SourceError(
         f"{name}: it changed during the run: it was {before} and is {now}.",
-        remedy="Read files that are complete and stay as they are, or by value (TextLines).",
+        remedy="Read files that don't change any more, or use a source by value (TextLines).",
     )
 
 

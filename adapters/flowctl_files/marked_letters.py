@@ -24,7 +24,8 @@ class MarkedLetters:
     ended, ``flowctl dlq drop JOB --marked`` removes them.  Give the query another name than
     ``job``: what fails again becomes a letter of that name.
 
-    ``directory`` as in :class:`FileDeadLetter`.  What is marked while it reads, it leaves out.
+    ``directory`` is as in :class:`FileDeadLetter`.  Letters that are marked while it reads are left
+    out.
     Raises :class:`SourceError` if the letters can't be read.
     """
 

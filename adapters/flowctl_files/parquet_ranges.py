@@ -42,8 +42,8 @@ class ParquetRanges:
     A partition is a file, a record's position is the row's number in it, and its value the row as a
     dict.  ``batch.to_arrow()`` and ``batch.to_pandas()`` give the columns without making dicts.
     ``columns`` reads only those; ``filter`` (``[("price", ">", 3)]`` as in ``pyarrow.parquet``, or
-    an expression) skips row groups by their statistics and files by their directories' names.  A
-    row group is the least that is read: a range that is cut within one reads it twice.
+    an expression) skips row groups by their statistics and files by their directories' names.
+    Whole row groups are read, so a row group that is cut by two ranges is read twice.
 
     Of a Delta table the files of its newest version are read, if ``deltalake`` is installed on the
     driver.  A job that is started again reads files that were added since, too; if one of which it
@@ -56,7 +56,7 @@ class ParquetRanges:
     leaves files out by the table's statistics too.  Files whose rows or columns are not the
     table's, such as those with delete files, are refused by name.
 
-    Files must stay as they are: a worker refuses one that changed.  Raises :class:`ConfigError` and
+    Files must not change: a worker refuses one that did.  Raises :class:`ConfigError` and
     :class:`SourceError`.  Calls come from one thread.
     """
 

@@ -253,7 +253,7 @@ class TextLines:
                 "file_replaced_while_read",
                 file=reader.name,
                 detail="the old one was read to its end; the new one is not read by this run",
-                remedy="read rotated files by a pattern that names old and new ones",
+                remedy="use a pattern that matches old and new files",
             )
         else:
             end = reader.end()

@@ -34,11 +34,11 @@ class TextRanges:
 
     A partition is a file.  A record's value is the line without ``\\n`` or ``\\r\\n``, as for
     ``TextLines``; a byte order mark at the beginning of UTF-8 is left out.  Its position is the
-    byte where it begins.  A file is cut at any byte: a line belongs to where it begins. ``.gz``,
-    ``.bz2`` and ``.zst`` files are read from their beginning, one range per file.
+    byte where it begins.  A file is cut at any byte; a line belongs to the range in which it
+    begins.  ``.gz``, ``.bz2`` and ``.zst`` files are read from their beginning, one range per file.
 
-    Files must be complete when the run begins, and stay as they are: a worker refuses one whose
-    size, time of change or ETag differs.  Read files that grow with ``TextLines``.
+    Files must be complete when the run begins and must not change: a worker refuses a file whose
+    size, modification time or ETag differs.  Read files that grow with ``TextLines``.
 
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """
@@ -118,7 +118,7 @@ class _Plain:
 
     def __init__(self, name: str, file: IO[bytes], place: int, size: int) -> None:
         self._name = name
-        self._file: Any = file  # readinto is no part of IO
+        self._file: Any = file  # readinto is not part of IO
         self._place = place
         self._size = size
 

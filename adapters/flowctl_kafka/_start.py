@@ -20,7 +20,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Ranges that do not fit are left out, so those records run again.
     """
 
-    flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; tells ours from others'
+    flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; marks our own commits
     job: str
     acked: tuple[AckedRange, ...] = ()
 

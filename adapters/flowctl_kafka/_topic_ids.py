@@ -1,4 +1,4 @@
-"""What tells a topic from another one that was made under the same name: its id (KIP-516)."""
+"""What distinguishes a topic from a later one of the same name: its id (KIP-516)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TopicIds:
         now = self.of([topic]).get(topic, was) if was else was
         if now != was:
             raise SourceError(
-                f"{partition}: the topic was deleted and made again: its id was {was}, and is"
+                f"{partition}: the topic was deleted and created again: its id was {was}, and is"
                 f" {now}.",
                 remedy="To process the new topic from its beginning, give the job another name.",
             )

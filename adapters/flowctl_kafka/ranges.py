@@ -120,6 +120,6 @@ def _check_place(name: str, extent: Extent, position: object) -> None:
         return
     raise SourceError(
         f"{name}: the job was done through {position!r}, but the partition ends at {extent.stop}.",
-        remedy="Was the topic deleted and made again? Choose another name for the job, or clear its"
-        " checkpoint.",
+        remedy="Was the topic deleted and created again? Choose another name for the job, or clear"
+        " its checkpoint.",
     )

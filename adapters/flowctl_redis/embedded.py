@@ -77,6 +77,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
+        """The URL of the server's socket, whether the server runs or not."""
         return f"unix://{quote(str(self._socket))}"
 
     @property

@@ -100,8 +100,8 @@ class Query(msgspec.Struct, frozen=True):
         if now and now != was:
             raise SourceError(
                 f"{self.table}: it is another table than before: its mark was {was}, and is {now}.",
-                remedy="To read the new one from its beginning, give the job another name. To go on"
-                ' all the same: mark="".',
+                remedy="To read the new one from its beginning, give the job another name. To go"
+                ' on anyway: mark="".',
             )
 
     def bad_key(self, what: str) -> SourceError:

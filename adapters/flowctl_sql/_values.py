@@ -163,7 +163,7 @@ _PANDAS: dict[str, _Convert] = {
 
 def _finer() -> _Refused:
     return _Refused(
-        "a time with nanoseconds, or out of the years 1 to 9999",
+        "a time with nanoseconds, or outside the years 1 to 9999",
         "Round it first: Timestamp.floor('us'), or astype('datetime64[us]').",
     )
 

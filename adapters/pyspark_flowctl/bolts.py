@@ -52,7 +52,7 @@ class SparkBolts:
     (docs/process.md).
 
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
-    travel by value, everything else must be installed on the workers, including flowctl.  ``count``
+    are sent along, everything else must be installed on the workers, including flowctl.  ``count``
     and ``master`` may be changed until then.  If Spark has fewer slots than bolts, only the bolts
     that find one run.  ``count="auto"``: a bolt for each slot of the application, at most 200, also
     for slots that come during the run (deploy/README.md); not on Connect.  Call the methods from
@@ -73,7 +73,7 @@ class SparkBolts:
         check_rule(refusal)
         if spark is not None and master is not None:
             raise ConfigError(
-                "master", "a session has its master already.", remedy="Give spark or master."
+                "master", "a session already has its master.", remedy="Give spark or master."
             )
         self.process = process
         self.refusal = refusal
@@ -325,4 +325,4 @@ def _cores() -> int:
 
 def _positive(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(field, f"{value!r} is no count.", remedy="Give a number from 1 up.")
+        raise ConfigError(field, f"{value!r} is not a count.", remedy="Give 1 or more.")

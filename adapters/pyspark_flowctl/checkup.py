@@ -1,4 +1,4 @@
-"""``flowctl doctor --spark``: can executors reach what bolts need, and have they what it takes?"""
+"""``flowctl doctor --spark``: can executors reach what bolts need, and is all installed there?"""
 
 from __future__ import annotations
 

@@ -87,9 +87,10 @@ def java_home() -> JavaHome:
 def ensure_java() -> JavaHome:
     """Make sure that Spark, started from this process, finds a Java it runs on; return it.
 
-    Sets ``JAVA_HOME`` of this process, with the shim where the Java needs one; so call it before
-    the first SparkSession, and from one thread.  Doing it twice is harmless.  Not needed for
-    Spark Connect, whose Java is elsewhere.  Raises what :func:`java_home` raises.
+    Sets ``JAVA_HOME`` of this process (to a small helper program, if that Java needs one), so call
+    it before the first SparkSession, and from one thread.  Calling it twice is harmless.  Spark
+    Connect does not need it: its Java is elsewhere.  Raises :class:`ConfigError` for a
+    ``JAVA_HOME`` that can't be used, and :class:`InfrastructureError` if there is no Java.
     """
     found = java_home()
     if not found.complete:

@@ -51,7 +51,7 @@ def check_known(left: Sequence[str], known: Sequence[str]) -> None:
     if "path" in left:
         raise ConfigError(
             "path",
-            "says nothing here: format('flowctl') has no place of its own.",
+            "has no meaning here: format('flowctl') has no path of its own.",
             remedy="Leave it out: .save(), .start(), .load(). A source's files are"
             " .option('producer.paths', …).",
         )

@@ -28,7 +28,7 @@ class SparkStages:
     def __init__(self, *, spark: Any | None = None, master: str | None = None) -> None:
         if spark is not None and master is not None:
             raise ConfigError(
-                "master", "a session has its master already.", remedy="Give spark or master."
+                "master", "a session already has its master.", remedy="Give spark or master."
             )
         self._spark = spark
         self._master = master

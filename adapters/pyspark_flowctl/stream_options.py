@@ -1,4 +1,4 @@
-"""What a stream is told by options."""
+"""The options of a stream."""
 
 from __future__ import annotations
 

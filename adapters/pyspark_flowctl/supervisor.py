@@ -230,5 +230,5 @@ class SlotWatch:
             bolt,
             "waiting",
             f"no free Spark slot on {self._jobs.master}",
-            f"Give Spark {len(self._bolts)} free cores, or lower count; the job goes on as it is.",
+            f"Give Spark {len(self._bolts)} free cores, or lower count; the others do the work.",
         )

@@ -20,7 +20,8 @@ def check_descriptors(connections: int) -> None:
     wanted = _open_now() + connections + _SPARE
     if limit != resource.RLIM_INFINITY and wanted > limit:
         raise InfrastructureError(
-            f"this process may open {limit} files and connections, the bolts need about {wanted}.",
+            f"this process may open only {limit} files and connections, but the bolts need about"
+            f" {wanted}.",
             remedy=f"Raise the limit (ulimit -n {_rounded(wanted)}), or use fewer bolts.",
         )
 

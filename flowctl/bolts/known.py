@@ -46,7 +46,7 @@ class KnownTuples:
 
     @property
     def begun(self) -> list[int]:
-        """What the slots are at work on; nothing for one slot, whose acks tell as much."""
+        """What the slots are at work on; nothing for one slot, whose acks say it already."""
         return list(self._begun)
 
     def begin(self, tuple_id: int) -> None:

@@ -18,13 +18,13 @@ _ask: Callable[[], Sequence[TargetFigures]] = tuple
 
 
 def tell(ask: Callable[[], Sequence[TargetFigures]]) -> None:
-    """From now on bolts of this process tell what ``ask`` returns; thread-safe."""
+    """From now on, bolts of this process report what ``ask`` returns; thread-safe."""
     global _ask
     _ask = ask
 
 
 class TargetTeller:
-    """When one bolt tells.  Threads that ask at once may both tell the same, which does no harm."""
+    """When a bolt reports.  Two threads that ask at once may report the same, which is harmless."""
 
     __slots__ = ("_next_s",)
 
@@ -32,7 +32,7 @@ class TargetTeller:
         self._next_s = 0.0
 
     def due(self, now_s: float) -> list[TargetFigures]:
-        """Return what to tell now; most of the time nothing.  Of many targets the busiest."""
+        """Return what to report now, most of the time nothing.  Of many targets, the busiest."""
         if now_s < self._next_s:
             return []
         self._next_s = now_s + _EVERY_S

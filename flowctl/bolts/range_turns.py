@@ -184,7 +184,7 @@ class RangeTurn:
     def _begun(self) -> Batch:
         batch, self._batch = self._batch, None
         if batch is None:
-            raise InternalError("A batch of a range was reported that was not begun.")
+            raise InternalError("A batch of a range was reported before it was begun.")
         return batch
 
     def _unreadable(self, error: Exception) -> None:
@@ -246,7 +246,7 @@ def _reader_of(turns: Turns) -> RangeReader:
 def _too_long(receipt: bytes) -> UnrunnableError:
     return UnrunnableError(
         "process",
-        f"returned {len(receipt)} bytes; a receipt may have {RECEIPT_BYTES_MAX}.",
+        f"returned {len(receipt)} bytes; a receipt may have {RECEIPT_BYTES_MAX} at most.",
         remedy="Write the data to their target, and return only their names.",
     )
 

@@ -86,7 +86,7 @@ def show_command(
         raise ConfigError(
             "--partition",
             f"{pattern!r} matches none of the partitions of {name!r}.",
-            remedy=f"Leave it out to see some of its {len(stored.checkpoint.partitions)}.",
+            remedy=f"Leave --partition out to see some of its {len(stored.checkpoint.partitions)}.",
         )
     if as_json:
         chosen = {partition: _plain(partitions[partition]) for partition in sorted(partitions)}

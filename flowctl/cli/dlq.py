@@ -209,9 +209,7 @@ def redrive_command(
     if waiting:
         click.echo(f"{counted(waiting, 'letter')} already marked for redrive.")
     if inexact:
-        click.echo(
-            f"{counted(inexact, 'letter')} not kept exactly, which can't be processed again."
-        )
+        click.echo(f"{counted(inexact, 'letter')} not kept exactly and can't be processed again.")
     return None
 
 

@@ -111,7 +111,7 @@ def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
     """What is wrong, each with the setting to change."""
     for name, why in examined.driver.targets.items():
         if why:
-            yield f"driver: can't reach the {name}: {why}.", "Start it, or check its address."
+            yield f"driver: can't reach {_called(name)}: {why}.", "Start it, or check its address."
     for seen in examined.executors:
         if seen.failed:
             yield _failed(seen)
@@ -135,10 +135,14 @@ def _unreachable(seen: Seen, examined: Examined) -> Iterator[tuple[str, str]]:
             yield _unreached(seen.host, name, why, examined.listener)
 
 
+def _called(target: str) -> str:
+    return "Redis" if target == "redis" else f"the {target}"
+
+
 def _unrelayed(host: str, name: str, why: str, listener: str) -> tuple[str, str]:
     if name == "redis":
         return (
-            f"{host}: can't reach the redis: {why}.",
+            f"{host}: can't reach Redis: {why}.",
             "Bolts connect through it (listen.via=redis): open its port for the workers, or give"
             " --redis a name that they can resolve (not localhost).",
         )
@@ -160,7 +164,7 @@ def _unread(examined: Examined) -> Iterator[tuple[str, str]]:
                 yield f"{seen.host}: can't read {path}: {found}.", _path_remedy(path, found)
             elif ours.get(path, "").startswith("=") and found != ours[path]:
                 yield (
-                    f"{seen.host}: {path} is another file there than on the driver.",
+                    f"{seen.host}: {path} is not the same file there as on the driver.",
                     "Mount the same disk on all workers, or read it from an object store (s3://…).",
                 )
 
@@ -221,7 +225,7 @@ def _packages(seen: Seen) -> Iterable[tuple[str, str]]:
 def _unreached(host: str, name: str, why: str, listener: str) -> tuple[str, str]:
     if name != "listener":
         return (
-            f"{host}: can't reach the {name}: {why}.",
+            f"{host}: can't reach {_called(name)}: {why}.",
             "Open the way from the workers to it, or use a name that they can resolve."
             if name != "redis"
             else "Bolts don't need Redis, only the driver does; `process` may.",

@@ -41,13 +41,13 @@ class Found(NamedTuple):
     def _check_needs_no_arguments(self, field: str) -> None:
         try:
             inspect.signature(self.value).bind()
-        except ValueError:  # some builtins tell nothing of their arguments
+        except ValueError:  # some builtins don't say which arguments they take
             return
         except TypeError as error:
             raise ConfigError(
                 field,
                 f"{self.target}:{self.attribute} can't be called without arguments: {error}.",
-                remedy="Name what was meant, or a function without arguments that returns it."
+                remedy="Name the spout or the job, or a function without arguments that returns it."
                 f" {_what_there_is(self.module, self.target)}",
             ) from None
 

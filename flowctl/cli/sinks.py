@@ -1,4 +1,4 @@
-"""``--sink``: tells sinks that remember what they wrote to forget it."""
+"""``--sink``: makes sinks that remember what they wrote forget it."""
 
 from __future__ import annotations
 

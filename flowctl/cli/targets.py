@@ -81,7 +81,7 @@ def metrics_command(url: str, port: int, host: str) -> None:
 
 
 def _read_all(stored: Any) -> list[StoredTarget]:
-    """Return what can be read; what is damaged is told and left out."""
+    """Return what can be read; what is damaged is reported and left out."""
     found = []
     for name in stored.names():
         try:

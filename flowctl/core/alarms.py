@@ -1,4 +1,4 @@
-"""One timer a bolt, however many tuples it holds.
+"""One timer per bolt, however many tuples it holds.
 
 The heap has at most one live entry per bolt.  An ack does not touch it: an alarm that rings too
 early is reset, which costs one wake-up per time-out instead of one heap operation per tuple; or
@@ -60,7 +60,7 @@ class Alarms:
     def ring(
         self, now_s: float, due_s: Callable[[AdaptiveFlowConsumer], float]
     ) -> Iterator[AdaptiveFlowConsumer]:
-        """Yield the bolts whose time has come by ``due_s``; set the others' alarms anew."""
+        """Yield the bolts whose time has come by ``due_s``; set the others' alarms again."""
         heap = self._heap
         rung: list[AdaptiveFlowConsumer] = []
         while heap and heap[0][0] <= now_s:

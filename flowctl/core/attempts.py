@@ -1,4 +1,4 @@
-"""What happens to something that failed: it goes again after a back-off, is given up, or dropped.
+"""What happens to something that failed: it is sent again after a back-off, given up, or dropped.
 
 One set of rules for whatever can fail: the roots of a topology, the tuples of a spout (S109, S110).
 """
@@ -45,7 +45,7 @@ class GivenUp(NamedTuple, Generic[T]):
 
 
 class Attempts(Generic[T]):
-    """What goes again and when, and what does not.  Pure and not thread-safe.
+    """What is sent again and when, and what is not.  Pure and not thread-safe.
 
     ``sends_again`` False: what fails is dropped (S88).  ``has_dead_letter``: what is given up waits
     for :meth:`poll_dead_letter`; else the first of it is kept as :attr:`gave_up`, and the run has
@@ -99,7 +99,7 @@ class Attempts(Generic[T]):
     # -- it failed -----------------------------------------------------------------------
 
     def fault(self, item: T, reason: str, now_s: float, *, keeps: bool = True) -> Fate:
-        """Count a fault of ``item``: it goes again after its back-off, or not at all.
+        """Count a fault of ``item``: it is sent again after its back-off, or not at all.
 
         ``keeps`` False: if it is given up, no dead letter may keep it, and the run has to fail.
         """
@@ -113,7 +113,7 @@ class Attempts(Generic[T]):
         return self.again(item, now_s + wait_s, now_s)
 
     def again(self, item: T, not_before_s: float, now_s: float) -> Fate:
-        """``item`` goes again from ``not_before_s`` on, and no fault is counted."""
+        """``item`` is sent again from ``not_before_s`` on, and no fault is counted."""
         if not self.sends_again:
             return Fate.DROPPED
         if not_before_s > now_s:
@@ -169,7 +169,7 @@ class Attempts(Generic[T]):
         return item
 
     def due_s(self, item: T) -> float | None:
-        """From when on ``item`` goes again; None: it does not."""
+        """From when on ``item`` is sent again; None: it is not."""
         scheduled = self._scheduled.get(item)
         return None if scheduled is None else scheduled[0]
 
@@ -187,7 +187,7 @@ class Attempts(Generic[T]):
     # -- it does not go again after all --------------------------------------------------
 
     def discard(self, item: T) -> bool:
-        """Take ``item`` out, as it is done after all; True if it was to go again."""
+        """Take ``item`` out, because it is done after all; True if it was to be sent again."""
         return self._scheduled.pop(item, None) is not None
 
     def discard_where(self, is_meant: Callable[[T], bool]) -> list[T]:

@@ -60,7 +60,7 @@ class Blame:
         return self.proven_at_s > NEVER_JUDGED
 
     def is_targets(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> bool:
-        """Whether nothing else succeeds either, so that this says nothing of the records.
+        """Whether nothing else succeeds either, so that this says nothing about the records.
 
         Only tuples that never failed before count, and only while there are more to ask with: the
         last ones of a job may be bad.  And only once something has succeeded: a
@@ -113,7 +113,7 @@ class Blame:
         )
 
     def is_unclear(self, failed: FlowTuple) -> bool:
-        """Whether this may be the target's fault, as its last one: nothing succeeded since.
+        """Whether this may be the target's fault, like its last one: nothing succeeded since.
 
         Records that fail are found while others succeed; so nothing is lost by waiting for that.
         A letter that is processed again is what fails alone, or it would be none.

@@ -1,4 +1,4 @@
-"""The breaker: while (nearly) nothing succeeds, ask now and then instead of at full speed.
+"""The breaker: while (nearly) nothing succeeds, it probes the target only now and then.
 
 Closed, everything flows.  A run of failures without one success in between opens it: what the
 bolts have not begun is taken back, no attempt is counted, and one tuple at a time is sent to see
@@ -100,7 +100,7 @@ class Breaker:
         self.failing.append(tuple_id)
         give_up_at_s = self.run_began_s + self._give_up_after_s
         if after_s is not None and now_s + after_s >= give_up_at_s:
-            # All may be silent until then, so that no further failure tells that it is down.
+            # All may be silent until then, so that no further failure shows that it is down.
             self._opens_at_s = min(self._opens_at_s, give_up_at_s)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience
@@ -144,7 +144,7 @@ class Breaker:
         return now_s - self.down_since_s
 
     def may_ask(self, now_s: float) -> bool:
-        """Whether one tuple may be sent although the target is down."""
+        """Whether one tuple may be sent to probe the target although it is down."""
         if now_s >= self._ask_at_s:
             self.waits_until_s = inf
             return True
@@ -152,7 +152,7 @@ class Breaker:
         return False
 
     def note_asked(self, now_s: float) -> None:
-        """A tuple was sent to ask."""
+        """A tuple was sent to probe the target."""
         self.asked += 1
         self._ask_at_s = now_s + self._ask_every_s
         self._ask_every_s = min(_ASK_MAX_S, 2 * self._ask_every_s)

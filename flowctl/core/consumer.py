@@ -145,7 +145,7 @@ class AdaptiveFlowConsumer:
 
     @property
     def watches_signs(self) -> bool:
-        """Whether heartbeats and the order of acks tell of its tuples, not the clock alone."""
+        """Whether heartbeats and the order of acks decide about its tuples, not the clock alone."""
         return self._by_signs and self.sends_heartbeats
 
     def work_s(self) -> float:
@@ -155,7 +155,7 @@ class AdaptiveFlowConsumer:
         return work_s + service.mean_s * len(self.strays)
 
     def refresh(self) -> None:
-        """Work out ``has_room`` and ``completion_s`` anew, after anything changed."""
+        """Recompute ``has_room`` and ``completion_s`` after anything changed."""
         service, policy, strays = self.service, self.policy, self.strays
         held = len(self.flight)
         mean_s = service.mean_s
@@ -329,7 +329,7 @@ class AdaptiveFlowConsumer:
         self.service.is_told = True
         path_s = unqueued_s - service_s
         self.service.on_sample(now_s, service_s, path_s, records)
-        # The timer of a bolt that is watched is armed anew by each ack: no tuple's wait counts.
+        # Each ack restarts the timer of a bolt that is watched: no tuple's wait counts.
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
@@ -350,7 +350,7 @@ class AdaptiveFlowConsumer:
     def on_heartbeat(self, holds: int, now_s: float, begun: Sequence[int] = ()) -> None:
         """The bolt holds ``holds`` tuples, begun or not: strays beyond those are gone.
 
-        ``begun``: those that it is at work on, where it tells them.
+        ``begun``: those that it is at work on, if it reports them.
         """
         self.sends_heartbeats = self.strays.are_told = True
         self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
@@ -373,7 +373,7 @@ class AdaptiveFlowConsumer:
         return was_suspect
 
     def on_answered(self) -> None:
-        """It is rid of a tuple: acked, failed, or gave back all that it held."""
+        """It no longer holds a tuple: it acked or failed it, or gave back all that it held."""
         if self.liveness is not _ALIVE:
             self._see(Sign.ANSWERED)
 

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Counters(msgspec.Struct, gc=False):
-    """Counts of this run; only ever rise, save ``*_now``.  Tuples unless the name says records."""
+    """Counts of this run, which only rise, except ``*_now``.  Tuples unless named records."""
 
     emitted: int = 0
     acked: int = 0

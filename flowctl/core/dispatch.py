@@ -1,4 +1,4 @@
-"""Which bolt gets the next tuple: the one that would be through with it first, or in turn (S20)."""
+"""Which bolt gets the next tuple: the one that would finish it first, or in turn (S20)."""
 
 from __future__ import annotations
 

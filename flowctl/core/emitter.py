@@ -1,4 +1,4 @@
-"""What goes out next: what has to go again, then new tuples, at the very end copies."""
+"""What is sent next: first what has to be sent again, then new tuples, at the very end copies."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Emitter:
         return self._target.is_down and self._buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
-        """A tuple that is still in flight was acked, and sink times are told."""
+        """A tuple that is still in flight was acked, and sink times are reported."""
         if self._guard is not None:
             self._guard.on_ack(
                 now_s,
@@ -241,9 +241,9 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts it must not go to.
+        """The bolts that it must not go to.
 
-        Once each has had it just the last: that may lose whatever it is sent, and be quick with it.
+        Once every bolt has had it, only the last one, which may lose all it gets and seem quick.
         """
         if not flow_tuple.avoided:
             return _NOBODY

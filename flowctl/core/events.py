@@ -44,7 +44,7 @@ class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """A bolt, or who spoke as it, said what can't be: the connection was ended."""
+    """A bolt, or a peer under its name, reported something impossible: it was disconnected."""
 
     bolt: str
     reason: str
@@ -90,7 +90,7 @@ class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleLost(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """The bolt is through with later tuples, or has nothing to do: this one never reached it."""
+    """The bolt has finished later tuples, or has nothing to do: this one never reached it."""
 
     bolt: str
     tuple_id: int
@@ -116,7 +116,7 @@ class TupleMoved(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleFailed(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``process`` raised, or its worker died; it goes again at ``retry_at_s``."""
+    """``process`` raised, or its worker died; the tuple is sent again at ``retry_at_s``."""
 
     bolt: str
     tuple_id: int
@@ -154,7 +154,7 @@ class TupleDeadLettered(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleRefused(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """The target had no room, or is away: the tuple goes again, and no attempt is counted."""
+    """The target had no room, or is away: the tuple is sent again; no attempt is counted."""
 
     bolt: str
     tuple_id: int
@@ -223,7 +223,7 @@ class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``emits`` values that a topology's bolt emitted reached nobody, since this was last told.
+    """``emits`` values that a topology's bolt emitted reached nobody, since this was last reported.
 
     ``source`` is the stage, or ``stage/stream``; ``bolt`` is the last one that emitted one.
     """
@@ -258,7 +258,7 @@ class PartitionGiven(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class IntakePaused(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``offer`` began to refuse: which bound was reached.  One per stretch (S44)."""
+    """``offer`` began to refuse: which bound was reached.  One per episode (S44)."""
 
     reason: str
 

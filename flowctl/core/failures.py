@@ -1,4 +1,4 @@
-"""What becomes of tuples that failed: they go again, in pieces, or are given up (S109, S110).
+"""What becomes of tuples that failed: sent again, perhaps in pieces, or given up (S109, S110).
 
 A fault is ``process`` raising, or its worker dying.  A refusal is the target having no room: no
 fault, but congestion.  :mod:`flowctl.core.blame` says which faults count against records.
@@ -48,17 +48,17 @@ class DeadTuple(msgspec.Struct, frozen=True, gc=False):
 
 
 class Keeper(enum.Enum):
-    """Who gets tuples that go no more, as their attempts ran out or nothing is sent again."""
+    """What gets the tuples that are not sent any more: given up, or in a mode without retries."""
 
     CALLER = "caller"  # forgotten here, and given out by poll_lost
-    DEAD_LETTER = "dead_letter"  # given up: pending until it is safe there; dropped: only told
-    NOBODY = "nobody"  # given up: the run has to fail; dropped: only told
+    DEAD_LETTER = "dead_letter"  # given up: pending until it is safe there; dropped: only reported
+    NOBODY = "nobody"  # given up: the run has to fail; dropped: only reported
 
 
 class Failures:
     """Part of ``TupleCore``, not thread-safe.
 
-    ``retries`` holds what goes again.  ``gave_up`` is the first tuple whose attempts ran out, if
+    ``retries`` holds what is sent again.  ``gave_up`` is the first tuple whose attempts ran out, if
     there is nowhere to keep it; ``dying`` counts those that are not yet safe in the dead letter.
     ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.
     """
@@ -95,7 +95,7 @@ class Failures:
         record_index: int | None = None,
         may_be_target: bool = True,
     ) -> AckOutcome:
-        """Count a fault of ``flow_tuple`` on ``bolt``: it goes again, in pieces, or is given up.
+        """Count a fault of ``flow_tuple`` on ``bolt``: it is sent again, in pieces, or given up.
 
         ``record_index``: the record that was being read, if known.  ``may_be_target``:
         as far as can be seen, the target may be to blame.
@@ -137,7 +137,7 @@ class Failures:
     def refuse(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, refusal: Refused, now_s: float
     ) -> AckOutcome:
-        """The target refused ``flow_tuple`` on ``consumer``: it goes again, without a fault.
+        """The target refused ``flow_tuple`` on ``consumer``: it is sent again, without a fault.
 
         One that is refused again and again while others are not is itself the cause: a fault.
         """
@@ -162,7 +162,7 @@ class Failures:
     def _refuse(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
     ) -> float:
-        """Schedule it without a fault and tell; return after which time [s]."""
+        """Schedule it without a fault and report that; return after which time [s]."""
         wait_s = self._send_again(flow_tuple, after_s, now_s)
         self._book.events.append(
             TupleRefused(
@@ -236,7 +236,7 @@ class Failures:
         self._book.events.append(event)
 
     def end_for(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
-        """A tuple that was given up is nothing for a dead letter: the run has to fail."""
+        """A tuple was given up that no dead letter may keep: the run has to fail."""
         self.gave_up = self.gave_up or _gave_up(flow_tuple, reason, now_s)
 
     def _hand_out(self, flow_tuple: FlowTuple, bolt: str, reason: str) -> None:
@@ -256,7 +256,7 @@ class Failures:
         return None
 
     def _is_doubtful(self, dead: FlowTuple) -> bool:
-        """Whether not ``dead`` but ``process`` may be what is wrong, and what is left will tell."""
+        """Whether ``process`` may be at fault, not ``dead``; what is left will show it."""
         if self.blame.has_succeeded or not dead.faults:  # or it was rejected
             return False
         if redrive_number(dead.cut.partition) is not None:
@@ -266,9 +266,9 @@ class Failures:
         return is_left or self.gave_up is not None
 
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """Count and tell a tuple that is safe in the dead letter."""
+        """Count and report a tuple that is safe in the dead letter."""
         if not flow_tuple.faults:
-            return  # rejected, which was counted and told before
+            return  # rejected, which was counted and reported before
         self._book.counters.dead_lettered += 1
         self._book.counters.records_dead_lettered += len(flow_tuple.cut.records)
         self._book.events.append(
@@ -283,7 +283,7 @@ class Failures:
         )
 
     def drop(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> None:
-        """Nothing is sent again in this mode: count it, tell it, forget it (S88)."""
+        """Nothing is sent again in this mode: count it, report it, forget it (S88)."""
         records = len(flow_tuple.cut.records)
         self._book.counters.dropped += 1
         self._book.counters.records_dropped += records

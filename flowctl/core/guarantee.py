@@ -1,4 +1,4 @@
-"""What a run promises of each record, and so what may be committed when (S86–S89).
+"""What a run promises about each record, and so what may be committed when (S86–S89).
 
 ==================  ==========================  ===============  ==============================
 mode                what is committed           when             a tuple that fails or expires
@@ -44,7 +44,7 @@ class ProcessingGuarantee(enum.Enum):
 
     @property
     def sends_again(self) -> bool:
-        """What failed, expired or got lost goes again.
+        """What failed, expired or got lost is sent again.
 
         What a bolt gave back without having begun it goes to another in every mode: it had no
         effect, so that is its first time.

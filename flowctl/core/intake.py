@@ -73,7 +73,7 @@ class Intake:
         taken = self._fitting(sizes)
         if taken:
             self._look_for_stream(taken, now_s)
-        if records:  # an empty offer neither begins nor ends a stretch
+        if records:  # an empty offer neither begins nor ends an episode
             self._note(taken, taken < len(records), now_s)
         if not taken:
             return 0
@@ -119,7 +119,7 @@ class Intake:
         return self._paused_at_s is None and not self._is_stream
 
     def _look_for_stream(self, taken: int, now_s: float) -> None:
-        """Some sources give what there is now, which does not tell how much is left.
+        """Some sources give what there is now, which does not say how much is left.
 
         That is seen when more records come although there was room for them before: after bolts
         had acked some, or after a first few.
@@ -177,7 +177,7 @@ class Intake:
         return fitting or (1 if sizes and not self.buffer else 0)
 
     def _note(self, taken: int, refused: bool, now_s: float) -> None:
-        """One event when a stretch of refusals begins, one when it ends (S44)."""
+        """One event when an episode of refusals begins, one when it ends (S44)."""
         if refused and self._paused_at_s is None:
             self._paused_at_s = now_s
             full = taken >= self._room_ahead()

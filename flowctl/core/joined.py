@@ -1,4 +1,4 @@
-"""A bolt that has come: what the core learns of it."""
+"""What the core learns of a bolt that has connected."""
 
 from __future__ import annotations
 

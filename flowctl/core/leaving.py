@@ -1,4 +1,4 @@
-"""A bolt whose place is about to go ends what it has begun, gives back the rest, and leaves.
+"""A bolt that is about to lose its place ends what it has begun, gives back the rest, and leaves.
 
 Nothing runs twice: it is asked for what it has not begun, what it has begun is waited for, and only
 when it holds nothing its connection is ended.

@@ -105,7 +105,7 @@ class PartitionLedger:
             raise SourceError(
                 f"partition {self.partition!r}: position {first!r} came after"
                 f" {self._read_position!r} (chunk ends at {last!r}).",
-                remedy="A producer's positions must rise, all of one shape.",
+                remedy="A producer's positions must rise, and all must have the same shape.",
             )
         self._read_position = last
 

@@ -44,7 +44,7 @@ def _encode_part(part: PositionPart) -> bytes:
     if isinstance(part, str):
         return bytes([_TEXT]) + part.encode().replace(b"\x00", _ESCAPED_NUL) + _END
     raise JobError(
-        f"{type(part).__name__} is no position.",
+        f"{type(part).__name__} can't be a position.",
         remedy="Use int, float, str, or a tuple of them.",
     )
 

@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     if not TYPE_CHECKING:  # type checkers say it themselves
 
         def __getitem__(self, key):
-            """Say what was meant: the first thing that many a ``process`` does wrong."""
+            """Say what to write instead: many a first ``process`` does this."""
             raise TypeError(f"a Record is not its value: write record.value[{key!r}]")
 
 
@@ -115,7 +115,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     ``wait_s`` queued at the bolt, ``service_s`` in ``process``, ``idle_total_s`` the bolt's
     cumulative idle time when this tuple began, ``sink_s`` the part of the service in which a
-    sink was waited for (None: ``process`` does not tell).
+    sink was waited for (None: ``process`` does not report it).
     A bolt without telemetry leaves the durations None.  ``settlement`` is what a topology's bolt
     made of the tuple; None: nothing but processed it.  ``rejected`` are records of the tuple that
     ``process`` could not use, each index once, in order; ``left_out`` counts those whose effect the
@@ -136,16 +136,16 @@ class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class AckOutcome(enum.Enum):
-    """What an ack (or fail) meant.  All but ACKED are counted, none is an error."""
+    """What became of an ack or a fail.  None of these is an error; all but ACKED are counted."""
 
     ACKED = "acked"  # in time, from the bolt that holds the tuple
-    LATE = "late"  # after expiry, but first: it completes the tuple, replays are dropped
-    DUPLICATE = "duplicate"  # the tuple was already complete
+    LATE = "late"  # the first ack, but after expiry: it completes the tuple, replays are dropped
+    DUPLICATE = "duplicate"  # the tuple was already done
     UNKNOWN = "unknown"  # no such tuple, or from an epoch that is over
-    FAILED = "failed"  # a fail was taken: the tuple goes again
-    REFUSED = "refused"  # the target has no room now: the tuple goes again, no attempt is counted
-    DROPPED = "dropped"  # a fail was taken where nothing is sent again (core/guarantee.py)
-    GAVE_UP = "gave_up"  # a fail was taken and the attempts ran out
+    FAILED = "failed"  # the tuple failed and will be sent again
+    REFUSED = "refused"  # the target has no room: it will be sent again, no attempt is counted
+    DROPPED = "dropped"  # it failed in a mode that sends nothing again (core/guarantee.py)
+    GAVE_UP = "gave_up"  # it failed and its attempts have run out
 
 
 class AckedRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -180,7 +180,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """What a restart goes on from: how far each partition is done."""
+    """What a restart continues from: how far each partition is done."""
 
     partitions: dict[str, PartitionCheckpoint] = {}
 

@@ -1,10 +1,14 @@
-"""Bolts that are late, silent or lose tuples: who is judged when, and by what (S6, S7, S18, S48).
+"""Bolts that are late, silent or lose tuples: when and how they are judged (S6, S7, S18, S48).
 
-A bolt is judged by its signs: a timer on its oldest tuple that each ack arms again, heartbeats, and
-the order of its acks.  One that is slow keeps what it has begun, gives back the rest and gets
-nothing more until it acks; what it can't have is lost and goes again at once; one that is silent is
-suspect and gets nothing until it speaks; one that stays silent is down, and all it held goes to
-others.  A bolt without heartbeats, or ``timeout.rule = "clock"``: each tuple expires after its RTO.
+A bolt is judged by its signs: a timer on its oldest tuple that each ack restarts, its heartbeats,
+and the order of its acks.
+
+- A slow bolt keeps what it has begun, gives back the rest, and gets nothing more until it acks.
+- A tuple that the bolt can't have is lost: it is sent again at once.
+- A silent bolt is suspect and gets nothing until it speaks.
+- A suspect bolt that stays silent is down: all that it held goes to others.
+
+Without heartbeats, or with ``timeout.rule = "clock"``, each tuple expires after its RTO.
 """
 
 from __future__ import annotations
@@ -143,7 +147,7 @@ class Recovery:
         self._expire(consumer, [head], now_s)
 
     def suspect(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        """``consumer`` can't be reached, which need not wait for what silence alone has to.
+        """``consumer`` can't be reached: don't wait for as long as with mere silence.
 
         Where nothing is sent again that would lose tuples sooner: there silence decides.
         """

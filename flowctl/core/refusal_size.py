@@ -1,4 +1,4 @@
-"""Fewer records a tuple where a target refuses in the middle of tuples (a limit of calls a second).
+"""Fewer records per tuple if a target refuses in mid-tuple (a limit of calls per second).
 
 A tuple that is refused at its tenth record has to begin again, so its first nine calls are made
 twice, and count against the target's limit twice.

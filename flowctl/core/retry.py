@@ -1,4 +1,4 @@
-"""Tuples that go again: earliest deadline first (S18), after a back-off if they failed (S110)."""
+"""Tuples to send again: earliest deadline first (S18), after a back-off if they failed (S110)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def backoff_s(
 
 
 class RetryQueue:
-    """What goes again: one schedule per tuple, bounded in attempts.  Not thread-safe.
+    """What is sent again: one schedule per tuple, bounded in attempts.  Not thread-safe.
 
     ``scheduled`` holds them by id; only to be read.  Taking out is lazy: an entry of a heap counts
     only while it is the tuple's newest.  What was put back has its next turn after the others.
@@ -79,7 +79,7 @@ class RetryQueue:
         return self._due_s.get(tuple_id) == inf
 
     def discard(self, tuple_id: int) -> bool:
-        """Take a tuple out, as it is done after all; True if it was scheduled."""
+        """Take a tuple out, because it is done after all; True if it was scheduled."""
         self._due_s.pop(tuple_id, None)
         return self.scheduled.pop(tuple_id, None) is not None
 

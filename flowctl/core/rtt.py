@@ -22,7 +22,7 @@ class RttEstimator:
     """The RTO of one bolt, after RFC 6298.  All in seconds.  Read ``rto_s``.
 
     What is sampled is up to the caller: whole round trips, or, with a timer on the oldest tuple
-    that is armed anew by every ack, round trips less the wait at the bolt.
+    that every ack restarts, round trips less the wait at the bolt.
     Emissions carry their attempt, so every sample belongs to a known sending and Karn's rule
     (no sample from a retransmission that can't be told apart) is met by construction.
     """

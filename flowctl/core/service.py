@@ -1,4 +1,4 @@
-"""How long a bolt takes for a tuple, and how long the path to it: what acks tell, smoothed."""
+"""How long a bolt takes for a tuple, and how long the path to it takes: from acks, smoothed."""
 
 from __future__ import annotations
 

@@ -28,57 +28,67 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class WindowSettings(_Section, frozen=True, kw_only=True):
-    """How a bolt's send window moves."""
+    """How the window of each bolt changes: the most tuples that it may hold.
+
+    ``policy`` is the rule; ``initial`` and ``max`` are in tuples, ``bytes_max`` in bytes.  The
+    other fields belong to single policies: docs/settings.md says what each of them means.
+    """
 
     # just_full needs no number and keeps queues short; see docs/adr/0008-just-full.md.
     policy: PolicyName = "just_full"
     # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one.
     initial: Count = 2
-    # Two bounds of the same order as TCP's: far above any useful window, a stop for defects.
+    # Of the same order as TCP's bound: far above any useful window, a limit in case of defects.
     max: Count = 256
-    # Bytes as a bound too; one tuple goes whatever its size.  Eight of the largest: two in service
-    # and on their way, and room for a path of 8 ms at 1 GB/s, which is more than a bolt takes.
+    # The most bytes that a bolt holds; a single tuple is sent whatever its size.  Eight of the
+    # largest tuples: two in service and on their way, and enough to fill a path of 8 ms at 1 GB/s,
+    # which is more than a bolt can process.
     bytes_max: Count = 8 << 20
-    # The receiver's word as a bound too: never more than the slots that a bolt tells when it
-    # connects, so nothing waits there.  Off: just_full keeps queues as short without letting a
-    # bolt go idle while the next tuple is on its way.
+    # True: a bolt never holds more tuples than the slots that it reports when it connects, so
+    # nothing waits there.  Off by default: just_full keeps queues as short, and does not let a bolt
+    # go idle while the next tuple is on its way.
     advertised: bool = False
-    step: Count = 1  # additive
-    # "round": at most one change per round trip, linear in time; "ack": the document's letter,
-    # which doubles a window each round trip.
+    step: Count = 1  # what one change adds or takes [tuples]
+    # "round": at most one change per round trip, linear in time; "ack": a change with each ack, as
+    # the original document says, which doubles a window in each round trip.
     growth: Literal["round", "ack"] = "round"
-    # SLOW when an ack took more than this many times what it takes without a queue: at 2, about
-    # one tuple waits for each one in service.
+    # A bolt is SLOW if an ack took more than this many times as long as without a queue: at 2,
+    # about one tuple waits for each one in service.
     threshold_ratio: Ratio = 2.0
     # An absolute threshold instead [s]; None: the ratio above, which follows the bolt.
     threshold_s: Seconds | None = None
 
 
 class TupleSettings(_Section, frozen=True, kw_only=True):
-    """How many records ride in one tuple."""
+    """How many records one tuple carries: as many as their cost allows, within these bounds.
 
-    # A bound on the size that is found: as many as bytes_max holds of records of 100 B.  For the
-    # driver 2,000 are enough (2.8 M/s, make bench); a call of 20 ms with records of 20 us needs
-    # more.  How much a kill repeats is bounded by service_max_s.
+    ``records_max`` is in records, ``bytes_max`` in bytes, ``service_max_s`` in seconds of
+    ``process``.
+    """
+
+    # As many records of 100 B as bytes_max allows.  2,000 are enough for the driver (2.8 M/s, make
+    # bench), but a call of 20 ms with records of 20 us needs more.  service_max_s bounds how much a
+    # kill repeats.
     records_max: Count = 10_000
-    # Larger tuples make acks rare and retries dear; one record larger than this rides alone.
+    # Larger tuples make acks rare and retries expensive.  A larger record gets its own tuple.
     bytes_max: Count = 1 << 20
-    # None should take longer than this: what a bolt holds when it dies is done again, and what it
-    # holds when the input ends is what the others wait for.  A tuple whose call alone costs a tenth
-    # of it or more may take ten times as long as the call (core/sizing.py).
+    # No tuple should take longer: what a bolt holds when it dies is done again, and at the end of
+    # the input the other bolts wait for it.  If a call alone costs a tenth of this or more, a tuple
+    # may take ten times as long as the call (core/sizing.py).
     service_max_s: Seconds = 0.25
 
 
-# A heartbeat costs the driver some 10 us: it spends 1 % of a core on those of however many bolts.
-# Up to 250 bolts this changes nothing.
+# A heartbeat costs the driver some 10 us; so heartbeats take 1 % of a core, however many bolts
+# there are.  Up to 250 bolts this changes nothing.
 _BEAT_EVERY_S = 0.001
 
 
 class TimeoutSettings(_Section, frozen=True, kw_only=True):
-    """When a tuple without an ack expires, and when a silent bolt is suspect."""
+    """When a tuple without an ack expires, and when a silent bolt is suspect.  In seconds."""
 
-    # "signs": a timer on each bolt's oldest tuple, judged by heartbeats and later acks; "clock":
-    # each tuple expires after its RTO whatever else is seen, the document's letter.
+    # "signs": each bolt's oldest tuple has a timer; when it fires, heartbeats and later acks decide
+    # what it means.  "clock": each tuple expires after its RTO whatever else is known, as the
+    # original document says.
     rule: Literal["signs", "clock"] = "signs"
     # RFC 6298 2.1 begins with 1 s; the first call on a worker imports and connects: 3 s.
     rto_first_s: LongSeconds = 3.0
@@ -88,20 +98,20 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     heartbeat_s: Seconds = 0.25
     # Three heartbeats missing: a scheduler hiccup of two still counts as alive.
     silence_s: Seconds = 0.75
-    # A bolt that was heard before and is silent this long is suspect whatever its RTO: twelve
-    # heartbeats, far above any pause of a collector.
+    # A bolt that was heard before and is silent for this long is suspect, whatever its RTO: twelve
+    # heartbeats, far longer than any pause of a garbage collector.
     silence_max_s: Seconds = 3.0
-    # A suspect that is still silent a heartbeat later is down: all it holds goes to others.
+    # A suspect that is still silent a heartbeat later is down: all that it holds goes to others.
     suspect_s: Seconds = 0.25
-    # A bolt that is silent this long is ended by who runs it, as it may hold a lock that others
-    # wait for; with the end itself (4 s where only Spark can do it) they go on within 10 s.  Never
-    # before silence_max_s; None: never.
+    # A bolt that is silent for this long is ended by whoever runs it, because it may hold a lock
+    # that others wait for.  Ending it takes up to 4 s (if only Spark can do it), so the others
+    # continue within 10 s.  Never before silence_max_s; None: never.
     end_after_s: Seconds | None = 5.0
 
     def for_bolts(self, count: int) -> TimeoutSettings:
-        """Return these for a run of ``count`` bolts: many say less often that they are alive.
+        """Return these settings for a run of ``count`` bolts: many bolts send fewer heartbeats.
 
-        What is concluded from silence waits as many heartbeats as with few.
+        Silence still has to last for as many heartbeats as with few bolts.
         """
         beat_s = count * _BEAT_EVERY_S
         if beat_s <= self.heartbeat_s:
@@ -116,28 +126,30 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
 
 
 class DispatchSettings(_Section, frozen=True, kw_only=True):
-    """Which bolt gets the next tuple, and how many may be under way in all."""
+    """Which bolt gets the next tuple, and how many tuples may be in flight at all bolts."""
 
-    # "auto": least completion time where the window is counted in work (just_full), else in turn.
-    # "in_turn" waits for the next bolt of the ring even if others have room.
+    # "auto": the bolt that would finish it first, if windows are in seconds of work (just_full);
+    # else in turn.  "in_turn" waits for the next bolt of the ring even if others have room.
     choice: Literal["auto", "least_completion", "round_robin", "in_turn"] = "auto"
-    # Tuples in flight at all bolts together; None: only the windows count.
+    # Tuples in flight at all bolts together; None: only the windows limit them.
     in_flight_max: Count | None = None
     # Bytes in flight at all bolts together: as much as is read ahead (buffer.bytes_max), so that a
     # driver holds 128 MB at most.  Windows grow by time alone: 12 bolts that do nothing would get
     # 200 MB of records of 64 KB.
     bytes_max: Count = 64 << 20
-    # Does nothing until process tells the time it waits for a sink, and then only under load.
+    # Does nothing until process reports the time that it waits for a sink, then only under load.
     sink_guard: bool = True
 
 
 class HedgeSettings(_Section, frozen=True, kw_only=True):
-    """At the end of the input: an idle bolt runs what another has begun and is late with."""
+    """At the end of the input, an idle bolt may run a copy of a tuple that another bolt has begun
+    and is late with.  The first ack counts."""
 
-    # False where processing a tuple twice does harm, and it must not happen without a fault.
+    # Set it to False if a tuple must not be processed twice without a fault.
     enabled: bool = True
-    # At most this share of the tuples, or one a slot, and this share of the work (Dean & Barroso
-    # 2013 report 2 % more load for their hedged requests), beside half of what bolts are idle for.
+    # Copies take at most this share of the tuples (or one per slot), and at most this share of the
+    # work (Dean & Barroso 2013 report 2 % more load for their hedged requests) plus half of the
+    # time for which bolts are idle.
     share_max: Share = 0.02
 
 
@@ -149,29 +161,30 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     # Exponential: first wait, factor 2.
     backoff_first_s: LongSeconds = 0.1
     backoff_max_s: LongSeconds = 10.0
-    # While (nearly) nothing succeeds no attempt is counted; after this long the run ends. Longer
-    # than the restart or failover of a managed database (1 to 2 minutes, a minor upgrade some 10).
+    # While the target is down no attempt is counted; after this long the run ends.  Longer than
+    # the restart or failover of a managed database (1 to 2 minutes, some 10 for a minor upgrade).
     give_up_after_s: LongSeconds = 600.0
-    # Up to half of the wait is left out at random, so that tuples which failed together (a database
-    # that went away) do not all come back at the same moment.
+    # Up to half of the wait is cut at random, so that tuples that failed together (because a
+    # database went away) do not all come back at the same moment.
     jitter_share: Share = 0.5
 
 
 class BufferSettings(_Section, frozen=True, kw_only=True):
-    """Bounds on what the spout holds."""
+    """Bounds on what the spout has read but not sent: records, bytes."""
 
-    # Half of it, which is there when the producer is polled again, is most of one of the largest
-    # tuples for each of twelve bolts; some 40 MB of small records.
+    # Some 40 MB of small records.  The producer is polled again when half of them are left; that is
+    # nearly one of the largest tuples for each of twelve bolts.
     records_max: Count = 200_000
     bytes_max: Count = 64 << 20
-    # Records read and not below the cumulative ack.  A hole stops intake here; retries go on.
-    # None: how many of them are not done is bounded (core/intake.py), not how far the others go
-    # beyond one that takes long: at 480,000 records a second a million are 2 s.
+    # The most records that are read and not covered by the cumulative ack.  Above a hole, reading
+    # stops here; retries continue.  None: only the number of records that are not done is bounded
+    # (core/intake.py), not how far others get beyond a slow one: at 480,000 records a second, a
+    # million records are 2 s.
     uncommitted_max: Count | None = None
 
 
 class GuaranteeSettings(_Section, frozen=True, kw_only=True):
-    """How often a record may have its effect, so what may be committed when."""
+    """How often a record may have its effect, and so what may be saved when."""
 
     # The one mode that loses nothing.
     mode: GuaranteeName = "at_least_once"

@@ -51,7 +51,7 @@ class Strays(dict[int, float]):
             self[tuple_id] = now_s
 
     def due_s(self, rto_s: float) -> float:
-        """When to give up the oldest one, if the bolt does not tell what it holds.
+        """When to give up the oldest one, if the bolt does not report what it holds.
 
         Without that, one lost tuple would take its place in the window for ever (S48).
         """

@@ -1,4 +1,4 @@
-"""Where tuples are cut from, and who hears that one is done: a spout's intake, or a plain queue."""
+"""Where tuples are cut from, and what learns when one is done: an intake, or a plain queue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Backlog:
 
     __slots__ = ("_next_seq", "buffer", "is_held")
 
-    # More comes as long as the stage before has something; the end is known only when it is told.
+    # More comes as long as the stage before has something; the end is known when it is reported.
     holds_rest = False
 
     def __init__(self) -> None:

@@ -151,7 +151,7 @@ class Target:
             self.dismiss("", now_s)
         before = self._cap.cap
         if self._cap.on_success(now_s):
-            self._tell_cap(before, "nothing refused any more", now_s)
+            self._tell_cap(before, "nothing is refused any more", now_s)
         self._size.on_success(now_s)
         is_full = self._cap.cap < inf or self._size.records_max < inf
         self.is_troubled = is_full or bool(self.breaker.failing)

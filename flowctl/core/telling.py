@@ -1,4 +1,4 @@
-"""A bolt's state for people, and the events that tell of it and of its window."""
+"""A bolt's state for people, and the events that report its state and its window."""
 
 from __future__ import annotations
 

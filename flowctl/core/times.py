@@ -47,7 +47,7 @@ class AckTimes:
         self.service: Histogram = Histogram()
 
     def observe(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
-        """Count one ack; a bolt that tells no times (None) counts for the round trip only."""
+        """Count one ack; a bolt that reports no times (None) counts for the round trip only."""
         self.rtt.observe(rtt_s)
         if wait_s is not None and service_s is not None:
             self.wait.observe(wait_s)

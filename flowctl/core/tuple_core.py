@@ -178,7 +178,7 @@ class TupleCore:
         record_index: int | None = None,
         is_data_error: bool = False,
     ) -> AckOutcome:
-        """``process`` raised: the tuple goes again, perhaps in pieces, or is given up (S109, S110).
+        """``process`` raised: the tuple is sent again, perhaps in pieces, or given up (S109, S110).
 
         ``record_index``: the record that was being read, if that is known.  ``is_data_error``: what
         it raised is about a value, so the target is not to blame.  A fail of a tuple that this bolt
@@ -206,7 +206,7 @@ class TupleCore:
         now_s: float,
         record_index: int | None = None,
     ) -> AckOutcome:
-        """The target had no room or is away: the tuple goes again, and no attempt is counted.
+        """The target had no room or is away: the tuple is sent again; no attempt is counted.
 
         ``after_s``: how long it asked to be left alone.  ``record_index``: the record that was
         being read, if that is known; those before it were taken.
@@ -266,7 +266,7 @@ class TupleCore:
     ) -> None:
         """A sign of life from the bolt's own thread, and whether it has anything to do.
 
-        ``begun``: the tuples that it is at work on, told by a bolt of several slots.
+        ``begun``: the tuples that it is at work on, as a bolt of several slots reports them.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None:

@@ -77,7 +77,7 @@ def _of_flight(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: 
 def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
     flight, heard_s = consumer.flight, consumer.heard_at_s
     overdue_s = consumer.armed_at_s + consumer.rtt.rto_s
-    # A bolt of several slots may go on acking and never be through with one tuple (S48).
+    # A bolt of several slots may continue to ack and never finish one of its tuples (S48).
     wait_s = patience_s(consumer, timeout)
     hopeless_s = next(iter(flight.values())).sent_at_s + wait_s
     asked_s = min(overdue_s, hopeless_s)

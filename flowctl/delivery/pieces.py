@@ -89,7 +89,7 @@ class Pieces:
         *,
         is_doubtful: bool = False,
     ) -> bool:
-        """``piece`` failed: it goes again, whole or cut.  True: its attempts ran out.
+        """``piece`` failed: it is sent again, whole or cut.  True: its attempts ran out.
 
         ``record_index``: the row that was being read, if that is known.  ``is_doubtful``: the
         target may be to blame, so it is not given up yet.

@@ -1,4 +1,4 @@
-"""What the rows of a partition are delivered by: one value object for all of it."""
+"""How the rows of a partition are delivered: one value object for all of it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 _WAITED_SHOWN_S = 0.1  # less is the time that asking takes
 _WORDS = (
-    ("left_out", "of them there before"),
+    ("left_out", "of them already there"),
     ("rejected", "rejected"),
     ("gave_up", "given up"),
     ("kept", "kept in the dead letter"),

@@ -69,19 +69,30 @@ class BoltFailInfo(msgspec.Struct, frozen=True, gc=False):
 class TaskHook:
     """Override the methods for what you want to watch.  They must not block: the task waits.
 
-    A bolt's hooks run on its worker, in the thread that runs the bolt, when ``execute`` returned:
-    emits, the execute, then what was acked and failed.  An exception fails the input as if
-    ``execute`` had raised it (from ``bolt_fail`` it is only reported).  A spout's hooks run in the
-    driver, in the thread of its callbacks; their exceptions are logged.  ``task_id`` is the number
-    of the task among those of its component, from 0.
+    A bolt's hooks run on its worker, in the thread that runs the bolt, after ``execute`` has
+    returned: first those for its emits, then that for the execute, then those for acks and fails.
+    An exception fails the input as if ``execute`` had raised it (from ``bolt_fail`` it is only
+    reported).  A spout's hooks run in the driver, in the thread of its callbacks; their exceptions
+    are logged.  ``task_id`` is the number of the task among those of its component, from 0.
     """
 
-    def emit(self, info: EmitInfo) -> None: ...
-    def spout_ack(self, info: SpoutAckInfo) -> None: ...
-    def spout_fail(self, info: SpoutFailInfo) -> None: ...
-    def bolt_execute(self, info: BoltExecuteInfo) -> None: ...
-    def bolt_ack(self, info: BoltAckInfo) -> None: ...
-    def bolt_fail(self, info: BoltFailInfo) -> None: ...
+    def emit(self, info: EmitInfo) -> None:
+        """The task emitted values."""
+
+    def spout_ack(self, info: SpoutAckInfo) -> None:
+        """A root of this spout is done."""
+
+    def spout_fail(self, info: SpoutFailInfo) -> None:
+        """A root of this spout failed or expired."""
+
+    def bolt_execute(self, info: BoltExecuteInfo) -> None:
+        """``execute`` has returned for an input."""
+
+    def bolt_ack(self, info: BoltAckInfo) -> None:
+        """The bolt acked an input."""
+
+    def bolt_fail(self, info: BoltFailInfo) -> None:
+        """The bolt failed an input."""
 
 
 # A hook, or what makes one: a class, or a function without arguments.

@@ -32,8 +32,8 @@ _COUNTS: Final = (
     ("tuples_hedged", "Tuples given to a second bolt at the end of the input.", "hedged"),
     ("tuples_dropped", "Tuples given up in a mode that sends nothing again.", "dropped"),
     ("calls_refused", "Tuples that the target refused, as it had no room or was away.", "refused"),
-    ("acks_late", "Acks of tuples that were not waited for any more.", "late"),
-    ("acks_duplicate", "Acks of tuples that were done.", "duplicate"),
+    ("acks_late", "Acks that came after their tuple had expired.", "late"),
+    ("acks_duplicate", "Acks of tuples that were already done.", "duplicate"),
     ("records_acked", "Records acked by this run.", "records_acked"),
     ("records_rejected", "Records that process rejected, one by one.", "records_rejected"),
     ("records_dead_lettered", "Records given up and kept elsewhere.", "records_dead_lettered"),
@@ -51,16 +51,16 @@ _GAUGES: Final = (
 )
 # None means 0 (nothing is wrong) for the first kind, and no sample for the second.
 _ZERO_IF_NONE: Final = (
-    ("store_away_seconds", "How long the checkpoint store can't be reached.", "store_away_s"),
-    ("target_down_seconds", "How long (nearly) nothing succeeded.", "target_down_s"),
+    ("store_away_seconds", "How long the checkpoint store has been unavailable.", "store_away_s"),
+    ("target_down_seconds", "How long the target has been down.", "target_down_s"),
 )
 _ABSENT_IF_NONE: Final = (
     ("source_done_ratio", "Fraction of the source that is acked.", "progress"),
-    ("eta_seconds", "Time to go at the present rate.", "eta_s"),
+    ("eta_seconds", "Estimated time left at the present rate.", "eta_s"),
     ("sink_cap_tuples", "The most tuples in flight, to protect the target.", "sink_cap"),
     (
         "checkpoint_age_seconds",
-        "How long ago all that was acked was in the checkpoint store.",
+        "Time since the checkpoint store last had everything that was acked.",
         "checkpoint_age_s",
     ),
 )
@@ -114,7 +114,7 @@ def _run(snapshot: Snapshot) -> Iterator[Metric]:
 def _waits(snapshot: Snapshot) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
-    told = "How long the spout waited, by what held it up."
+    told = "How long the spout waited, by reason."
     family = CounterMetricFamily("flowctl_spout_wait_seconds", told, labels=["reason"])
     for reason in WaitReason:
         if reason:

@@ -56,14 +56,14 @@ class WaitReason(enum.StrEnum):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the spout waited, by what held it up [s]; the rest of the time it was at work.
+    """How long the spout waited, by reason [s]; the rest of the time it was at work.
 
     ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
     ``max_pending_s``: the limit of pending is reached (``dispatch.in_flight_max``,
     ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow.
     ``last_tuples_s``: all input was read and sent, and the last tuples are not done yet.
     ``empty_emit_streak``: how many waits of the last three kinds since the last emission.
-    Before all bolts are there and after the stop nothing counts.
+    Waits before all bolts are connected, or after the stop, do not count.
     """
 
     backpressure_s: float = 0.0
@@ -89,7 +89,7 @@ class TimesView(msgspec.Struct, frozen=True):
 
 
 class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
-    """What acks took, of every fourth one; the last two only of bolts that tell their times."""
+    """Times of every fourth ack; ``wait`` and ``service`` only of bolts that report times."""
 
     rtt: TimesView = TimesView()
     wait: TimesView = TimesView()
@@ -97,8 +97,8 @@ class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DearCall(msgspec.Struct, frozen=True):
-    """A call costs ``call_s`` whatever its size, more than a tuple should take: so tuples are
-    large, of ``records`` on the mean; or ``batches`` of a range, as ``unit`` says."""
+    """A call costs ``call_s`` [s] whatever its size, so tuples (or the batches of a range, see
+    ``unit``) are large: they hold ``records`` on average."""
 
     call_s: float
     records: int
@@ -106,7 +106,10 @@ class DearCall(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one moment.  Counts are of this run unless said otherwise."""
+    """A run at one moment; immutable.  Counts are of this run unless said otherwise.
+
+    Names end in their unit: ``_s`` is seconds.
+    """
 
     job: str
     elapsed_s: float
@@ -127,17 +130,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     records_saved: int  # in the saved checkpoint, all runs together
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same without selective acks
-    # False: the checkpoint is lost with the process, and all runs again
+    # False: the checkpoint is lost with the process, and everything would run again.
     store_survives: bool = True
-    store_away_s: float | None = None  # since when the checkpoint store can't be reached
-    target_down_s: float | None = None  # for how long (nearly) nothing has succeeded
+    store_away_s: float | None = None  # how long the checkpoint store has been unavailable
+    target_down_s: float | None = None  # how long the target has been down
     target_down_reason: str = ""  # the newest failure during that time
     sink_cap: int | None = None  # the most tuples in flight, to protect the target
     records_rejected: int = 0
     records_dead_lettered: int = 0
     records_left_out: int = 0
     waits: Waits = Waits()
-    # What the spout mostly waited for over the last few seconds, and for what share of them, 0…1.
+    # What the spout mostly waited for in the last few seconds, and the share of that time, 0…1.
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
@@ -158,10 +161,10 @@ class LossReason(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended.
+    """How a run ended; immutable.  ``flowctl run --report`` writes it as JSON.
 
-    ``records_total`` counts what all runs of the job have done so far, ``records_saved`` how much
-    of it is in the checkpoint.
+    ``records_total`` counts the records that all runs of the job have done so far;
+    ``records_saved`` is how many of them are in the checkpoint.  Names end in their unit.
     """
 
     job: str
@@ -222,8 +225,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class View(Protocol):
     """Shows a run to a person.  Called from one thread; must not block for long."""
 
-    def start(self, job: str, headline: str) -> None: ...
-    def update(self, snapshot: Snapshot) -> None: ...
-    def event(self, event: FlowEvent) -> None: ...
-    def message(self, text: str) -> None: ...
-    def stop(self, report: Report) -> None: ...
+    def start(self, job: str, headline: str) -> None:
+        """A run of ``job`` begins; ``headline`` says with which bolts and which policy."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show ``snapshot``; called several times a second."""
+
+    def event(self, event: FlowEvent) -> None:
+        """Show something that has happened, such as a bolt that was lost."""
+
+    def message(self, text: str) -> None:
+        """Show a line for the user."""
+
+    def stop(self, report: Report) -> None:
+        """The run has ended, however it did: show the summary."""

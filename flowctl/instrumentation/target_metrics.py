@@ -1,4 +1,4 @@
-"""Paced targets as metrics of Prometheus: what all programs that share a Redis have told it."""
+"""Paced targets as metrics of Prometheus: what all programs that share a Redis reported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COUNTS: Final = (
 
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[StoredTarget], float]], ...]] = (
-    ("limit_calls", "How many calls it is given at once.", lambda t: t.limit),
-    ("used_calls", "Calls in it, on average over the last 10 to 20 s.", lambda t: t.used),
+    ("limit_calls", "How many calls at once the target may get.", lambda t: t.limit),
+    ("used_calls", "Calls in flight, on average over the last 10 to 20 s.", lambda t: t.used),
     ("leased_permits", "Permits that workers hold.", lambda t: t.leased),
-    ("workers", "Processes that call it.", lambda t: len(t.claims)),
-    ("seen_seconds", "How long ago some worker was there.", lambda t: t.seen_s),
+    ("workers", "Processes that call the target.", lambda t: len(t.claims)),
+    ("seen_seconds", "Time since a worker last reported.", lambda t: t.seen_s),
 )
 
 
@@ -64,7 +64,7 @@ def families(targets: Sequence[StoredTarget]) -> Iterator[Metric]:
         for each in targets:
             gauge.add_metric([each.target], value(each))
         yield gauge
-    told = "Cost a second, if that is bounded."
+    told = "The cost per second that is allowed, if it is bounded."
     budget = GaugeMetricFamily("flowctl_target_budget", told, labels=of_target)
     for each in targets:
         if each.budget is not None:

@@ -131,7 +131,7 @@ class SpoutMetrics:
 
 _COUNTS: Final = ("executed", "acked", "failed", "emitted")
 _TIMES: Final = ("execute_s", "process_s")
-# What each task of a bolt tells, so that its own metrics are called otherwise.
+# What each task of a bolt reports; its own metrics need other names.
 BOLT_METRICS: Final = frozenset({*_COUNTS, *_TIMES})
 
 

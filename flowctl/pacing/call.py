@@ -44,7 +44,7 @@ class _Call:
 
     @property
     def cost(self) -> float:
-        """What the call counts against the budget; correct it when the answer tells the cost."""
+        """What the call counts against the budget; correct it once the answer shows the cost."""
         return self._cost
 
     @cost.setter

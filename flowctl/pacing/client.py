@@ -97,7 +97,7 @@ class LeaseSource:
     # -- the gate's: its lock is held ---------------------------------------------------------
 
     def on_wanted(self, now_s: float) -> None:
-        """Wake the thread up if it sleeps; otherwise its next report tells."""
+        """Wake the thread if it sleeps; otherwise its next report says it."""
         if self._sleeps:
             self._sleeps = False
             self._wake()

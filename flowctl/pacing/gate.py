@@ -25,7 +25,7 @@ from flowctl.pacing.counters import Counters
 REST_MAX_S: Final = 5.0
 # Those that were refused together don't come back together.
 _JITTER: Final = 0.25
-# Who waits for a permit looks at least this often, whatever it was not told.
+# Whoever waits for a permit looks at least this often, even if nobody wakes it.
 _LOOK_S: Final = 1.0
 
 

@@ -1,4 +1,4 @@
-"""The gates of this process, by target: state is per process, whoever was shipped what."""
+"""The gates of this process, by target: each process has its own state, whatever was pickled."""
 
 from __future__ import annotations
 

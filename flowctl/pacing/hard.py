@@ -78,7 +78,7 @@ def hard_permits(target: str, limits: Limits | None) -> HardPermits:
     if limits is None:
         raise ConfigError(
             "hard",
-            "needs the number that is never exceeded.",
+            "needs the number of calls that must never be exceeded.",
             remedy="Give limits=Limits(in_flight_max=20).",
         )
     return HardPermits(target, limits.in_flight_max)

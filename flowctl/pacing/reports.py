@@ -14,7 +14,7 @@ from flowctl.pacing.settings import PaceSettings
 IDLE_S: Final = 2.0
 # Of what a worker has used of the budget, as it may use a little more next time.
 _RATE_ROOM: Final = 1.5
-# A second exchange right after another tells nothing of a rate.
+# Two exchanges in quick succession say nothing about a rate.
 _SPAN_MIN_S: Final = 0.1
 
 

@@ -79,7 +79,7 @@ class Claims:
         if isinstance(self._core, RangeCore):
             return range_breach(self._core, consumer, frame)
         if isinstance(frame, ProgressFrame | RangeFail | SplitAnswer):
-            return "it spoke of a range, and this job has none"
+            return "it reported on a range, but this job has none"
         return ""
 
     def settlement(self, bolt: str, frame: SettledFrame) -> Settlement:

@@ -123,5 +123,5 @@ def _not_kept(port: object, dead: DeadTuple, error: Exception) -> ProcessError:
     return ProcessError(
         f"{gave_up.partition}: process failed {gave_up.attempts} times ({gave_up.reason}), and"
         f" the dead letter {type(port).__name__} raised {type(error).__name__}: {error}.",
-        remedy="Fix either and run again: the checkpoint stands before these records.",
+        remedy="Fix either and run again: the job continues with these records.",
     )

@@ -28,7 +28,7 @@ _DOUBLINGS_MAX: Final = 6
 
 
 class Ending(NamedTuple):
-    """A bolt that was told to end, and the message about it."""
+    """A bolt that is being ended, and the message about it."""
 
     bolt: str
     text: str

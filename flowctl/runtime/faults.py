@@ -72,8 +72,8 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
     return SourceError(
         f"{partition}, record {show(record.position)}: {why.problem}",
         remedy=why.remedy
-        or "Fix the source and run again: all before this record is done. To go on without such"
-        " records: flowctl run --dead-letters .flowctl/dead-letters.",
+        or "Fix the source and run again: everything before this record is done. To go on without"
+        " such records: flowctl run --dead-letters .flowctl/dead-letters.",
     )
 
 
@@ -104,20 +104,20 @@ def gave_up_error(
         return SourceError(
             f"{gave_up.partition} could not be read from {show(gave_up.first)} on, on {bolts},"
             f" {gave_up.attempts} times: {printable(gave_up.reason).rstrip('.')}.",
-            remedy="Run again when the source can be read: nothing that was done is redone.",
+            remedy="Run again when the source can be read: what is done is not repeated.",
         )
     where = f"{gave_up.partition}, {show_records(gave_up.first, gave_up.last)}: process"
     if gave_up.first == "":  # a topology's on_end, which is called with no record
         where = gave_up.partition
     if NOTHING_SUCCEEDED in gave_up.reason:
         remedy = (
-            "Look at process and at what it calls, and run again: the checkpoint stands before"
-            " this record. The few that were given up first are in the dead letter: redrive them."
+            "Look at process and at what it calls, and run again: the job continues with this"
+            " record. The few that were given up first are in the dead letter: redrive them."
         )
     else:
         remedy = (
-            "Fix process or the record and run again: the checkpoint stands before this record,"
-            " and nothing that was done is redone. To set such records aside and go on without"
+            "Fix process or the record and run again: the job continues with this record,"
+            " and what is done is not repeated. To set such records aside and go on without"
             " them: flowctl run --dead-letters .flowctl/dead-letters, or"
             " dead_letter=flowctl_files.FileDeadLetter() in the job."
         )
@@ -134,7 +134,7 @@ def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
     """Return the error that ends a run whose target was down for too long."""
     return TargetDownError(
         f"nothing has succeeded for {now_s - down.at_s:.0f} s. The last failure: {down.reason}.",
-        remedy="Run again when the target is back: the checkpoint stands, nothing was given up."
+        remedy="Run again when the target is back: progress is saved, and nothing was given up."
         " To wait longer, raise retry.give_up_after_s.",
     )
 

@@ -103,7 +103,7 @@ class Notices:
         elif absent_s > timeout_s:
             self._control.fail(
                 BoltsUnavailableError(
-                    f"no bolt has been heard for {absent_s:.0f} s. {self.note()}",
+                    f"no bolt has been heard from for {absent_s:.0f} s. {self.note()}",
                     remedy="Check the workers' logs; raise start.bolts_timeout_s if they are"
                     " slow to start.",
                 )

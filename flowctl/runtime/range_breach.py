@@ -17,12 +17,12 @@ def breach(core: RangeCore, consumer: AdaptiveFlowConsumer, frame: object) -> st
         return ""
     bolt, tuple_id = consumer.bolt, frame.tuple_id
     if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
-        return f"it spoke of range {tuple_id}, which it was never sent"
+        return f"it reported on range {tuple_id}, which it was never sent"
     if isinstance(frame, SplitAnswer):
         return ""
     sent = core.attempts_of(bolt, tuple_id)
     if frame.attempt < 1 or (sent and frame.attempt > sent):
-        return f"it spoke of sending {frame.attempt} of range {tuple_id}, sent {sent} times"
+        return f"it reported on sending {frame.attempt} of range {tuple_id}, sent {sent} times"
     if isinstance(frame, RangeFail):
         return _fail(core, frame)
     return _progress(core, frame)

@@ -155,8 +155,8 @@ class ReceiptStore:
                 "out",
                 f"the checkpoint of {job!r} counts {partition} {start} to {stop - 1} as done, but"
                 f" {self._manifest.where} holds no results of that.",
-                remedy="Give the out of the run that did it, or another name; to do all again:"
-                f" `flowctl checkpoint clear {job}`.",
+                remedy="Give the out of the run that did it, or another name. To process everything"
+                f" again: `flowctl checkpoint clear {job}`.",
             )
 
     def load(self, job: str) -> Checkpoint:

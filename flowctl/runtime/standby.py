@@ -96,7 +96,7 @@ class Standby:
                 told = news
             self._pause(_LOOK_S)
         if told:
-            self._say(f"standby: takes over {self._job}")
+            self._say(f"standby: taking over {self._job}")
 
     def take(self) -> str:
         """Take or renew the lease; return who holds it."""

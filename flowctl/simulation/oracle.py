@@ -79,7 +79,7 @@ def _as_shipped_s(
     workloads: Sequence[Workload],
     luck: float,
 ) -> float:
-    """When all bolts are through with all records, had calls no cost of their own but one."""
+    """When all bolts would have done all records, if only one call had a cost of its own."""
     work = sum(w.plain_s(0, scenario.records) - scenario.tuple_s for w in workloads)
 
     def done(at_s: float) -> float:

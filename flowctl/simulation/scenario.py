@@ -132,7 +132,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[float, ...] = ()  # per bolt; empty: all 1
     tuple_s: float = 0.001  # service time: this a tuple
     record_s: float = 90e-6  # and this a record
-    service_cv: float = 0.1  # lognormal factor of mean 1, anew for each sending
+    service_cv: float = 0.1  # lognormal factor of mean 1, drawn for each sending
     data_cv: float = 0.0  # lognormal factor of mean 1, fixed per tuple: the data is skewed
     one_way_s: float = 0.001
     jitter_s: float = 0.0  # up to so much more each way, uniform; the order is kept

@@ -74,7 +74,7 @@ class TopologyReport(Report, frozen=True, kw_only=True):
                 f" · {count(trees.failed)} failed · {count(trees.replayed)} sent again"
             )
             if trees.undelivered_emits:
-                found.append(f"{counted(trees.undelivered_emits, 'emit')} that nobody got")
+                found.append(f"{counted(trees.undelivered_emits, 'emit')} that nobody received")
         if self.held_up:
             found.append(f"it waited for: {'; '.join(self.held_up)}")
         for task in self.errors[:_TASKS_TOLD]:

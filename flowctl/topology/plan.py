@@ -128,7 +128,7 @@ def check_name(field: str, name: str, taken: Sequence[str]) -> None:
             field, f"{name!r} can't be a name.", remedy="Use letters, digits, '-' and '_'."
         )
     if name in taken:
-        raise ConfigError(field, f"{name!r} is there already.", remedy="Give another name.")
+        raise ConfigError(field, f"the name {name!r} is taken.", remedy="Give another name.")
 
 
 def declared_emits(stage: str, given: Any) -> Emits | None:
@@ -138,7 +138,7 @@ def declared_emits(stage: str, given: Any) -> Emits | None:
     if not isinstance(given, Mapping):
         raise ConfigError(
             stage,
-            f"emits: a {type(given).__name__} names no streams with their fields.",
+            f"emits: a {type(given).__name__} does not name streams and their fields.",
             remedy='Give a dict, as {"default": ("client", "path"), "bad": None}.',
         )
     for stream, fields in given.items():
@@ -167,7 +167,7 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
             raise ConfigError(
                 stage.name,
                 f"subscribes to more than {SOURCES_MAX} sources.",
-                remedy="Put a bolt between.",
+                remedy="Put another bolt in between.",
             )
         for subscription in stage.subscriptions:
             if subscription.component not in known:

@@ -57,15 +57,15 @@ class BoltDeclarer:
     def fields(
         self, component: str, *fields: str | int, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Values with equal ``fields`` (keys of dicts, places of lists) to the same task."""
+        """Values with equal ``fields`` (keys of dicts, indices of lists) to the same task."""
         if not fields:
             raise ConfigError(self.plan.name, "fields: none given.", remedy="Name one or more.")
         for field in fields:
             if not isinstance(field, str | int):
                 raise ConfigError(
                     self.plan.name,
-                    f"fields: {field!r} is neither a key nor a place.",
-                    remedy="Give text for keys of dicts, numbers for places of lists.",
+                    f"fields: {field!r} is neither a key nor an index.",
+                    remedy="Give text for keys of dicts, numbers for indices of lists.",
                 )
         return self._add(component, "fields", stream, fields)
 

@@ -51,7 +51,7 @@ def check_length(length: int, frame_bytes_max: int) -> None:
     if not 0 < length <= frame_bytes_max:
         raise WireError(
             f"A peer announced a frame of {length} bytes; {frame_bytes_max} are allowed.",
-            remedy="Raise listen.frame_bytes_max, or look for a stranger on the port.",
+            remedy="Raise listen.frame_bytes_max, or find out what else connects to the port.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the bolts of a run are told, and which may join it."""
+"""What the bolts of a run learn when they connect, and which bolts may join it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowctl.config import WaitSettings
 
 
 class RunTerms(NamedTuple):
-    """What the bolts of one run are told, and which bolts are accepted.
+    """What the bolts of one run learn when they connect, and which bolts are accepted.
 
     ``key`` proves that a bolt belongs to the run; ``expected`` are the names of its bolts (None:
     any name).  A bolt sends a heartbeat every ``heartbeat_s`` and waits as ``wait`` says.

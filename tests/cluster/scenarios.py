@@ -251,7 +251,7 @@ def driver_in_waiting(cluster: Cluster, draw: random.Random) -> Figures:
     until(lambda: "standby: waiting while" in second.log(), "the second driver waits")
     first.kill()
     since_s = now_s()
-    until(lambda: "takes over" in second.log(), "the second driver takes over")
+    until(lambda: "taking over" in second.log(), "the second driver takes over")
     took_s = now_s() - since_s
     found = figures(second)._replace(stalled_s=second.stalled_s(since_s))
     found = found._replace(note=f"took over after {took_s:.1f} s")

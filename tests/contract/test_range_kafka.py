@@ -209,7 +209,7 @@ def test_a_topic_that_was_made_again_is_refused_by_the_next_run(kafka, topic, br
     done = Checkpoint({f"{topic}-0": PartitionCheckpoint(1, 2, mark="id-1")})
     RangeIntake(done).offer(extents)
     brokers.number = 2
-    with pytest.raises(SourceError, match=f"{topic}-0: a part .* it was id-1, and is id-2"):
+    with pytest.raises(SourceError, match=f"{topic}-0: a part .* it was id-1, and is now id-2"):
         RangeIntake(done).offer(KafkaRanges(topic, servers=kafka.servers).extents(done))
 
 
@@ -220,9 +220,9 @@ def test_a_topic_that_is_made_again_within_a_run_is_refused(kafka, topic, broker
     brokers.number = 0  # they don't say: nothing is known against it
     intake.offer(source.extents(Checkpoint()))
     brokers.number = 2
-    with pytest.raises(SourceError, match="is another than when the run began"):
+    with pytest.raises(SourceError, match="has changed since the run began"):
         intake.offer(source.extents(Checkpoint()))
-    with pytest.raises(SourceError, match=f"{topic}-0: the topic was deleted and made again"):
+    with pytest.raises(SourceError, match=f"{topic}-0: the topic was deleted and created again"):
         next(iter(source.reader().open(f"{topic}-0", 0, 4, "id-1")))
 
 

@@ -135,7 +135,7 @@ def test_a_table_of_another_mark_is_refused_by_the_next_run_and_within_one(conne
         next(iter(reader.open("items", before.start, before.stop, before.identity)))
     done = Checkpoint({"items": PartitionCheckpoint(2, 4, mark=before.identity)})
     intake = RangeIntake(done)
-    with pytest.raises(SourceError, match=r"items: a part .* it was 7, and is 8") as refused:
+    with pytest.raises(SourceError, match=r"items: a part .* it was 7, and is now 8") as refused:
         intake.offer(source.extents(done))
     assert "--partition" in refused.value.remedy
     RangeIntake(done).offer(SqlRanges(connect, "items", "id", mark="").extents(done))

@@ -35,7 +35,7 @@ def test_the_driver_in_waiting_takes_over_from_one_that_was_killed(job: Job) -> 
     assert third.wait() == EXIT_INTERRUPTED, third.said
     first.kill()
     assert second.wait() == EXIT_FINISHED, second.said
-    assert "takes over" in second.said
+    assert "taking over" in second.said
     assert second.report["resumed_records"] > 0
     job.assert_exact()
 

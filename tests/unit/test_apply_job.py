@@ -345,7 +345,7 @@ def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
     Driver(here).do(0, 10)
     (file,) = tmp_path.glob("*.parquet")
     file.unlink()
-    with pytest.raises(InternalError, match="named as a result and is not in"):
+    with pytest.raises(InternalError, match="is a file of results, but it is not in"):
         here.finish(extents(10), None)
 
 

@@ -25,7 +25,7 @@ def test_more_bolts_than_descriptors_are_refused_before_anything_runs() -> None:
     calls: list[object] = []
     spout = FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(calls.append, count=200))
     with pytest.raises(
-        InfrastructureError, match=r"may open 256 files .* need about [4-9]\d\d"
+        InfrastructureError, match=r"may open only 256 files .* need about [4-9]\d\d"
     ) as caught:
         spout.run(view="off")
     assert re.search("ulimit -n (512|1024)", caught.value.remedy)

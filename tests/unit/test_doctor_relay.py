@@ -101,8 +101,8 @@ def test_a_relay_that_can_t_be_opened_ends_the_doctor_before_spark_starts(
     ("seen", "problem", "remedy"),
     [
         # Why the listener can't be reached then is clear.
-        ({"redis": "no answer", "listener": "Redis can't be reached"}, "redis: no answer", "open"),
-        ({"redis": "unknown host", "listener": "odd"}, "redis: unknown host", "not localhost"),
+        ({"redis": "no answer", "listener": "Redis can't be reached"}, "Redis: no answer", "open"),
+        ({"redis": "unknown host", "listener": "odd"}, "Redis: unknown host", "not localhost"),
         (
             {"redis": "", "listener": "redis: redis-py is not installed."},
             f"listener {RELAYED}: redis: redis-py is not installed.",

@@ -123,7 +123,7 @@ def test_a_good_cluster_has_no_problem() -> None:
         (changed(targets={"listener": "unknown host"}), "unknown host", "listen.advertise"),
         (changed(targets={"listener": "refused"}), "refused", "listen.advertise"),
         (changed(targets={"sink 1": "no answer"}), "can't reach the sink 1", "Open the way"),
-        (changed(targets={"redis": "refused"}), "can't reach the redis", "only the driver"),
+        (changed(targets={"redis": "refused"}), "can't reach Redis", "only the driver"),
         (changed(flowctl="ModuleNotFoundError: No module named 'flowctl'"), "No module", "pip"),
         (changed(flowctl="0.0.1"), "flowctl 0.0.1", f"flowctl-spark=={VERSION}"),
         (changed(load="ModuleNotFoundError: No module named 'x'"), "named 'x'", "Install what"),
@@ -142,14 +142,14 @@ def test_the_driver_has_to_reach_redis_and_says_if_it_does_not() -> None:
     driver = Seen(host="driver", targets={"redis": "refused"})
     found = Examined(master="m", listener="d:1", executors=[GOOD], driver=driver)
     [(said, _)] = problems_of(found)
-    assert said == "driver: can't reach the redis: refused."
+    assert said == "driver: can't reach Redis: refused."
     assert "refused" in list(matrix(found, ["redis"]))[1]
 
 
 @pytest.mark.parametrize(
     ("found", "problem", "remedy"),
     [
-        ("=other", "/data/a.log is another file there", "Mount the same disk"),
+        ("=other", "/data/a.log is not the same file there", "Mount the same disk"),
         ("no such file", "can't read /data/a.log: no such file", "same path"),
         ("pyarrow is not installed", "pyarrow is not installed", "flowctl-spark[parquet]"),
     ],

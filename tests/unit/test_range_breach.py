@@ -56,7 +56,7 @@ def test_what_can_be_true_is_no_breach(given: tuple[Ranges, RangeEmission]) -> N
     ("fields", "named"),
     [
         ({"tuple_id": 999}, "range 999, which it was never sent"),
-        ({"attempt": 7}, "it spoke of sending 7 of range"),
+        ({"attempt": 7}, "it reported on sending 7 of range"),
         ({"service_s": float("nan")}, "are not possible"),
         ({"read_s": -1.0}, "are not possible"),
         ({"call_s": float("inf")}, "are not possible"),

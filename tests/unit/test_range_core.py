@@ -95,7 +95,7 @@ def test_what_was_done_and_written_again_since_is_refused_by_name() -> None:
     saved = ranges.core.checkpoint()
     assert (ranges.state.end, ranges.state.mark) == ("v1", None)
     assert Ranges("a", stop=1000, checkpoint=saved).emit() == []
-    with pytest.raises(SourceError, match=r"p: all of it was done.*it was v1, and is v2"):
+    with pytest.raises(SourceError, match=r"p: all of it was done.*it was v1, and is now v2"):
         Ranges("a", extent=Extent(0, 1000, "v2"), checkpoint=saved)
 
 
@@ -110,7 +110,7 @@ def test_what_was_done_in_part_and_written_again_since_is_refused_by_name(
     assert (ranges.state.end, ranges.state.mark) == (None, "v1")
     saved = ranges.core.checkpoint()
     assert Ranges("a", stop=2 * MB, checkpoint=saved).emit(), "it goes on"
-    with pytest.raises(SourceError, match=r"p: a part of it .* it was v1, and is v2") as caught:
+    with pytest.raises(SourceError, match=r"p: a part of it .* it was v1, and is now v2") as caught:
         Ranges("a", extent=Extent(0, 2 * MB, "v2"), checkpoint=saved)
     assert "rewind NAME --partition p --start" in caught.value.remedy
 
@@ -270,7 +270,7 @@ def test_a_source_that_grows_goes_on_and_one_that_changes_is_refused() -> None:
     (second,) = ranges.emit()
     assert (second.start, second.stop) == (1000, 1500)
     assert ranges.core.intake.progress == (1000, 1500)
-    with pytest.raises(SourceError, match="another than when the run began"):
+    with pytest.raises(SourceError, match="has changed since the run began"):
         ranges.core.offer_extents({"p": Extent(0, 1500, "v2")})
 
 

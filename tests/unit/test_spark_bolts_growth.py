@@ -111,5 +111,5 @@ def test_count_is_a_number_or_auto() -> None:
     bolts.count = 3
     assert (bolts.count, bolts.follows_slots) == (3, False)
     wrong: Any = SparkBolts(print, count="many")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="'many' is no count"):
+    with pytest.raises(ConfigError, match="'many' is not a count"):
         wrong.start(None, None)

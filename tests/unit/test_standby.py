@@ -107,7 +107,7 @@ def test_the_second_takes_over_when_the_lease_of_the_first_has_ended() -> None:
     world.driver().wait()
     assert LEASE_S <= world.now_s <= LEASE_S + 0.5
     assert "standby: waiting while" in world.said[0] and world.said[1:] == [
-        "standby: takes over job"
+        "standby: taking over job"
     ]
 
 

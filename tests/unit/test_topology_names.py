@@ -53,7 +53,7 @@ def declared() -> Topology:
         ),
         (
             lambda t: t.bolt("b", nothing).fields("parse", 1.5),
-            "b: fields: 1.5 is neither a key nor a place",
+            "b: fields: 1.5 is neither a key nor an index",
         ),
         (
             lambda t: t.bolt("b", nothing, emits={"a b": ()}).shuffle("s"),

@@ -57,7 +57,7 @@ def test_a_circle_is_refused() -> None:
     [
         (lambda t: t.bolt("a", nothing), "has no source"),
         (lambda t: t.bolt("a", nothing).shuffle("x"), "no 'x' to subscribe to. Known: a, s"),
-        (lambda t: t.bolt("s", nothing), "there already"),
+        (lambda t: t.bolt("s", nothing), "is taken"),
         (lambda t: t.bolt("a.b", nothing), "can't be a name"),
         (lambda t: t.bolt("a", nothing, count=0), "must be 1 or more, got 0"),
         (lambda t: t.bolt("a", 7).shuffle("s"), "a int can't be a bolt"),

@@ -66,7 +66,7 @@ def test_an_unanchored_emit_to_a_stream_that_nobody_gets_is_counted_and_told() -
     hub.offer(range(25))
     hub.run()
     assert undelivered(hub) == [
-        ("a/bads", 25, "nobody gets stream 'bads' of 'a'. Did you mean 'bad'?")
+        ("a/bads", 25, "nobody receives stream 'bads' of 'a'. Did you mean 'bad'?")
     ]
     assert hub.figures.undelivered_emits == 25
     assert hub.figures.complete == 25
@@ -93,7 +93,7 @@ def test_an_anchored_emit_that_nobody_gets_is_told_too_and_its_root_is_done() ->
     hub = Hub(made)
     hub.offer(range(3))
     hub.run()
-    assert undelivered(hub) == [("a", 3, "nobody gets what 'a' emits")]
+    assert undelivered(hub) == [("a", 3, "nobody receives what 'a' emits")]
     assert (hub.figures.undelivered_emits, hub.figures.complete) == (3, 3)
 
 
@@ -142,4 +142,4 @@ def test_the_summary_counts_them() -> None:
     hub.offer(range(3))
     hub.run()
     report = hub.report()
-    assert "3 emits that nobody got" in " ".join(report.more())
+    assert "3 emits that nobody received" in " ".join(report.more())

@@ -49,7 +49,7 @@ class RowsPlan(msgspec.Struct, frozen=True):
 
 
 class Parse:
-    """A line gives one row, or none if it is no request.  Each costs ``record_s``."""
+    """A line gives one row, or none if it is not a request.  Each takes ``record_s`` [s]."""
 
     def __init__(self, record_s: float) -> None:
         self.record_s = record_s

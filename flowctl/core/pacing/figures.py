@@ -1,4 +1,4 @@
-"""What the processes of a job say of the targets that they pace, put together for people."""
+"""What the processes of a job report about the targets that they pace, summed up for people."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flowctl.core.pacing.leases import Sums
 
 # Averages are over this time: as far back as `flowctl targets` looks, at least.
 OVER_S: Final = 10.0
-# Of how many targets a process tells at once; a view shows fewer.
+# How many targets a process reports at once; a view shows fewer.
 TARGETS_MAX: Final = 16
-# A process tells once a second; who was silent for so long has ended, or calls nothing.
+# A process reports once a second; one that is silent for so long has ended, or calls nothing.
 SILENT_S: Final = 5.0
-# Processes tell more than once a second if they have several bolts: more would say no more.
+# A process with several bolts reports more than once a second; more would add nothing.
 _STEP_S: Final = 0.9
 
 
@@ -40,7 +40,7 @@ class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def sums(self) -> Sums:
-        """The same sums; what was not told is 0."""
+        """The same sums; what was not reported is 0."""
         return Sums(self.calls, 0.0, self.call_s, self.refused, 0, self.waited_s)
 
 
@@ -70,14 +70,14 @@ class _Told(NamedTuple):
 
 
 class SeenTargets:
-    """What was told, by process.  Pure; not thread-safe; O(1) for each that is told."""
+    """What processes reported.  Pure; not thread-safe; O(1) per report."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str, str], deque[_Told]] = {}
         self._silent: dict[tuple[str, str, str], float] = {}  # how long their calls had waited
 
     def take(self, figures: TargetFigures, now_s: float) -> None:
-        """A process tells.  Several bolts of it may tell the same."""
+        """A process reports.  Several of its bolts may report the same."""
         key = figures.process, figures.target, figures.job
         told = self._told.setdefault(key, deque())
         self._silent.pop(key, None)

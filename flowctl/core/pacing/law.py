@@ -64,7 +64,7 @@ class TargetLaw:
         self._ramp = Ramp(float(start), is_known=known is not None)
         self._mean_s = 0.0
         self.limit: int = start
-        self.reason = "start" if known is None else "taken over"
+        self.reason = "start" if known is None else "learned before"
 
     @property
     def bounds(self) -> Bounds:
@@ -110,7 +110,7 @@ class TargetLaw:
         lag_s = self.lag_s
         self._guard.on_sample(now_s, sample, sent_at_s=now_s - lag_s)
         if self._refusals.on_sample(now_s, sample, lag_s):
-            self._say("refused" if sample.refused else "looking for more than was refused")
+            self._say("refused" if sample.refused else "trying more than was refused")
         self._take_ramp(now_s, sample, lag_s)
         while self._events:
             event = self._events.popleft()
@@ -126,7 +126,7 @@ class TargetLaw:
         self._ramp.on_sample(now_s, sample, lag_s, float(self._bounds.most))
         if self._ramp.level != before:
             more = self._ramp.level > before
-            self._say("more brought more" if more else "more brought nothing")
+            self._say("more calls helped" if more else "more calls did not help")
 
     def _say(self, reason: str) -> None:
         self.reason = reason

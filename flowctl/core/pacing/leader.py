@@ -52,7 +52,7 @@ class Leader:
 
     def _begin(self, reply: Reply, table: Table) -> TargetLaw:
         is_reset = self._law is not None
-        # A server that was emptied has no calls, but workers told it the limit they knew.
+        # A server that was emptied has no calls, but workers reported the limit that they knew.
         is_new = not table.total.calls and reply.limit == self._bounds.start
         known = None if is_reset or is_new else reply.limit
         law = TargetLaw(self._bounded(table), leave=self._leave, tick_s=self._tick_s, known=known)

@@ -1,4 +1,4 @@
-"""What workers and the place where they meet tell each other about a target."""
+"""What workers and the shared store exchange about a target."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sums(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a worker says of itself.
+    """What a worker reports about itself.
 
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
     that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a leader is told: all workers with a lease, and what all ever did.
+    """What a leader gets: all workers with a lease, and the sums of what all ever did.
 
     ``goals``: what they were given.  ``least``, ``most``: bounds that an operator has set.
     ``resets``: how often somebody asked to forget what was learned.

@@ -1,4 +1,4 @@
-"""How a limit begins: few at once, and more for as long as more brings more.
+"""How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
 
 The guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each.  A
 target that nobody knows is met with a few calls, however many workers there are.
@@ -81,8 +81,8 @@ class Ramp:
             self._judge(now_s, self._cost / self._span_s, most)
 
     def _let_in(self, now_s: float, sample: Sample, most: float) -> None:
-        """The budget is the limit: more permits bring no more calls, but who has none has no part
-        of the budget either."""
+        """The budget is the limit: more permits bring no more calls, but a worker without a permit
+        gets no part of the budget either."""
         if sample.is_held:
             self.level = min(most, self.level * self._factor + 1)
         self._before = 0.0

@@ -1,4 +1,4 @@
-"""A budget of cost a second, kept by one process for its part of it.
+"""A budget of cost per second: one process keeps within its part of it.
 
 Virtual scheduling (GCRA, ITU-T I.371) without a burst: what was not used is not saved up, so in any
 second at most the rate and one call are begun.

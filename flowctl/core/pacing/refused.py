@@ -50,7 +50,7 @@ class PooledRefusals:
         """
         self._calls += sample.calls
         if sample.refused:
-            # What was refused before a fall was heard of is no news; after a step up all is.
+            # After a fall, refusals of calls from before it say nothing new.
             return now_s - self._fell_at_s >= lag_s and self._fall(now_s, sample)
         is_reached = sample.is_bound and sample.in_flight + 1 > self.cap
         is_settled = now_s - self._moved_at_s >= lag_s and not sample.resting

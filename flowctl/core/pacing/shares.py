@@ -15,7 +15,7 @@ from flowctl.core.pacing.leases import Claim
 # A permit moves when another worker is short of so many permit-seconds more than its holder. With
 # two or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
 _KEPT: Final = 8.0
-# No worker is owed more than this: what it didn't get while it was frozen is no debt.
+# No worker is owed more than this: it is not owed what it didn't get while it was frozen.
 _OWED_MAX: Final = 2 * _KEPT
 
 

@@ -1,4 +1,4 @@
-"""What all that share a target have told the place where they meet, for people."""
+"""What all that share a target have reported to the shared store, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a core of ranges has in common with one of records by name only."""
+"""Methods that a core of ranges shares with a core of records by name only."""
 
 from __future__ import annotations
 

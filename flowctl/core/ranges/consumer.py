@@ -29,8 +29,8 @@ class RangeConsumer(AdaptiveFlowConsumer):
 
     Each report of progress teaches what the ack of a tuple would: how long so many positions take.
     So the window is counted in the work of one report, and a bolt gets its next range shortly
-    before it is through with the one that it has.  ``positions_done``: since it came;
-    ``moved_at_s``: when it last told of progress; ``call_s``: as its last :class:`Progress` said.
+    before it has finished the one that it has.  ``positions_done``: since it came;
+    ``moved_at_s``: when it last reported progress; ``call_s``: as its last :class:`Progress` said.
     """
 
     __slots__ = ("call_s", "empty_positions", "moved_at_s", "positions_done")
@@ -56,7 +56,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
         return Pace(service.record_s, service.mean_records) if service.samples else others
 
     def silent_s(self, flow_tuple: FlowTuple, now_s: float) -> float:
-        """How long it has told nothing, though it could have told of ``flow_tuple``."""
+        """How long it has reported nothing, though it could have reported on ``flow_tuple``."""
         since_s = max(self.moved_at_s, flow_tuple.sent_at_s)
         return max(0.0, now_s - since_s - self.service.path_s)
 
@@ -128,7 +128,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
                 flow_tuple.sent_at_s = now_s
 
     def on_part_failed(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """A part of ``flow_tuple`` failed: the bolt goes on behind it, so it is waited for anew."""
+        """A part of ``flow_tuple`` failed: the bolt continues behind it, so the wait restarts."""
         self.armed_at_s = self.moved_at_s = now_s
         self._wait_on(flow_tuple, now_s)
 

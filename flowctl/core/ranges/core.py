@@ -91,7 +91,7 @@ class RangeCore(ByReference):
         self.intake.offer(extents)
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        """What a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()
 
     def poll_receipts(self) -> Receipts | None:
@@ -180,7 +180,7 @@ class RangeCore(ByReference):
             self._recovery.on_acked(consumer, flow_tuple, now_s)
         done = cut.between(told.start, told.done_through).pieces
         left = cut.outside(told.start, told.done_through)
-        # What it tells of may have been processed at any time since it told something last.
+        # What it reports may have been processed at any time since its last report.
         began_s = max(consumer.moved_at_s, flow_tuple.sent_at_s if is_holder else 0.0)
         if is_holder:
             self.counters.records_pending_now -= len(cut.records) - len(left.records)
@@ -331,7 +331,7 @@ class RangeCore(ByReference):
         cut = _cut(flow_tuple)
         rest = cut.between(answer.stop, cut.bounds[1])
         if rest.pieces:
-            # Also if it said 0: what it did not tell of, it is through with or never got.
+            # Also if it said 0: what it did not report is done, or never reached it.
             self._split_off(flow_tuple, rest, now_s)
         else:
             assert isinstance(consumer, RangeConsumer)

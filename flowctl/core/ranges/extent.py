@@ -8,10 +8,10 @@ import msgspec
 class Extent(msgspec.Struct, frozen=True, gc=False):
     """The half-open span ``[start, stop)`` of one partition: bytes, row numbers, offsets or keys.
 
-    ``identity`` is what the driver saw, such as size and time of change: a worker that finds
+    ``identity`` is what the driver saw, such as size and modification time: a worker that finds
     another one refuses to read.  ``is_final``: ``stop`` never grows.  ``is_splittable``: a reader
-    can begin anywhere within it; a compressed file, for one, can only be read from its beginning,
-    and is a single range.  ``size_bytes`` is for views (None: unknown).
+    can begin anywhere within it.  A compressed file can only be read from its beginning, so it is
+    a single range.  ``size_bytes`` is for views (None: unknown).
     """
 
     start: int

@@ -210,7 +210,7 @@ def _check_same(partition: str, before: Extent, extent: Extent) -> None:
     if grew and (extent.start, extent.identity) == (before.start, before.identity):
         return
     raise SourceError(
-        f"partition {partition!r} is another than when the run began: it was {before}, and is"
+        f"partition {partition!r} has changed since the run began: it was {before}, and is now"
         f" {extent}.",
         remedy="A source must not change while it is read; put new data beside it.",
     )

@@ -112,12 +112,12 @@ def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: 
     if not isinstance(was, str) or not extent.identity or was == extent.identity:
         return
     raise SourceError(
-        f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, and it"
-        f" was written again or replaced since: it was {was}, and is {extent.identity}.",
-        remedy="To do it again from its beginning: `flowctl checkpoint rewind NAME"
-        f" --partition {partition} --start`; to do all again, give the job another name. A file can"
-        " also be brought back with its time of change (cp -p), or left out, and new data be put"
-        " beside it under another name.",
+        f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, but then"
+        f" it was written again or replaced: it was {was}, and is now {extent.identity}.",
+        remedy="To process it again from its beginning: `flowctl checkpoint rewind NAME"
+        f" --partition {partition} --start`. To process everything again, give the job another"
+        " name. For a file, you can also bring the old one back with its modification time"
+        " (cp -p), or leave it out and put new data beside it under another name.",
     )
 
 
@@ -125,8 +125,8 @@ def _integer(partition: str, position: Position) -> int:
     if isinstance(position, int):
         return position
     raise SourceError(
-        f"partition {partition!r}: the checkpoint holds the position {position!r}, and a source"
-        " that bolts read themselves counts in integers.",
+        f"partition {partition!r}: the checkpoint holds the position {position!r}, but a source"
+        " that bolts read themselves has integers as positions.",
         remedy="Another kind of source wrote it: give this job a name of its own, or end the other"
         " job first and clear its checkpoint (flowctl checkpoint clear).",
     )

@@ -1,4 +1,4 @@
-"""An idle bolt and nothing left to send: a bolt that is at work gives back the end of its range.
+"""If a bolt is idle and nothing is left to send, a busy bolt gives back the end of its range.
 
 After dynamic work rebalancing of Dataflow ("liquid sharding"): the one with the latest expected end
 is asked for the share after which both end together.  It decides itself where its range ends, never
@@ -28,7 +28,7 @@ _REPORTS_MIN = 2
 # asked again, later each time, which does no harm.
 _ASK_AGAIN_S = 0.1
 _ASK_AGAIN_MAX_S = 10.0
-# Who gave nothing is asked again after this, if it has told nothing since.
+# A bolt that gave nothing is asked again after this, if it has reported nothing since.
 _REFUSED_S = 0.5
 # A range that was given back whole goes on where it is for so long before it may move whole again,
 # doubled at each move: a bolt that is slow to open the source must get to its first batch.
@@ -40,8 +40,8 @@ _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
 # Without news a bolt that is late only becomes later: as often as reports come is enough.
 _LOOK_AGAIN_S = 0.1
 
-# If nobody has told anything for so long, three reports' time, bolts count as equally fast: whoever
-# is idle gets half of what another has.  How they get on is what that half will tell.
+# If nobody has reported for so long (three reports' time), bolts count as equally fast: an idle one
+# gets half of what another has, and that half will show how fast they are.
 _TELLS_S = 0.5
 _UNKNOWN = Pace(1.0, 0.0)
 
@@ -134,7 +134,7 @@ class Splits:
         return avoid is not None and bolt in avoid and self._book.has_other(avoid, flow_tuple)
 
     def next_s(self, *, is_idle: bool) -> float | None:
-        """When to look again, or to ask again; None: not by time."""
+        """When to look or to ask again; None: no time is set."""
         due_s = min((ask.again_s for ask in self._asks.values()), default=NEVER)
         if is_idle:
             due_s = min(due_s, self._look_again_s)
@@ -185,7 +185,7 @@ class Splits:
         return now_s < flow_tuple.sent_at_s + _SETTLE_S * (1 << (moves - 1))
 
     def _mean(self) -> Pace:
-        """The mean bolt of those that have told something."""
+        """The mean bolt of those that have reported."""
         known = [c.service for c in self._book.bolts.values() if c.service.samples]
         if not any(service.record_s for service in known):
             return _UNKNOWN
@@ -199,7 +199,7 @@ class Splits:
         path_s = donor.consumer.service.path_s
         position_s = taker.service.record_s or donor.position_s
         keep = share_kept(donor, position_s, path_s + taker.service.path_s)
-        # Where it has told nothing yet, a single position is too little all the same.
+        # Even if it has reported nothing yet, a single position is too little.
         reported = max(1.0, donor.consumer.service.mean_records)
         if (1 - keep) * donor.positions >= _REPORTS_MIN * reported:
             self._ask(donor.consumer, donor.flow_tuple, keep, now_s)

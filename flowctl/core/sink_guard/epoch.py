@@ -95,12 +95,12 @@ class Epoch:
         self.begin(-inf)
 
     def begin(self, changed_at_s: float) -> None:
-        """Begin anew with what is sent from now on."""
+        """Start again with what is sent from now on."""
         self._changed_at_s = changed_at_s
         self._clear(inf)
 
     def restart(self, now_s: float) -> None:
-        """Begin anew at the ack that was just taken; nothing had changed."""
+        """Start again at the ack that was just taken; nothing had changed."""
         self._clear(now_s)
 
     def _clear(self, begun_at_s: float) -> None:

@@ -107,7 +107,7 @@ class SinkGuard:
         self._epoch = Epoch()
         self._on_epoch: Callable[[float], None] = self._watch
         self._must_be_certain = False  # this epoch decides on a cap
-        self._mark = 0.0  # the goodput that a try must reach [records/s]; 0: it is no try
+        self._mark = 0.0  # the goodput that a try must reach [records/s]; 0: not a try
         self._seen_at_s = -inf
         self._is_bound = False
         self._good = 0  # the smallest cap that keeps the goodput, so far
@@ -216,7 +216,7 @@ class SinkGuard:
         is_first = self._before is not None and self._good == self._probed
         is_near = epoch.goodput >= _NEAR_SHARE * self._best
         if is_first and is_near and further <= _DOWN * self.cap:
-            self._set_cap(further, now_s, "the sink is slow still")
+            self._set_cap(further, now_s, "the sink is still slow")
             self._enter(self._on_less, now_s, mark=self._mark)
             return
         self._failed_below = int(self.cap)
@@ -257,7 +257,7 @@ class SinkGuard:
         sink = self._epoch.sink
         if _CHANGED_SINK * sink < self._good_sink:
             self._probe_at_s = -inf
-            self._stop(now_s, "the sink became quicker")
+            self._stop(now_s, "the sink became faster")
             return
         is_slower = sink > _CHANGED_SINK * self._good_sink
         self._best = 0.0
@@ -373,7 +373,7 @@ class SinkGuard:
 
     def _stop_in_vain(self, now_s: float) -> None:
         self._wait(now_s, max(_PAUSE_IN_VAIN, 2 * self._pause))
-        self._stop(now_s, "a cap helps nothing")
+        self._stop(now_s, "a cap does not help")
 
     def _stop(self, now_s: float, reason: str) -> None:
         self._set_cap(inf, now_s, reason)

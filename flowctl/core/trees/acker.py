@@ -1,4 +1,4 @@
-"""The acker: knows when a whole tuple tree is done, from one 64-bit number a tree (S76–S79).
+"""The acker: knows when a whole tuple tree is done, from one 64-bit number per tree (S76–S79).
 
 Every edge of a tree, that is every sending of a tuple, has a random id.  The ledger XORs each id in
 when the edge is created and again when it is acked; the creation rides on the ack of the parent
@@ -46,11 +46,11 @@ class TreeOutcome(enum.Enum):
     COMPLETE = "complete"  # every tuple of it was acked
     FAILED = "failed"  # a bolt failed a tuple of it
     EXPIRED = "expired"  # not complete in time: for the spout it failed
-    PROLONGED = "prolonged"  # a bolt needs longer: its time begins anew
+    PROLONGED = "prolonged"  # a bolt needs longer: its time restarts
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What the acker has to tell ``spout`` about its tree ``root``."""
+    """What the acker reports to ``spout`` about its tree ``root``."""
 
     root: int
     spout: TaskId
@@ -147,7 +147,7 @@ class AckerLedger:
         return self._close(root, tree.spout, TreeOutcome.FAILED)
 
     def on_reset_timeout(self, root: int) -> Verdict | None:
-        """A bolt needs longer: the tree's time begins anew, here and, if told, at its spout.
+        """A bolt needs longer: the tree's time restarts, here and, if known, at its spout.
 
         An unknown root is let be: either it is done, or its time has not begun yet.
         """
@@ -158,7 +158,7 @@ class AckerLedger:
         return Verdict(root, tree.spout, TreeOutcome.PROLONGED) if tree.spout is not None else None
 
     def on_tick(self) -> list[Verdict]:
-        """Expire what is too old.  Trees without a spout to tell are only counted."""
+        """Expire what is too old.  Trees whose spout is unknown are only counted."""
         dropped = self._trees.rotate()
         verdicts = [
             Verdict(root, tree.spout, TreeOutcome.EXPIRED)

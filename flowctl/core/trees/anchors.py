@@ -1,4 +1,4 @@
-"""The bolt's side of tuple trees: new edges at emit, what to tell the acker at ack and fail."""
+"""The bolt's side of tuple trees: new edges at emit, reports to the acker at ack and fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Anchored:
 
 
 class PendingAcks:
-    """The edges that one bolt has made and not told the acker of yet (S64–S66, S80).
+    """The edges that one bolt has made and not yet reported to the acker (S64–S66, S80).
 
     Making an edge costs no message: input tuple → XOR of its new edges is kept here, and rides on
     the input's ack.  The new id goes downstream as it is, to the acker within that XOR.
@@ -98,7 +98,7 @@ class PendingAcks:
         return list(anchor.edges)
 
     def reset_timeout(self, anchor: Anchored) -> list[int]:
-        """Return the root ids whose time shall begin anew; nothing if it is settled."""
+        """Return the root ids whose time restarts; nothing if it is settled."""
         if anchor.is_settled:
             return []
         self._made.touch(anchor)

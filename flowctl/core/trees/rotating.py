@@ -53,7 +53,7 @@ class RotatingMap(Generic[K, V]):
         return None
 
     def put(self, key: K, value: V) -> None:
-        """Set ``key``; its life begins anew, also if it was there."""
+        """Set ``key``; its life restarts if it was there."""
         head = self._buckets[0]
         for bucket in self._buckets:
             if key in bucket:
@@ -63,7 +63,7 @@ class RotatingMap(Generic[K, V]):
         head[key] = value
 
     def touch(self, key: K) -> bool:
-        """Let the life of ``key`` begin anew; False if it is not there (any more)."""
+        """Restart the life of ``key``; False if it is not there (any more)."""
         for bucket in self._buckets:
             if key in bucket:
                 self._buckets[0][key] = bucket.pop(key)
@@ -94,7 +94,9 @@ class TickTimer:
 
     def __init__(self, period_s: float, *, now_s: float) -> None:
         if not period_s > 0:
-            raise ConfigError("period_s", f"{period_s} is no time.", remedy="Give more than 0.")
+            raise ConfigError(
+                "period_s", f"must be greater than 0, got {period_s}.", remedy="Give seconds."
+            )
         self._period_s = period_s
         self._ticked_at_s = now_s
 

@@ -1,4 +1,4 @@
-"""What a bolt of a topology made of the inputs of one tuple: it rides on that tuple's ack.
+"""What a bolt of a topology did with the inputs of one tuple; it travels with that tuple's ack.
 
 So it is atomic: a worker that dies before its ack has emitted nothing, failed nothing and holds
 nothing.  Inputs are named by their ids, which are the positions of the records that they came as.

@@ -1,4 +1,4 @@
-"""The spout's side of tuple trees: planting them, and what the spout is told of their end.
+"""The spout's side of tuple trees: planting them, and what the spout learns about their end.
 
 Nothing is called back: an end comes out as a value, and the tree is pending no more by then (S49).
 """
@@ -44,7 +44,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class TreeEnd(msgspec.Struct, frozen=True):
-    """A tree has ended: COMPLETE is to be told as an ack, FAILED and EXPIRED as a fail.
+    """A tree has ended: report COMPLETE as an ack, FAILED and EXPIRED as a fail.
 
     ``age_s`` is from emission to end, None unless sampled: only then it counts in metrics (S51).
     """
@@ -134,7 +134,7 @@ class SpoutTrees:
         )
 
     def on_ack(self, root: int, *, task: TaskId, now_s: float) -> TreeEnd | None:
-        """The acker told ``task`` that ``root`` is complete; None if it is pending no more (S50).
+        """The acker reports to ``task`` that ``root`` is complete; None if it isn't pending (S50).
 
         :class:`InternalError` if another task planted it; nothing is changed then.
         """
@@ -145,7 +145,7 @@ class SpoutTrees:
         return self._end(root, task, TreeOutcome.FAILED, now_s)
 
     def on_reset_timeout(self, root: int) -> bool:
-        """Let the time of ``root`` begin anew; False if it is pending no more."""
+        """Restart the time of ``root``; False if it is no longer pending."""
         return self._pending.touch(root)
 
     def on_tick(self, *, now_s: float) -> list[TreeEnd]:

@@ -92,7 +92,7 @@ class AiadWindow:
         if over:
             self.window = max(_WINDOW_MIN, self.window - step)
             return Signal.OVER
-        if limited:  # a window that nobody uses tells nothing and does not grow (RFC 7661)
+        if limited:  # an unused window shows nothing and does not grow (RFC 7661)
             self.window = min(float(self._settings.max), self.window + step)
         return Signal.IN_RANGE
 

@@ -1,4 +1,4 @@
-"""A window that never moves: the baseline, and the choice of who knows the number."""
+"""A window that never changes: the baseline, and the right choice if you know the number."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class JustFullWindow:
         return signal
 
     def _infer(self, sample: AckSample) -> Signal | None:
-        """A bolt that tells nothing: what round trips alone show."""
+        """A bolt that reports no times: what round trips alone show."""
         self._bare = self._bare or RttOnlyWindow(self._settings)
         signal = self._bare.on_ack(sample)
         self.window = self._bare.window

@@ -1,4 +1,4 @@
-"""What a window policy is told and what it decides."""
+"""What a window policy gets and what it decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AckSample(msgspec.Struct, frozen=True, gc=False):
     says that the bolt's window was full when this tuple was sent or later, while there was
     something to send.  ``idle_total_s`` is how long the bolt had been idle in all when the tuple
     began (None: no telemetry), ``slots`` how many tuples it works on at once.  ``service`` is what
-    the acks of this bolt have told of its speed, this one included.
+    the acks of this bolt have said about its speed, this one included.
     """
 
     now_s: float

@@ -1,4 +1,4 @@
-"""One decision a round, on the round's mean RTT: what Netflix's limits have in common."""
+"""One decision per round, on the round's mean RTT: what Netflix's limits have in common."""
 
 from __future__ import annotations
 

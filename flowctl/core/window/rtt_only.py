@@ -1,4 +1,4 @@
-"""The window of a bolt whose acks tell nothing but that they came: delivery rate x base RTT.
+"""The window of a bolt whose acks report no times: delivery rate x base RTT.
 
 The model is BBR's (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5),
 2016; draft-cardwell-iccrg-bbr-congestion-control, "the draft" below), counted in records::

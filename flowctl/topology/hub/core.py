@@ -152,7 +152,7 @@ class TopologyCore:
         return self._roots.set_aside(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
-        """As in ``SpoutCore``; each stage is told when nothing is left before it."""
+        """As in ``SpoutCore``; each stage learns when nothing is left before it."""
         self._input_ended = True
         self._roots.intake.end()
 

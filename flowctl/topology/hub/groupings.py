@@ -75,7 +75,9 @@ def _direct(task: int | None, tasks: int) -> Sequence[int]:
     if task is None:
         return _NOBODY
     if not 0 <= task < tasks:
-        raise JobError(f"emit to task {task}: there are {tasks}.", remedy=f"Give 0 to {tasks - 1}.")
+        raise JobError(
+            f"emit to task {task}: there are {tasks} tasks.", remedy=f"Give 0 to {tasks - 1}."
+        )
     return (task,)
 
 
@@ -110,7 +112,7 @@ def _without_field(value: Any, subscription: Subscription, stage: str) -> JobErr
     return JobError(
         f"stage {stage!r} groups the values of {subscription.source!r} by {missing!r}, but a value"
         f" has none: {has}",
-        remedy="Emit dicts with these keys, or lists with these places.",
+        remedy="Emit dicts with these keys, or lists that are long enough.",
     )
 
 

@@ -55,7 +55,7 @@ class Planter:
         return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
 
     def pass_end_on(self, now_s: float) -> None:
-        """Nothing is left to plant: each stage is told when nothing is left before it."""
+        """Nothing is left to plant: each stage learns when nothing is left before it."""
         for stage in self._stages:
             if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
                 stage.end_of_input(now_s)

@@ -144,7 +144,7 @@ class Roots:
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """``value`` was emitted for ``root``; a listener is told the first time only."""
+        """``value`` was emitted for ``root``; listeners are notified the first time only."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:

@@ -199,9 +199,9 @@ class Router:
                 return f"emitted without naming a task, but all groupings of {stage!r} are direct"
             return f"emitted to task {emit.task}, but {stage!r} has no direct grouping"
         if stream == DEFAULT_STREAM:
-            return f"nobody gets what {stage!r} emits"
+            return f"nobody receives what {stage!r} emits"
         streams = [stream_of(source) for source in self._routes if component_of(source) == stage]
-        return f"nobody gets stream {stream!r} of {stage!r}" + (
+        return f"nobody receives stream {stream!r} of {stage!r}" + (
             f".{meant}" if (meant := did_you_mean(stream, streams)) else ""
         )
 

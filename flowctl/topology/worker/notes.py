@@ -33,7 +33,9 @@ class Notes:
             _check_name(name, self.means)
         total = self.counts.get(name, 0) + as_integer(by)
         if abs(total) > _COUNT_MAX:
-            raise JobError(f"metric {name!r}: {total} is too much.", remedy="Count what there is.")
+            raise JobError(
+                f"metric {name!r}: {total} is too large.", remedy="Count in a larger unit."
+            )
         self.counts[name] = total
 
     def measure(self, name: str, value: float) -> None:
@@ -79,4 +81,4 @@ def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
     # raises for what could not be sent: here only the input fails, when sending the bolt would
     name.encode()
     if name in BOLT_METRICS or name in others:
-        raise JobError(f"metric {name!r}: there is one already.", remedy="Give another name.")
+        raise JobError(f"metric {name!r}: the name is taken.", remedy="Give another name.")
