@@ -29,10 +29,15 @@ _MARK_BYTES = 8
 
 
 class Tail(NamedTuple):
-    """The last bytes of a plain file that were read, and where they end."""
+    """The last bytes of a plain file that were read, and where they end.
+
+    ``size`` is how many bytes the file had, compressed or not, when that was last looked at: if it
+    ends before that, it was cut.
+    """
 
     end: int = 0
     data: bytes = b""
+    size: int = 0
 
 
 class Place(NamedTuple):
@@ -86,10 +91,13 @@ class FileReader:
         try:
             self._file = self._open_file()
             self._decompressed = decompressed(self.name, self._file)
+            size = max(self.tail.size, self.size())
             if self._decompressed is None:
                 self._check_tail()
-                self.tail = Tail(self._file.seek(self._skip))
+                self.tail = Tail(self._file.seek(self._skip), size=size)
                 self._skip = 0
+            else:
+                self.tail = Tail(size=size)
         except OSError as error:
             raise unreadable(self.name, error) from error
 
@@ -179,11 +187,13 @@ class FileReader:
             if self._decompressed is not None:
                 # Not read(): when it finds damage it drops the good bytes before it.
                 data = self._decompressed.read1(size)
-                if not data and self.size() < self._file.tell():
+                if not data and self.size() < self.tail.size:
                     raise self._truncated(self._file.tell())
                 return data
             data = self._file.read(size)
             self._check_tail()
+            if not data and self.tail.end < self.tail.size:
+                raise self._truncated(self.tail.end)
             self._move_tail(data)
             return data
         except SourceError:
@@ -211,17 +221,18 @@ class FileReader:
         A file that is truncated ends before the place that was read, and would look finished; one
         that is rewritten meanwhile would go on with other lines.
         """
-        end, tail = self.tail
+        end, tail, _ = self.tail
         if tail and os.pread(self._file.fileno(), len(tail), end - len(tail)) != tail:
             raise self._truncated(end)
 
     def _move_tail(self, data: bytes) -> None:
-        before = self.tail.data
+        end, before, size = self.tail
         last = data if len(data) >= _TAIL_BYTES else before + data
-        self.tail = Tail(self.tail.end + len(data), last[-_TAIL_BYTES:])
+        end += len(data)
+        self.tail = Tail(end, last[-_TAIL_BYTES:], size if end <= size else max(end, self.size()))
 
     def _truncated(self, end: int) -> SourceError:
-        return truncated(self.name, self.place, end, self.size())
+        return truncated(self.name, self.place, end, had=self.tail.size, has=self.size())
 
     def _skip_some(self) -> None:
         stop = max(self._skip - _SKIP_BYTES, 0)
@@ -328,9 +339,16 @@ def shrank(name: str, place: Place) -> SourceError:
     )
 
 
-def truncated(name: str, place: Place, end: int, size: int) -> SourceError:
-    """The error for a file that was cut while it was read, up to byte ``end``."""
-    now = f"it has {size} bytes now" if size < end else "its bytes there have changed"
+def truncated(name: str, place: Place, end: int, *, had: int, has: int) -> SourceError:
+    """The error for a file that was cut while it was read, up to byte ``end``.
+
+    ``had`` and ``has``: its bytes when it was looked at before, and now.
+    """
+    now = "its bytes there have changed"
+    if has < end:
+        now = f"it has {has} bytes now"
+    elif has < had:
+        now = f"it had {had} bytes and has {has} now"
     return SourceError(
         f"{name}: the file was truncated while it was read: byte {end} was reached (line "
         f"{place.line} is next), and {now}. Was it rotated by truncation (copytruncate)?",

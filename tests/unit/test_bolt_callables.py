@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
+import sqlite3
 import warnings
 from concurrent.futures import Future
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import pytest
@@ -70,6 +73,11 @@ class Lazy:
 class Soon:
     async def __call__(self, batch: Any) -> None:
         pass
+
+
+def from_a_pool(method: str, *arguments: Any) -> Any:
+    with ThreadPool(1) as pool:
+        return getattr(pool, method)(plain, *arguments)
 
 
 def plainly_decorated(function: Any) -> Any:
@@ -154,6 +162,17 @@ def test_what_runs_by_itself_is_not_async(process: Any):
             "a list of which the first is a corou",
         ),
         (lambda batch: (Future(),), "a tuple of which the first is a Future"),
+        (lambda batch: {Future()}, "a set of which the first is a Future"),
+        (lambda batch: {1: coroutine(batch), 2: coroutine(batch)}, "a dict of which the first is"),
+        (lambda batch: zip(map(plain, batch), batch, strict=True), "a zip object"),
+        (lambda batch: enumerate(map(plain, batch)), "an enumerate object"),
+        (lambda batch: itertools.starmap(plain, batch), "an itertools.starmap object"),
+        (lambda batch: from_a_pool("map_async", batch), "a MapResult"),
+        (
+            lambda batch: [from_a_pool("apply_async", (batch,))],
+            "a list of which the first is an ApplyResult",
+        ),
+        (lambda batch: from_a_pool("imap", batch), "an IMapIterator"),
         (lambda batch: asyncio.Future(loop=asyncio.new_event_loop()), r"an awaitable \(Future\)"),
     ],
 )
@@ -166,7 +185,14 @@ def test_work_that_is_only_handed_back_is_refused(process: Any, said: str):
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("made", [None, 0, "x", [1], {}, iter([]), object(), range(3)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(None, 0, "x", [1], {}, {1: 2}, set(), frozenset({1}), iter([]), object(), range(3)),
+        # What a driver's execute() returns can be iterated, and its work is done.
+        sqlite3.connect(":memory:").execute("SELECT 1"),
+    ],
+)
 def test_other_results_mean_nothing(made: Any):
     check_returned(made)
 

@@ -64,6 +64,24 @@ def test_what_waits_to_go_again_or_to_go_at_all_goes_to_the_other_driver() -> No
     assert driver.core.intake.uncommitted == 0
 
 
+@pytest.mark.req("S99")
+def test_what_is_ready_to_go_again_goes_to_the_other_driver_too() -> None:
+    """Its back-off is over, and no bolt has had room for it yet."""
+    driver = Driver("b1", window_initial=1)
+    driver.offer(1, "p")
+    driver.offer(1, "q")
+    [emission] = driver.emit()
+    driver.fail(emission)
+    [other] = driver.emit()
+    driver.wait(60)  # ready, but the only place is taken
+    assert (emission.partition, other.partition) == ("p", "q")
+    driver.core.handover.hold_back("p")
+    driver._settle()
+    driver.ack(other)
+    assert driver.emit() == []
+    assert driver.core.is_drained
+
+
 @pytest.mark.req("S113")
 def test_held_back_it_may_finish_what_is_in_flight() -> None:
     driver = two_partitions()

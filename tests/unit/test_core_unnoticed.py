@@ -107,6 +107,22 @@ def test_a_round_trip_is_taken_from_the_sending_and_not_from_the_ack_before() ->
     assert rtts_s(driver) == [1.25]
 
 
+@pytest.mark.req("S3", "S5")
+def test_nor_from_an_ack_that_came_before_the_sending() -> None:
+    """The bolt was never empty, so it is waited for since its last ack; its next tuple is not."""
+    driver = Driver("b1", window_initial=2, window_threshold_s=1.0, window_growth="ack")
+    driver.offer(3)
+    first, second = driver.emit()
+    driver.clock.advance(0.5)
+    driver.ack(first)
+    driver.clock.advance(0.75)
+    third = driver.emit()[0]
+    driver.clock.advance(1.5)
+    driver.ack(third)
+    assert rtts_s(driver) == [1.5]
+    driver.ack(second)
+
+
 @pytest.mark.req("S3")
 def test_a_round_trip_is_taken_from_the_last_sending_and_not_from_the_first() -> None:
     """Sent again to another bolt, it is that bolt's round trip, not the time since the beginning.
@@ -162,6 +178,37 @@ def test_what_is_done_is_saved_before_a_partition_goes() -> None:
     assert store.load("job").partitions["p"] == PartitionCheckpoint(2, 2)
     assert saved.partitions["p"] == PartitionCheckpoint(2, 2)
     assert set(driver.core.checkpoint().partitions) == {"q"}, "forgotten, after it was saved"
+
+
+@pytest.mark.req("S113")
+def test_what_is_in_flight_may_end_and_is_saved_before_its_partition_goes() -> None:
+    store = MemoryCheckpointStore()
+    driver, emissions, host = going(store, finish_s=10.0)
+    control = host._control
+    looks: list[float] = []
+
+    def ack_one_more(timeout_s: float | None = None) -> bool:
+        """Instead of a wait: meanwhile a bolt acks, and time passes."""
+        looks.append(driver.clock())
+        driver.clock.advance(1.0)
+        if emissions:
+            driver.ack(emissions.pop(0))
+        return False
+
+    control.finished.wait = ack_one_more  # type: ignore[method-assign]
+    host.take_away(["p"])
+    assert store.load("job").partitions["p"] == PartitionCheckpoint(3, 3)
+    assert len(looks) == 3, "and not longer than that"
+
+
+@pytest.mark.req("S113")
+def test_but_not_for_longer_than_the_other_driver_can_wait() -> None:
+    store = MemoryCheckpointStore()
+    driver, emissions, host = going(store, finish_s=2.0)
+    driver.ack(emissions[0])
+    host._control.finished.wait = lambda _=None: driver.clock.advance(1.0)  # type: ignore
+    host.take_away(["p"])
+    assert store.load("job").partitions["p"] == PartitionCheckpoint(1, 1)
 
 
 @pytest.mark.req("S113")
