@@ -88,6 +88,18 @@ def test_one_more_is_seen(
     assert [breach.path for breach in measure([Source("a.py", bad)])] == ["a.py"]
 
 
+def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    disorder = (
+        "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
+        f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(400)}"
+    )
+    sources = [BOLT, Source("flowctl/a.py", disorder)]
+    monkeypatch.setattr(house, "read", lambda *_: sources)
+    told = "\n".join(breach.what for breach in house.breaches())
+    for what in ("lines, 400", "f has", "A takes 7", "writes acked", "a table of states"):
+        assert what in told
+
+
 @pytest.mark.parametrize(
     "line",
     [
