@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
@@ -48,6 +48,10 @@ _CHANGES: Final = {
     "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",
     "remove", "setdefault", "update",
 }  # fmt: skip
+
+
+Definition: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_OWN: Final = ("self", "cls", "mcs")  # need no annotation
 
 
 class Source:
@@ -239,6 +243,54 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+# -- what is said of it ------------------------------------------------------------------------
+
+
+def documented(sources: Iterable[Source]) -> tuple[int, int]:
+    """How many public classes and functions have a docstring, and how many there are.
+
+    Members count by the class they are in; overloads and one-line stubs have nothing to say.
+    """
+    said = of = 0
+    for source in sources:
+        for node in _public(source.tree.body):
+            of += 1
+            said += ast.get_docstring(node) is not None
+    return said, of
+
+
+def _public(body: Iterable[ast.stmt]) -> Iterator[Definition]:
+    for node in body:
+        if isinstance(node, Definition) and not node.name.startswith("_"):
+            if not _is_stub(node):
+                yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node.body)
+
+
+def _is_stub(node: Definition) -> bool:
+    """Whether it is ``def f(...) -> ...: ...``, as in a protocol whose class says what it is."""
+    [*_, last] = node.body
+    return (
+        isinstance(last, ast.Expr)
+        and isinstance(last.value, ast.Constant)
+        and (last.value.value is Ellipsis)
+    )
+
+
+def annotated(sources: Iterable[Source]) -> tuple[int, int]:
+    """How many functions say what they return and take, and how many there are."""
+    said = of = 0
+    for source in sources:
+        for function in functions(source):
+            given = function.args
+            named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            bare = [arg for arg in named if arg.annotation is None and arg.arg not in _OWN]
+            of += 1
+            said += function.returns is not None and not bare
+    return said, of
+
+
 # -- all of it ---------------------------------------------------------------------------------
 
 
@@ -262,13 +314,21 @@ def figures() -> list[str]:
     wide = [(count, node.name) for _, node, count in constructors(sources)]
     most, widest = max(each for each in wide if each[1] not in PUBLIC_BUILDERS)
     foreign = len(list(foreign_writes(sources)))
+    tables = len(list(stray_tables(sources)))
     return [
         f"lines a file, median / p90 / max: {_spread(of_files)}",
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
         f"most parameters of a constructor: {most} ({widest}), but for",
         *(f"  {name}: {why}" for name, why in sorted(PUBLIC_BUILDERS.items())),
         f"lines outside a bolt's own class that write its fields: {foreign}",
+        f"tables of states beside {STATE_FILE}: {tables}",
+        f"public docstrings / annotated: {_share(documented(sources))}"
+        f" / {_share(annotated(sources))}",
     ]
+
+
+def _share(counts: tuple[int, int]) -> str:
+    return f"{100 * counts[0] / counts[1]:.0f} %"
 
 
 def _spread(counts: Sequence[int]) -> str:

@@ -28,6 +28,13 @@ def database_of(
         if connect is None:
             raise ConfigError("url", "give url or connect.", remedy="See SqlSink.")
         return Direct(connect, timeout_s=timeout_s)
+    if not isinstance(url, str):
+        raise ConfigError(
+            "url",
+            f"a {type(url).__name__} is not a URL.",
+            remedy="Give a text; that of an SQLAlchemy URL is"
+            " url.render_as_string(hide_password=False).",
+        )
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigError(

@@ -18,6 +18,7 @@ import msgspec
 
 from flowctl import __version__
 from flowctl.bolts.callables import check_process
+from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
@@ -75,6 +76,9 @@ class SparkBolts:
             raise ConfigError(
                 "master", "a session already has its master.", remedy="Give spark or master."
             )
+        if count != "auto":
+            check_count("count", count)
+        check_count("slots", slots)
         self.process = process
         self.refusal = refusal
         self._count = count
@@ -114,8 +118,8 @@ class SparkBolts:
         """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
         if self._run is not None:
             raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
-        _positive("count", self.count)
-        _positive("slots", self.slots)
+        check_count("count", self.count)  # they may have been replaced
+        check_count("slots", self.slots)
         check_descriptors(self.count)
         tasks = self._tasks(endpoint)
         holder = self._session()
@@ -321,8 +325,3 @@ def _driver_paths() -> tuple[str, ...]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _positive(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(field, f"{value!r} is not a count.", remedy="Give 1 or more.")

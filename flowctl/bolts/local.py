@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from flowctl.bolts.callables import check_process
+from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
@@ -45,9 +46,8 @@ class LocalBolts:
     ) -> None:
         check_process(process)
         check_rule(refusal)
-        for field, value in (("count", count), ("slots", slots)):
-            if value < 1:
-                raise ConfigError(field, f"{value} is not possible.", remedy="Give 1 or more.")
+        check_count("count", count)
+        check_count("slots", slots)
         self.count = count
         self.slots = slots
         self._prefix = prefix

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +31,9 @@ from flowctl.instrumentation.text import printable
 _NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
 _BAR_CELLS_MAX = 40  # a longer bar shows no more
+_STATE_CELLS = len("refused")  # the longest of Condition
+_SHARE_CELLS = len(" 100 %")
+_NOTE_CELLS = len("8.4x slower")  # what follows may be cut
 # Columns of the terminal from which on a column of the table is shown.
 _WIDE, _WIDER = 100, 140
 # Cells that a column keeps, so that the table doesn't jump when its numbers grow.
@@ -68,16 +72,21 @@ def bolt_table(snapshot: Snapshot, *, rows_max: int, width: int) -> list[Rendera
         table.add_column(name, no_wrap=True, min_width=4)
     for name in columns:
         table.add_column(name, no_wrap=True, justify="right", min_width=_CELLS[name])
-    table.add_column("", no_wrap=True, overflow="ellipsis")
+    table.add_column("")  # the only column that gives way, as all others refuse to wrap
     share = shares(snapshot.bolts)
     widest = max((each or 0.0 for each in share.values()), default=0.0)
-    room = width - _other_cells(columns)
+    room = width - _other_cells(columns, shown)
     cells = max(_BAR_CELLS_MIN, min(_BAR_CELLS_MAX, room))
     for bolt in shown:
         table.add_row(
             *_row(bolt, slow, share[bolt.name], widest=widest, cells=cells),
             *(_cell(bolt, name) for name in columns),
-            Text(_note(bolt, slow), style=_STYLES[condition(bolt, slow)]),
+            Text(
+                _note(bolt, slow),
+                style=_STYLES[condition(bolt, slow)],
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
     return [table, _others(hidden, slow)] if hidden else [table]
 
@@ -91,9 +100,11 @@ def _columns(width: int) -> list[str]:
     return columns
 
 
-def _other_cells(columns: Sequence[str]) -> int:
+def _other_cells(columns: Sequence[str], shown: Sequence[BoltView]) -> int:
     """What a row takes beside its bar: numbers and gaps, the name, the state, share and note."""
-    return sum(_CELLS[name] + 2 for name in columns) + 34
+    names = max((cell_len(printable(bolt.name)) for bolt in shown), default=0)
+    fixed = (max(names, len("bolt")), _STATE_CELLS, _SHARE_CELLS, *(_CELLS[n] for n in columns))
+    return sum(cells + 2 for cells in fixed) + _NOTE_CELLS
 
 
 def choose(

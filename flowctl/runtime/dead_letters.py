@@ -9,6 +9,7 @@ from typing import Final
 from flowctl.core.failures import DeadTuple
 from flowctl.core.letters import LeftOut
 from flowctl.errors import ProcessError
+from flowctl.instrumentation.numbers import counted
 from flowctl.ports import BatchDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
@@ -120,8 +121,9 @@ def _left_out(dead: DeadTuple) -> LeftOut:
 
 def _not_kept(port: object, dead: DeadTuple, error: Exception) -> ProcessError:
     gave_up = dead.gave_up
+    failed = f"process failed {counted(gave_up.attempts, 'time')}"
     return ProcessError(
-        f"{gave_up.partition}: process failed {gave_up.attempts} times ({gave_up.reason}), and"
+        f"{gave_up.partition}: {failed} ({gave_up.reason}), and"
         f" the dead letter {type(port).__name__} raised {type(error).__name__}: {error}.",
         remedy="Fix either and run again: the job continues with these records.",
     )

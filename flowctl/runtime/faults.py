@@ -20,6 +20,7 @@ from flowctl.errors import (
     SourceError,
     TargetDownError,
 )
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.text import printable
 from flowctl.wire.frames import FailFrame, RangeFail
 from flowctl.wire.refusals import CARRIED, NotCarriedError
@@ -123,7 +124,7 @@ def gave_up_error(
         )
     traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
     return ProcessError(
-        f"{where} failed {gave_up.attempts} times, on {bolts}:"
+        f"{where} failed {counted(gave_up.attempts, 'time')}, on {bolts}:"
         # A single line: what follows the first line of a problem is its traceback.
         f" {printable(gave_up.reason).rstrip('.')}.{traceback}",
         remedy=remedy,

@@ -292,6 +292,7 @@ def _problem(values: Any) -> tuple[str, str]:
 
 _FRAMES: Final = {
     "pandas": ("pandas DataFrame", 'Give df.to_dict("records"): one dict per row.'),
+    "pyarrow": ("pyarrow Table", "Give table.to_pylist(): one dict per row."),
     "polars": ("polars DataFrame", "Give df.to_dicts(): one dict per row."),
     "pyspark": (
         "Spark DataFrame",
@@ -302,12 +303,12 @@ _FRAMES: Final = {
 
 
 def remedy_for_frame(value: Any) -> tuple[str, str] | None:
-    """Return what kind of DataFrame ``value`` is and what to give instead; None if it is not one.
+    """Return what kind of table ``value`` is and what to give instead; None if it is not one.
 
     By name: none of these libraries is imported for this.
     """
     for kind in type(value).__mro__:
-        if kind.__name__ in ("DataFrame", "LazyFrame"):
+        if kind.__name__ in ("DataFrame", "LazyFrame", "Table"):
             found = _FRAMES.get(kind.__module__.partition(".")[0])
             if found is not None:
                 return found

@@ -29,7 +29,8 @@ _BOLTS_CALLS: Final = ("listen_host", "start", "stop")
 _STORE_CALLS: Final = ("acquire", "load", "save", "close")
 _STORE_NEEDED: Final = (*_STORE_CALLS, "jobs", "rewind", "clear")
 _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
-_DEAD_LETTER_CALLS: Final = ("dead_letter", "dead_letter_many", "open_letters", "close")
+_DEAD_LETTER_NEEDED: Final = ("dead_letter", "close")
+_DEAD_LETTER_CALLS: Final = (*_DEAD_LETTER_NEEDED, "dead_letter_many", "open_letters")
 _LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
 _NAME_MAX: Final = 200  # still readable as a file name or a Redis key
 
@@ -55,9 +56,9 @@ class RunnableJob(ABC):
         """Run to the end of the input; return the report."""
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Raise :class:`ConfigError` for a ``name`` that can't name a job."""
-    if not name or len(name) > _NAME_MAX or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or not name.isprintable():
         raise ConfigError(
             "name", f"{name!r} can't name a job.", remedy="Use 1 to 200 printable characters."
         )
@@ -83,13 +84,33 @@ def check_settings(given: object) -> None:
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
-    """Raise :class:`ConfigError` if it has a coroutine: nobody would await it."""
+    """Raise :class:`ConfigError` for what keeps no letters, or has a coroutine: nobody would await
+    it."""
+    if given is None:
+        return
     refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
+    _refuse_class("dead_letter", given)
+    if missing := _lacks(given, _DEAD_LETTER_NEEDED):
+        raise ConfigError(
+            "dead_letter",
+            f"{kind_of(given)} is not a dead letter: {missing}.",
+            remedy="For files in a directory: flowctl_files.FileDeadLetter(directory).",
+        )
 
 
 def check_listener(given: SpoutListener | None) -> None:
-    """Raise :class:`ConfigError` if it has a coroutine: nobody would await it."""
+    """Raise :class:`ConfigError` for what hears nothing, or has a coroutine: nobody would await
+    it."""
+    if given is None:
+        return
     refuse_async(given, _LISTENER_CALLS, "listener")
+    _refuse_class("listener", given)
+    if missing := _lacks(given, _LISTENER_CALLS):
+        raise ConfigError(
+            "listener",
+            f"{kind_of(given)} is not a listener: {missing}.",
+            remedy="Give an object with the methods of flowctl.SpoutListener.",
+        )
 
 
 def source_of(given: Any) -> FlowProducer | RangeProducer:

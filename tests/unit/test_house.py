@@ -37,7 +37,26 @@ def test_the_tables_of_states_have_every_pair() -> None:
 
 
 def test_the_figures_can_be_read() -> None:
-    assert any(line.startswith("lines a function, median / p90") for line in house.figures())
+    told = "\n".join(house.figures())
+    for measure in (
+        "lines a file, median / p90 / max: ",
+        "lines a function, median / p90 / max: ",
+        "most parameters of a constructor: 6 (",
+        "lines outside a bolt's own class that write its fields: 0\n",
+        f"tables of states beside {house.STATE_FILE}: 0\n",
+        "public docstrings / annotated: ",
+    ):
+        assert measure in told
+
+
+def test_what_has_no_docstring_or_annotation_is_counted() -> None:
+    text = (
+        'def a(x: int) -> int:\n    "It is a."\n    return x\n'
+        "def b(x): return x\n"
+        "class C:\n    def _d(self, x: int) -> None: return\n    def e(self) -> int: ...\n"
+    )
+    assert house.documented([Source("a.py", text)]) == (1, 3)
+    assert house.annotated([Source("a.py", text)]) == (3, 4)
 
 
 def long(lines: int) -> str:
@@ -67,6 +86,18 @@ def test_one_more_is_seen(
 ) -> None:
     assert list(measure([Source("a.py", good)])) == []
     assert [breach.path for breach in measure([Source("a.py", bad)])] == ["a.py"]
+
+
+def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    disorder = (
+        "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
+        f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(400)}"
+    )
+    sources = [BOLT, Source("flowctl/a.py", disorder)]
+    monkeypatch.setattr(house, "read", lambda *_: sources)
+    told = "\n".join(breach.what for breach in house.breaches())
+    for what in ("lines, 400", "f has", "A takes 7", "writes acked", "a table of states"):
+        assert what in told
 
 
 @pytest.mark.parametrize(

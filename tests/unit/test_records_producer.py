@@ -264,6 +264,16 @@ def test_data_frames_are_refused_by_name() -> None:
     assert [r.value for r in values_of(Records(frame.to_dict("records")))] == rows
 
 
+@pytest.mark.parametrize("make", [Records, lambda table: a_spout(producer=table)])
+def test_a_table_of_pyarrow_is_refused_by_name(make: Any) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"a": [1, 2]})
+    with pytest.raises(ConfigError, match="pyarrow Table") as caught:
+        make(table)
+    assert "table.to_pylist()" in caught.value.remedy
+    assert [r.value for r in values_of(Records(table.to_pylist()))] == [{"a": 1}, {"a": 2}]
+
+
 @pytest.mark.parametrize("make", [Records, lambda frame: a_spout(producer=frame)])
 @pytest.mark.parametrize("module", ["sql.classic.dataframe", "sql.connect.dataframe"])
 def test_spark_data_frames_are_refused_by_name(make: Any, module: str) -> None:

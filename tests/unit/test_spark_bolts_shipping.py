@@ -178,7 +178,11 @@ def test_arguments_are_checked() -> None:
 def test_counts_are_checked_before_anything_starts(field: str, value: Any) -> None:
     from flowctl.ports import Endpoint
 
-    bolts = SparkBolts(print, **{field: value})
+    with pytest.raises(ConfigError) as caught:
+        SparkBolts(print, **{field: value})
+    assert caught.value.field == field
+    bolts = SparkBolts(print)
+    setattr(bolts, field, value)
     with pytest.raises(ConfigError) as caught:
         bolts.start(Endpoint(host="127.0.0.1", port=1, key=b"k", job="j"), print)
     assert caught.value.field == field

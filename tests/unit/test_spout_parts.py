@@ -90,6 +90,39 @@ def test_what_is_not_bolts(given: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [3, None, "", "a\nb", "x" * 201])
+def test_what_can_not_name_a_job(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"name: .* can't name a job"):
+        FlowControlSpout(name=given, producer=[1], bolts=LocalBolts(load, count=1))
+
+
+@pytest.mark.parametrize("given", ["2", 2.0, True, 0, -1, None])
+@pytest.mark.parametrize("field", ["count", "slots"])
+def test_what_is_not_a_count(field: str, given: Any) -> None:
+    arguments: Any = {"count": 1, field: given}
+    with pytest.raises(ConfigError, match=rf"{field}: .* is not a count"):
+        LocalBolts(load, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "said"),
+    [
+        ("dead_letter", "letters", "str is not a dead letter: it has no dead_letter(), close()"),
+        ("dead_letter", "letters", "flowctl_files.FileDeadLetter(directory)"),
+        ("dead_letter", MemoryCheckpointStore, "MemoryCheckpointStore is a class"),
+        ("listener", print, "is not a listener: it has no on_open(), on_emit()"),
+        ("listener", Witness, "Witness is a class"),
+    ],
+)
+def test_what_hears_and_keeps_nothing(field: str, given: Any, said: str) -> None:
+    """Without a look it would be noticed when the first record is lost."""
+    arguments: Any = {field: given}
+    with pytest.raises(ConfigError) as caught:
+        FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(load, count=1), **arguments)
+    assert caught.value.field == field
+    assert said in str(caught.value)
+
+
 def test_a_url_is_taken_as_the_checkpoint() -> None:
     from flowctl_redis import RedisCheckpointStore
 

@@ -88,6 +88,17 @@ def test_urls_that_cannot_do(url: str, said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def _sqlalchemy_url() -> Any:
+    return pytest.importorskip("sqlalchemy").make_url("sqlite:///a.db")
+
+
+@pytest.mark.parametrize("make", [lambda: Path("visits.db"), lambda: 3, _sqlalchemy_url])
+def test_what_is_no_text_is_not_a_url(make: Any) -> None:
+    given = make()
+    with pytest.raises(ConfigError, match=f"url: a {type(given).__name__} is not a URL"):
+        SqlSink(given, table="t")
+
+
 def test_a_url_that_libpq_cannot_read_is_not_quoted() -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(ConfigError, match="libpq can't read it") as caught:

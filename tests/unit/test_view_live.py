@@ -156,6 +156,22 @@ def test_wide_terminals_show_more_and_longer_bars() -> None:
     assert bars[0] < bars[1] < bars[2]
 
 
+@pytest.mark.parametrize("width", [80, 100, 108, 140, 160])
+@pytest.mark.parametrize("stage", ["b", "enrich-addresses."])
+def test_a_note_on_a_row_cuts_no_other_column(width: int, stage: str) -> None:
+    bolts = [bolt(n, name=f"{stage}{n}") for n in range(1, 13)]
+    bolts[4] = bolt(5, name=f"{stage}5", records_per_s=40.0, moved_away=1234)
+    shot = snapshot(bolts=tuple(bolts), held_up_by="backpressure", held_up_share=0.9)
+    head, *rows = screen(shot, width=width).splitlines()[1:14]
+    assert head.split()[:4] == ["bolt", "state", "share", "rate"]
+    for number, row in enumerate(rows, start=1):
+        name, state, *_ = row.split()
+        assert (name, state) == (f"{stage}{number}", "slow" if number == 5 else "normal")
+        assert ("0.9 %" if number == 5 else "9.0 %") in row
+        assert (" 40/s" if number == 5 else " 400/s") in row
+    assert ("10x slower" if stage == "b" else "10x") in rows[4]
+
+
 def test_a_healthy_run_has_no_colour_of_alarm() -> None:
     """Single late round trips, moves and copies at the end are part of it."""
     bolts = tuple(bolt(n, state=BoltState.SLOW, moved_away=1) for n in range(1, 5))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.picture import Picture
@@ -52,3 +54,12 @@ def test_nothing_is_loaded_from_the_web(tmp_path: Path) -> None:
     view.stop(REPORT)
     text = (tmp_path / "v.svg").read_text(encoding="utf-8")
     assert "@font-face" not in text and "url(http" not in text
+
+
+@pytest.mark.parametrize("columns", [80, 108, 160])
+def test_the_committed_pictures_show_who_is_slow_and_cut_nothing_but_notes(columns: int) -> None:
+    picture = text_of(Path(__file__).parents[2] / "docs" / "images" / f"view-{columns}.svg")
+    words = [word.strip() for word in re.findall(">([^<>]+)<", picture) if word.strip()]
+    assert (words.count("normal"), words.count("slow")) == (11, 1)
+    assert any(re.search(r"b5 is .*x slower and gets .* \(an equal share", word) for word in words)
+    assert all("slower" in word or "access-" in word for word in words if "…" in word)

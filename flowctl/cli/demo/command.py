@@ -15,6 +15,7 @@ import click
 
 from flowctl.adapters import load_adapter
 from flowctl.cli.demo import weblog
+from flowctl.cli.demo.needs import check_installed
 from flowctl.cli.demo.plan import JOB, Places, Plan
 from flowctl.cli.demo.rows import RowsPlan
 from flowctl.cli.run import view_mode
@@ -89,6 +90,7 @@ def demo(
     records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
     show = Show(mode=view_mode(plain, False), svg=svg, columns=columns)
     _check(records=records, kill=kill or ranges, svg=svg)
+    check_installed(on_spark=not local, by_ranges=ranges)
     if ranges:
         return _perform_ranges(
             seed, RowsPlan(records, bolts, seconds, local, show.mode), directory, keep
