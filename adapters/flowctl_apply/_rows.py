@@ -92,12 +92,30 @@ def call(fn: Callable[..., Any], shape: Shape, batch: Batch) -> Any:
     return fn(rows, batch) if shape.takes_batch else fn(rows)
 
 
-def table_of(made: Any, schema: Any) -> Any:
-    """Return what ``fn`` returned as a ``pyarrow.Table`` of ``schema``.
+def table_of(made: Any, schema: Any, field: str = "fn") -> Any:
+    """Return what a function returned as a ``pyarrow.Table`` of ``schema``.
+
+    ``field`` is what the user calls the function, for errors.
 
     Raises :class:`UnrunnableError` if it is not rows, or has other columns: that is so for every
     batch.  Raises ``ValueError`` if a value does not fit its column: that may be a row's fault.
     """
+    try:
+        return _table_of(made, schema)
+    except _OtherRows as error:
+        raise UnrunnableError(field, error.problem, remedy=error.remedy) from None
+
+
+class _OtherRows(Exception):
+    """What was returned is not rows, or has other columns."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+def _table_of(made: Any, schema: Any) -> Any:
     if made is None:
         return schema.empty_table()
     pyarrow = arrow()
@@ -108,7 +126,7 @@ def table_of(made: Any, schema: Any) -> Any:
     if isinstance(made, pyarrow.Table):
         return _fitted(made, schema)
     if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
-        raise UnrunnableError("fn", f"it returned {_kind(made)}, not rows.", remedy=_RETURN)
+        raise _OtherRows(f"it returned {_kind(made)}, not rows.", _RETURN)
     return _from_rows(list(made), schema)
 
 
@@ -125,7 +143,9 @@ def _from_frame(frame: Any, schema: Any) -> Any:
     try:
         table = pyarrow.Table.from_pandas(flat, preserve_index=False)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise ValueError(f"the DataFrame that fn returned is not a table: {error}") from error
+        raise ValueError(
+            f"the DataFrame that the function returned is not a table: {error}"
+        ) from error
     columns = dict(zip(table.column_names, table.columns, strict=True))
     # Pandas knows no structs and maps: what stands in their cells says too little of their type.
     columns |= {field.name: _array(_cells(frame[field.name]), field) for field in nested}
@@ -153,7 +173,9 @@ def _fitted(table: Any, schema: Any) -> Any:
     return arrow().Table.from_arrays(columns, schema=schema)
 
 
-def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned") -> None:
+def _check_names(
+    names: Sequence[str], schema: Any, row: str = "what the function returned"
+) -> None:
     wanted = schema.names
     doubled = next((name for name in names if list(names).count(name) > 1), None)
     missing = next((name for name in wanted if name not in names), None)
@@ -166,7 +188,7 @@ def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned
         problem = f"{row} has a column {unknown!r} that is not in the schema."
     else:
         return
-    raise UnrunnableError("fn", problem, remedy=f"The schema's columns are {_listed(wanted)}.")
+    raise _OtherRows(problem, f"The schema's columns are {_listed(wanted)}.")
 
 
 def _from_rows(rows: Sequence[Any], schema: Any) -> Any:
@@ -183,15 +205,14 @@ def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:
         as_dict = getattr(row, "asDict", None) or getattr(row, "_asdict", None)
         row = as_dict() if callable(as_dict) else row  # a Row of Spark, a named tuple
     if isinstance(row, Mapping):
-        _check_names(list(row), schema, f"row {number} that fn returned")
+        _check_names(list(row), schema, f"row {number} that the function returned")
         return [row[name] for name in schema.names]
     if not isinstance(row, tuple | list):
-        raise UnrunnableError("fn", f"row {number} is {_kind(row)}, not a row.", remedy=_RETURN)
+        raise _OtherRows(f"row {number} is {_kind(row)}, not a row.", _RETURN)
     if len(row) != len(schema):
-        raise UnrunnableError(
-            "fn",
+        raise _OtherRows(
             f"row {number} has {len(row)} values for {len(schema)} columns: {_shown(row)}.",
-            remedy=f"The schema's columns are {_listed(schema.names)}.",
+            f"The schema's columns are {_listed(schema.names)}.",
         )
     return row
 
@@ -225,12 +246,14 @@ class _NullError(ValueError):
 
 def _not_null(column: Any, field: Any) -> Any:
     if not field.nullable and column.null_count:
-        raise _NullError(f"column {field.name!r} may not be null, and fn returned null for it")
+        raise _NullError(
+            f"column {field.name!r} may not be null, and the function returned null for it"
+        )
     return column
 
 
 def _does_not_fit(field: Any, why: str) -> str:
-    return f"column {field.name!r} is {field.type}, and fn returned {why}"
+    return f"column {field.name!r} is {field.type}, and the function returned {why}"
 
 
 def _listed(names: Iterable[str]) -> str:

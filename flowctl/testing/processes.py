@@ -104,8 +104,8 @@ def run_local(
     ``records`` is a list of values or a producer by value.  Nothing remains afterwards: checkpoint
     and dead letters are in memory.  A record that ``process`` fails on twice becomes a dead letter,
     and the run goes on.  ``settings`` replaces settings by name, such as
-    ``{"tuple.records_max": 10}``; those of :data:`QUICK` apply otherwise.  Raises whatever a run raises, such as
-    :class:`flowctl.TargetDownError` when ``process`` is refused for 2 s.
+    ``{"tuple.records_max": 10}``; those of :data:`QUICK` apply otherwise.  Raises whatever a run
+    raises, such as :class:`flowctl.TargetDownError` when ``process`` is refused for 2 s.
     """
     _check_tells_values(records)
     witness = _Witness()

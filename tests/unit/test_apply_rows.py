@@ -138,9 +138,9 @@ def test_no_rows_are_fine(made: Any) -> None:
         (3, "it returned int 3, not rows"),
         ([3], "row 0 is int 3, not a row"),
         ([(1, "a"), (2,)], r"row 1 has 1 values for 2 columns: \(2,\).*'id', 'label'"),
-        ([{"id": 1}], "row 0 that fn returned has no column 'label'; it has 'id'"),
+        ([{"id": 1}], "row 0 that the function returned has no column 'label'; it has 'id'"),
         ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that is not in the schema"),
-        (pyarrow.table({"id": [1]}), "what fn returned has no column 'label'"),
+        (pyarrow.table({"id": [1]}), "what the function returned has no column 'label'"),
         (pyarrow.table([[1], [2], [""]], ["id", "id", "label"]), "two columns 'id'"),
         (pandas.DataFrame({"id": [1], "label": [""], "x": [0]}), "a column 'x'"),
     ],
@@ -153,9 +153,12 @@ def test_other_columns_end_the_run_and_are_named(made: Any, problem: str) -> Non
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        ([(1, "a"), ("two", "b")], "column 'id' is int64, and fn returned 'two' in row 1"),
-        ([(1.5, "a")], "column 'id' is int64, and fn returned 1.5 in row 0"),
-        ([(1, 2)], "column 'label' is string, and fn returned 2 in row 0"),
+        (
+            [(1, "a"), ("two", "b")],
+            "column 'id' is int64, and the function returned 'two' in row 1",
+        ),
+        ([(1.5, "a")], "column 'id' is int64, and the function returned 1.5 in row 0"),
+        ([(1, 2)], "column 'label' is string, and the function returned 2 in row 0"),
         ([(1 << 70, "a")], "column 'id' is int64"),
         ([(None, "a")], "column 'id' may not be null"),
         (pyarrow.table({"id": ["x"], "label": ["a"]}), "column 'id' is int64.* string"),
