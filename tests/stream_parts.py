@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas
+
 from flowctl import Batch, Checkpoint, Record, SourceChunk
 
 
@@ -45,6 +47,21 @@ def odd_only(batch: Batch) -> list[dict[str, int]]:
         if record.value % 100 == 0:
             batch.reject(record, "round")
     return [{"n": record.value, "twice": 0} for record in batch if record.value % 2]
+
+
+def misspelt(batch: Batch) -> list[dict[str, int]]:
+    """Return rows with a column that the schema has not."""
+    return [{"N": record.value, "twice": 0} for record in batch]
+
+
+def halves(batch: Batch) -> list[tuple[int, float]]:
+    """Return the half of 7, which is not a whole number."""
+    return [(record.value, 3.5 if record.value == 7 else 0.0) for record in batch]
+
+
+def framed(batch: Batch) -> pandas.DataFrame:
+    """Return number and twice the number, as pandas has them."""
+    return pandas.DataFrame({"n": [r.value for r in batch], "twice": [2 * r.value for r in batch]})
 
 
 def nothing(batch: Batch) -> None:

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from flowctl_apply._needed import arrow
 from flowctl_apply._places import Place
 from flowctl_apply._results import ResultFile, merged_name
-from flowctl_apply._rows import arrow
 
 
 def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFile]]:

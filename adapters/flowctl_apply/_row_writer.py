@@ -15,9 +15,10 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import UnrunnableError
+from flowctl_apply._needed import arrow
 from flowctl_apply._places import LocalPlace, Place
 from flowctl_apply._results import Description, ResultFile, new_name
-from flowctl_apply._rows import Shape, arrow, call, table_of
+from flowctl_apply._rows import Shape, call, table_of
 
 # Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
 # kill repeats this much of work per slot, or less while little is done: see range_pace.py.

@@ -5,14 +5,15 @@ The only place that knows the forms; errors name the column.  Needs pyarrow.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
 from flowctl.bolts.batch import Batch
-from flowctl.errors import ConfigError, MissingExtraError, UnrunnableError
+from flowctl.errors import ConfigError, UnrunnableError
+from flowctl_apply._needed import arrow
+from flowctl_apply._nested import check_type, check_values, is_nested
 
 Form: TypeAlias = Literal["records", "batch", "table", "pandas"]
 _CHOICES: Final[dict[str, Form]] = {"records": "records", "arrow": "batch", "pandas": "pandas"}
@@ -91,23 +92,41 @@ def call(fn: Callable[..., Any], shape: Shape, batch: Batch) -> Any:
     return fn(rows, batch) if shape.takes_batch else fn(rows)
 
 
-def table_of(made: Any, schema: Any) -> Any:
-    """Return what ``fn`` returned as a ``pyarrow.Table`` of ``schema``.
+def table_of(made: Any, schema: Any, field: str = "fn") -> Any:
+    """Return what a function returned as a ``pyarrow.Table`` of ``schema``.
+
+    ``field`` is what the user calls the function, for errors.
 
     Raises :class:`UnrunnableError` if it is not rows, or has other columns: that is so for every
     batch.  Raises ``ValueError`` if a value does not fit its column: that may be a row's fault.
     """
+    try:
+        return _table_of(made, schema)
+    except _OtherRows as error:
+        raise UnrunnableError(field, error.problem, remedy=error.remedy) from None
+
+
+class _OtherRows(Exception):
+    """What was returned is not rows, or has other columns."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+def _table_of(made: Any, schema: Any) -> Any:
     if made is None:
         return schema.empty_table()
     pyarrow = arrow()
     if isinstance(made, pyarrow.RecordBatch):
         made = pyarrow.Table.from_batches([made])
     elif _is_frame(made):
-        made = _from_frame(made)
+        made = _from_frame(made, schema)
     if isinstance(made, pyarrow.Table):
         return _fitted(made, schema)
     if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
-        raise UnrunnableError("fn", f"it returned {_kind(made)}, not rows.", remedy=_RETURN)
+        raise _OtherRows(f"it returned {_kind(made)}, not rows.", _RETURN)
     return _from_rows(list(made), schema)
 
 
@@ -115,12 +134,28 @@ def _is_frame(made: Any) -> bool:
     return type(made).__name__ == "DataFrame" and type(made).__module__.startswith("pandas.")
 
 
-def _from_frame(frame: Any) -> Any:
+def _from_frame(frame: Any, schema: Any) -> Any:
     pyarrow = arrow()
+    names = [str(name) for name in frame.columns]
+    _check_names(names, schema)
+    nested = [field for field in schema if is_nested(field.type)]
+    flat = frame.drop(columns=[field.name for field in nested])
     try:
-        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+        table = pyarrow.Table.from_pandas(flat, preserve_index=False)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise ValueError(f"the DataFrame that fn returned is not a table: {error}") from error
+        raise ValueError(
+            f"the DataFrame that the function returned is not a table: {error}"
+        ) from error
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    # Pandas knows no structs and maps: what stands in their cells says too little of their type.
+    columns |= {field.name: _array(_cells(frame[field.name]), field) for field in nested}
+    return pyarrow.table(columns)
+
+
+def _cells(series: Any) -> list[Any]:
+    """The values of an object column; what pandas has for a missing one is None."""
+    missing = series.isna().tolist()
+    return [None if gone else value for gone, value in zip(missing, series, strict=True)]
 
 
 def _fitted(table: Any, schema: Any) -> Any:
@@ -129,13 +164,18 @@ def _fitted(table: Any, schema: Any) -> Any:
     for field in schema:
         column = table.column(field.name)
         try:
+            check_type(column.type, field.type)
             columns.append(_not_null(column.cast(field.type), field))
-        except arrow().ArrowException as error:
+        except (arrow().ArrowException, ValueError) as error:
+            if getattr(error, "is_ours", False):
+                raise
             raise ValueError(_does_not_fit(field, f"{column.type}: {error}")) from error
     return arrow().Table.from_arrays(columns, schema=schema)
 
 
-def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned") -> None:
+def _check_names(
+    names: Sequence[str], schema: Any, row: str = "what the function returned"
+) -> None:
     wanted = schema.names
     doubled = next((name for name in names if list(names).count(name) > 1), None)
     missing = next((name for name in wanted if name not in names), None)
@@ -148,7 +188,7 @@ def _check_names(names: Sequence[str], schema: Any, row: str = "what fn returned
         problem = f"{row} has a column {unknown!r} that is not in the schema."
     else:
         return
-    raise UnrunnableError("fn", problem, remedy=f"The schema's columns are {_listed(wanted)}.")
+    raise _OtherRows(problem, f"The schema's columns are {_listed(wanted)}.")
 
 
 def _from_rows(rows: Sequence[Any], schema: Any) -> Any:
@@ -165,15 +205,14 @@ def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:
         as_dict = getattr(row, "asDict", None) or getattr(row, "_asdict", None)
         row = as_dict() if callable(as_dict) else row  # a Row of Spark, a named tuple
     if isinstance(row, Mapping):
-        _check_names(list(row), schema, f"row {number} that fn returned")
+        _check_names(list(row), schema, f"row {number} that the function returned")
         return [row[name] for name in schema.names]
     if not isinstance(row, tuple | list):
-        raise UnrunnableError("fn", f"row {number} is {_kind(row)}, not a row.", remedy=_RETURN)
+        raise _OtherRows(f"row {number} is {_kind(row)}, not a row.", _RETURN)
     if len(row) != len(schema):
-        raise UnrunnableError(
-            "fn",
+        raise _OtherRows(
             f"row {number} has {len(row)} values for {len(schema)} columns: {_shown(row)}.",
-            remedy=f"The schema's columns are {_listed(schema.names)}.",
+            f"The schema's columns are {_listed(schema.names)}.",
         )
     return row
 
@@ -181,8 +220,7 @@ def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:
 def _array(values: Sequence[Any], field: Any) -> Any:
     pyarrow = arrow()
     try:
-        if pyarrow.types.is_integer(field.type):
-            _check_whole(values)
+        check_values(values, field.type)
         return _not_null(pyarrow.array(values, field.type), field)
     except (pyarrow.ArrowException, TypeError, OverflowError, ValueError) as error:
         if getattr(error, "is_ours", False):
@@ -195,21 +233,11 @@ def _array(values: Sequence[Any], field: Any) -> Any:
 def _fits(value: Any, field: Any) -> bool:
     pyarrow = arrow()
     try:
-        if pyarrow.types.is_integer(field.type):
-            _check_whole([value])
+        check_values([value], field.type)
         pyarrow.array([value], field.type)
     except (pyarrow.ArrowException, TypeError, OverflowError, ValueError):
         return False
     return True
-
-
-def _check_whole(values: Sequence[Any]) -> None:
-    """Pyarrow cuts what stands behind the point."""
-    for value in values:
-        if type(value) is not int and value is not None:
-            is_whole = getattr(value, "is_integer", None)
-            if is_whole is not None and not is_whole():
-                raise ValueError("it is not a whole number")
 
 
 class _NullError(ValueError):
@@ -218,12 +246,14 @@ class _NullError(ValueError):
 
 def _not_null(column: Any, field: Any) -> Any:
     if not field.nullable and column.null_count:
-        raise _NullError(f"column {field.name!r} may not be null, and fn returned null for it")
+        raise _NullError(
+            f"column {field.name!r} may not be null, and the function returned null for it"
+        )
     return column
 
 
 def _does_not_fit(field: Any, why: str) -> str:
-    return f"column {field.name!r} is {field.type}, and fn returned {why}"
+    return f"column {field.name!r} is {field.type}, and the function returned {why}"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -237,11 +267,3 @@ def _kind(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-def arrow() -> Any:
-    """Return the module ``pyarrow``; raise :class:`MissingExtraError`."""
-    try:
-        return importlib.import_module("pyarrow")
-    except ModuleNotFoundError:
-        raise MissingExtraError("fn", "pyarrow", "parquet") from None

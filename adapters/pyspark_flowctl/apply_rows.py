@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
+from pyspark_flowctl.column_types import check_readable
 from pyspark_flowctl.frames import columns_checked, input_of
 
 if TYPE_CHECKING:
@@ -72,14 +74,15 @@ def apply(
     classic or Connect, and pyarrow on the workers.
     """
     spark, struct = _session_of(df), _struct(schema)
+    check_readable(struct, "schema", spark.conf.get)
     job = load_adapter("flowctl_apply._job", "parquet").Job(
-        fn, _arrow_schema(struct), name=name, out=os.fspath(out), form=form,
+        fn, _arrow_schema(struct), name=name, out=_checked_out(out), form=form,
         keep_results=keep_results,
     )  # fmt: skip
     done = _run(spark, job, input_of(df, columns_checked(df, columns)), options)
     if not done.files:
         return spark.createDataFrame([], struct)
-    return spark.read.schema(struct).parquet(*done.files)
+    return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
 
 
 def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
@@ -135,9 +138,32 @@ def _struct(schema: str | StructType) -> StructType:
 
 
 def _arrow_schema(struct: StructType) -> Any:
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
+    for field in struct:
+        try:
+            to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkException as error:
+            raise ConfigError(
+                "schema",
+                f"column {field.name!r} can't be {field.dataType.simpleString()}.",
+                remedy="Give another type, such as string, long or double.",
+            ) from error
     return to_arrow_schema(struct, timezone="UTC")
+
+
+def _checked_out(out: str | os.PathLike[str]) -> str:
+    text = os.fspath(out)
+    if "\\" in text:
+        raise ConfigError("out", "Spark's paths have no backslashes.", remedy="Rename it.")
+    return text
+
+
+def _as_it_is(url: str) -> str:
+    """A path in which nothing is a pattern of Spark's."""
+    return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
 def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]], Sequence[Any]]:

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from flowctl.errors import ConfigError
+from pyspark_flowctl.column_types import check_sendable
 from pyspark_flowctl.sink_writers import BatchWriter, StreamWriter, sink_of
 from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.stream_reader import reader_of
@@ -62,9 +63,11 @@ class FlowctlSource(DataSource):
                 "overwrite would first have to empty the target, which flowctl can't.",
                 remedy="Write .mode('append').",
             )
+        check_sendable(schema)
         return BatchWriter(sink_of(dict(self.options)), schema.json())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes each batch of a stream (``writeStream``)."""
         del overwrite
+        check_sendable(schema)
         return StreamWriter(sink_of(dict(self.options)), schema.json())

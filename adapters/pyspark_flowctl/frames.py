@@ -15,6 +15,8 @@ from typing import Any
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
+from pyspark_flowctl.column_types import check_columns
+from pyspark_flowctl.parquet_reads import holds_all, is_of_one_path, is_read
 
 # The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
 # bolt that does a part of it.
@@ -26,7 +28,6 @@ _PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))
 _PLAN = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
 # Rows that come with the plan, which does not say what they are.
 _OWN_ROWS = re.compile(r"\b(LocalRelation|LogicalRDD|CachedRemoteRelation|ExternalRDD)\b")
-_PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 
 
 def columns_checked(df: Any, columns: Sequence[str] | None) -> list[str] | None:
@@ -57,12 +58,20 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
         several = [df] if isinstance(df, str | os.PathLike) else df
         paths = [arrow_path(os.fspath(path)) for path in several]
         return made("\n".join(paths), paths, None, columns)
-    plan, files = _plan_of(df), sorted(df.inputFiles())
+    _check_frame(df, columns)
+    explained, files = _explained(df), sorted(df.inputFiles())
+    plan = _plan_in(explained)
     told = [plan, *files, *([_digest_of_rows(df)] if _OWN_ROWS.search(plan) else ())]
+    rows = None
+    if files and is_read(plan) and not is_of_one_path(explained):
+        rows = df.count()  # Spark names a file once, even if it reads it twice
+        told.append(f"{rows} rows")
     source = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
     paths = [arrow_path(file) for file in files]
-    if _is_plain_read(df, plan, paths):
-        return made(source, paths, None, columns)
+    if files and is_read(plan) and holds_all(paths, df.schema, rows):
+        # Else a directory's name such as day=1 would be a column, which the DataFrame has not.
+        names = list(df.columns) if any("=" in path for path in paths) else None
+        return made(source, paths, None, columns or names)
 
     def write(url: str) -> None:
         chosen = df if columns is None else df.select(*map(_quoted, columns))
@@ -71,6 +80,17 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
             writer.parquet(url)
 
     return made(source, (), write, columns)
+
+
+def _check_frame(df: Any, columns: Sequence[str] | None) -> None:
+    if not hasattr(df, "inputFiles"):
+        raise ConfigError(
+            "df",
+            f"a {type(df).__module__}.{type(df).__name__} is not a DataFrame of Spark, nor paths of"
+            " Parquet files.",
+            remedy="Give one of them; spark.createDataFrame(…) makes a DataFrame.",
+        )
+    check_columns(df.schema, "df", columns)
 
 
 @contextlib.contextmanager
@@ -89,13 +109,18 @@ def _quoted(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
 
 
-def _plan_of(df: Any) -> str:
-    """What Spark says that the DataFrame is, the same in every session."""
+def _explained(df: Any) -> str:
+    """What Spark says that the DataFrame is."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         df.explain(extended=True)
-    found = _PLAN.search(said.getvalue())
-    return _PASSING.sub("", found[1] if found else said.getvalue()).strip()
+    return said.getvalue()
+
+
+def _plan_in(explained: str) -> str:
+    """The part of it that is the same in every session."""
+    found = _PLAN.search(explained)
+    return _PASSING.sub("", found[1] if found else explained).strip()
 
 
 def _digest_of_rows(df: Any) -> str:
@@ -107,16 +132,3 @@ def _digest_of_rows(df: Any) -> str:
     texts = [F.to_json(F.struct(column)) for column in columns]
     sums = F.sum(F.xxhash64(*texts).cast("decimal(38,0)"))
     return str(df.select(F.count("*"), sums).first())
-
-
-def _is_plain_read(df: Any, plan: str, paths: Sequence[str]) -> bool:
-    """Whether the files hold exactly the columns of ``df``: no view, no directory's key."""
-    if not paths or _PARQUET.fullmatch(plan.partition("\n")[2]) is None:
-        return False
-    try:
-        import pyarrow.parquet
-
-        names = pyarrow.parquet.read_schema(paths[0]).names
-    except Exception:  # the driver may not read it; Spark will say why, if it can't either
-        return False
-    return list(names) == list(df.columns)

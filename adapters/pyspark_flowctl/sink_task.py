@@ -14,6 +14,7 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
+from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.settings import Limits
 from pyspark_flowctl.sink_letters import redrive, tell_unnamed
@@ -146,9 +147,25 @@ def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -
 
 
 def plain_row(value: Any) -> Any:
-    """Return a Row as a dict, and Rows within it too; anything else as it is."""
-    convert = getattr(value, "asDict", None)
-    return value if convert is None else convert(recursive=True)
+    """Return a Row as a dict, and Rows within it too; anything else as it is.
+
+    Raises :class:`UnrunnableError` if two columns have one name: one of them would be lost.
+    """
+    if hasattr(value, "asDict"):
+        names = value.__fields__
+        if len(set(names)) < len(names):
+            doubled = next(name for name in names if names.count(name) > 1)
+            raise UnrunnableError(
+                "df",
+                f"two columns are called {doubled!r}, so a row can't be a dict.",
+                remedy="Rename one: df.toDF(…).",
+            )
+        return {name: plain_row(part) for name, part in zip(names, value, strict=True)}
+    if isinstance(value, list):
+        return [plain_row(part) for part in value]
+    if isinstance(value, dict):
+        return {key: plain_row(part) for key, part in value.items()}
+    return value
 
 
 def _into(sink: Any) -> Callable[[Batch], None]:

@@ -41,6 +41,7 @@ from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
+from pyspark_flowctl.column_types import check_sendable
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_rows import rows_of
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
@@ -159,6 +160,7 @@ class FlowSink:
         task, origin, schema = self.task, self.origin, df.schema.json()
         if not df.columns:  # mapInArrow gives no rows then, whatever the DataFrame holds
             raise ConfigError("df", "it has no columns.", remedy="Select the columns to write.")
+        check_sendable(df.schema)
 
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow

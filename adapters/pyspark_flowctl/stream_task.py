@@ -14,7 +14,6 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece
-from flowctl.errors import UnrunnableError
 from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
 
@@ -35,21 +34,27 @@ def rows_out(options: StreamOptions, schema: str, pieces: Iterable[Piece]) -> It
 
     kind = _parse_datatype_json_string(schema)
     assert isinstance(kind, StructType)
-    names = kind.fieldNames()
     arrow = to_arrow_schema(kind)
-    rows = [row for piece in pieces for row in _rows_of(options, piece)]
-    for at in range(0, len(rows), _BATCH_ROWS):
-        dicts = [_as_dict(row, names) for row in rows[at : at + _BATCH_ROWS]]
-        yield pyarrow.RecordBatch.from_pylist(dicts, schema=arrow)
+    tables = [table for piece in pieces for table in _tables_of(options, piece, arrow)]
+    if tables:
+        yield from pyarrow.concat_tables(tables).to_batches(_BATCH_ROWS)
 
 
-def _rows_of(options: StreamOptions, piece: Piece) -> Sequence[Any]:
+def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[Any]:
+    """Return the rows of one piece as tables of Arrow's ``schema``."""
+    table_of = load_adapter("flowctl_apply._rows", "parquet").table_of
     if not options.process:
-        return [(piece.partition, show(r.position), _text(r.value)) for r in piece.records]
+        rows = [(piece.partition, show(r.position), _text(r.value)) for r in piece.records]
+        return [table_of(rows, schema, "process")]
     made: list[Any] = []
     records = piece.records
+
+    def keep(rows: Any) -> None:
+        # In the call: a value that does not fit its column is a failure of its record.
+        made.append(table_of(rows, schema, "process"))
+
     plan = Plan(
-        process=_collecting(named_object("process", options.process, "a function"), made),
+        process=_keeping(named_object("process", options.process, "a function"), keep),
         attempts_max=options.attempts_max,
         dead_letter=dead_letter_of(options.dead_letter),
         fail_over=options.fail_over or None,
@@ -63,20 +68,10 @@ def _rows_of(options: StreamOptions, piece: Piece) -> Sequence[Any]:
     return made
 
 
-def _collecting(process: Callable[[Batch], Any], made: list[Any]) -> Callable[[Batch], Any]:
-    """Return ``process`` as one that keeps the rows that it returns."""
-
-    def keep(rows: Any) -> None:
-        if rows is None:
-            return
-        if isinstance(rows, str | bytes | dict) or not isinstance(rows, Iterable):
-            raise UnrunnableError(
-                "process",
-                f"returned {type(rows).__name__}, which is not a list of rows.",
-                remedy="Return a list of tuples or dicts, or None for no rows.",
-            )
-        made.extend(rows)
-
+def _keeping(
+    process: Callable[[Batch], Any], keep: Callable[[Any], None]
+) -> Callable[[Batch], Any]:
+    """Return ``process`` as one whose rows ``keep`` gets."""
     if is_async(process):
 
         async def awaited(batch: Batch) -> None:
@@ -88,22 +83,6 @@ def _collecting(process: Callable[[Batch], Any], made: list[Any]) -> Callable[[B
         keep(process(batch))
 
     return plain
-
-
-def _as_dict(row: Any, names: Sequence[str]) -> dict[str, Any]:
-    convert = getattr(row, "asDict", None)
-    if convert is not None:
-        made: dict[str, Any] = convert()
-        return made
-    if isinstance(row, dict):
-        return row
-    if not isinstance(row, tuple | list) or len(row) != len(names):
-        raise UnrunnableError(
-            "process",
-            f"returned the row {row!r}, which does not have the columns {', '.join(names)}.",
-            remedy="Return tuples in the order of the schema, or dicts.",
-        )
-    return dict(zip(names, row, strict=True))
 
 
 def _text(value: Any) -> str:

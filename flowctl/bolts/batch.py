@@ -111,8 +111,13 @@ class Batch(Sequence[Record]):
         return record_batch(self._records) if self.columns is None else self.columns()
 
     def to_pandas(self) -> Any:
-        """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would."""
-        return self.to_arrow().to_pandas()
+        """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would.
+
+        A column of whole numbers with nulls has a type of pandas that keeps them whole (``Int64``).
+        """
+        from flowctl.bolts.columns import frame_of
+
+        return frame_of(self.to_arrow())
 
     def reject(self, record: Record | int, reason: object = "rejected") -> None:
         """Settle one record that can't be used; the rest of the batch continues.

@@ -19,7 +19,7 @@ from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendabl
 from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.errors import InternalError, JobError, UnrunnableError
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
 from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
@@ -200,7 +200,6 @@ class RangeTurn:
         self._fail(fail, stop, None)
 
     def _fail(self, fail: FailFrame, stop: int, batch: Batch | None) -> None:
-        at = batch.reading_index if batch is not None else None
         told = RangeFail(
             fail.tuple_id,
             fail.attempt,
@@ -216,8 +215,8 @@ class RangeTurn:
             fail.is_data_error,
             fail.newest_epoch,
             is_read_error=batch is None,
-            record_at=None if batch is None or at is None else batch[at].position,
-            record=_sent(batch[0]) if batch is not None and len(batch) == 1 else None,
+            record_at=None if batch is None else _reading_at(batch),
+            record=None if batch is None or len(batch) > 1 else _only(batch),
         )
         self._desk.failed(self._held, told, self._slot)
         self._read_s = self._wait_s = 0.0
@@ -257,6 +256,23 @@ def _rejected(batch: Batch) -> list[RejectedAt]:
         for index, reason in sorted(batch.rejected.items())
         for record in (_sent(batch[index]),)
     ]
+
+
+def _reading_at(batch: Batch) -> Position | None:
+    at = batch.reading_index
+    return None if at is None else batch[at].position
+
+
+def _only(batch: Batch) -> Record:
+    """Return the one record of ``batch``; what is wrong with it if it can't be made.
+
+    Columns may hold what Python has no value for: bytes that are no text, a year above 9999.
+    """
+    try:
+        return _sent(batch[0])
+    except Exception as error:
+        text = sendable(f"it can't be read: {type(error).__name__}: {error}")
+        return Record(batch.span.first, text[:_SHOWN_CHARS_MAX])
 
 
 def _sent(record: Record) -> Record:

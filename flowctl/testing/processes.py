@@ -18,6 +18,7 @@ from flowctl.core.records import Checkpoint, Emission, Position, Record, Span
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import FlowProducer, Process
+from flowctl.range_ports import RangeProducer
 from flowctl.runtime.faults import refused_error
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.wire.values import carry_records
@@ -100,12 +101,13 @@ def run_local(
 ) -> LocalRun:
     """Run ``process`` over ``records`` in ``count`` bolts, as threads; return the outcome.
 
-    ``records`` is a list of values or a producer.  Nothing remains afterwards: checkpoint and dead
-    letters are in memory.  A record that ``process`` fails on twice becomes a dead letter, and the
-    run goes on.  ``settings`` replaces settings by name, such as ``{"tuple.records_max": 10}``;
-    those of :data:`QUICK` apply otherwise.  Raises whatever a run raises, such as
-    :class:`flowctl.TargetDownError` when ``process`` is refused for 2 s.
+    ``records`` is a list of values or a producer by value.  Nothing remains afterwards: checkpoint
+    and dead letters are in memory.  A record that ``process`` fails on twice becomes a dead letter,
+    and the run goes on.  ``settings`` replaces settings by name, such as
+    ``{"tuple.records_max": 10}``; those of :data:`QUICK` apply otherwise.  Raises whatever a run
+    raises, such as :class:`flowctl.TargetDownError` when ``process`` is refused for 2 s.
     """
+    _check_tells_values(records)
     witness = _Witness()
     spout = FlowControlSpout(
         name="test",
@@ -127,6 +129,15 @@ def run_local(
         rejected=[record for record in lost if record.reason.startswith(REJECTED_PREFIX)],
         dead_letters=[record for record in lost if not record.reason.startswith(REJECTED_PREFIX)],
     )
+
+
+def _check_tells_values(records: object) -> None:
+    if isinstance(records, RangeProducer):  # only its bolts see the values: nothing would be done
+        raise ConfigError(
+            "records",
+            f"{type(records).__name__} is a source by reference, whose values nobody here sees.",
+            remedy="Give the values in a list, or a source by value (TextLines, ParquetRows).",
+        )
 
 
 def _in_order(place: tuple[str, Position]) -> tuple[str, bytes]:

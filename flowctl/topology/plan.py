@@ -154,7 +154,8 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
     """Return the stages ordered so that each comes after all that it subscribes to.
 
     Raises :class:`ConfigError` for a stage that subscribes to nothing, or to a source that does not
-    exist, and for a cycle: full stages of a cycle would wait for each other for ever.
+    exist, for a spout that nobody subscribes to, and for a cycle: full stages of a cycle would wait
+    for each other for ever.
     """
     known = {*spouts, *(stage.name for stage in stages)}
     emits = {stage.name: stage.emits for stage in stages}
@@ -181,6 +182,14 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
                 _check_spout(stage.name, subscription)
             else:
                 _check_emitted(stage.name, subscription, emits[subscription.component])
+    read = {subscription.component for stage in stages for subscription in stage.subscriptions}
+    for spout in spouts:
+        if spout not in read:  # its records would count as done, and nobody would get them
+            raise ConfigError(
+                spout,
+                "no bolt subscribes to this spout.",
+                remedy=f'Add .shuffle("{spout}") to one.',
+            )
     return _sorted(set(spouts), list(stages))
 
 

@@ -140,7 +140,32 @@ def test_a_row_that_always_fails_goes_to_the_dead_letter(tmp_path: Path) -> None
     made = run(tmp_path, fails, dead_letter=letters, settings=settings)
     assert {row["id"] for row in rows_in(made.files)} == {*range(2_000)} - {777}
     (letter,) = letters.file_of("scores").read().of("scores")
-    assert "column 'id' is int64, and fn returned '?'" in letter.reason
+    assert "column 'id' is int64, and the function returned '?'" in letter.reason
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        (pyarrow.array([b"fine", b"\xff"]).view(pyarrow.string()), "UnicodeDecodeError"),
+        (pyarrow.array([0, 1 << 60]).cast(pyarrow.timestamp("us")), "OverflowError"),
+    ],
+    ids=["bytes that are no text", "a year that Python has not"],
+)
+def test_a_row_that_can_not_be_a_record_is_a_fault_of_this_row(
+    tmp_path: Path, column: Any, problem: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    table = pyarrow.table({"id": [1, 2], "text": column})
+    pyarrow.parquet.write_table(table, tmp_path / "in/a.parquet")
+    letters = FileDeadLetter(tmp_path / "letters")
+    settings = Settings(retry=RetrySettings(attempts_max=2, backoff_first_s=0.01))
+    made = run(
+        tmp_path, lambda batch: [(r.value["id"], "") for r in batch], dead_letter=letters,
+        settings=settings,
+    )  # fmt: skip
+    assert [row["id"] for row in rows_in(made.files)] == [1]
+    [letter] = letters.file_of("scores").read().of("scores")
+    assert letter.position == 1 and problem in letter.reason
 
 
 def test_other_columns_than_the_schema_end_the_run_at_once(tmp_path: Path) -> None:

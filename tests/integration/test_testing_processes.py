@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from flowctl import Batch, Record, RetryLater, TargetDownError
 from flowctl.errors import ConfigError, SourceError
 from flowctl.testing import batch, run_local
+from flowctl_files import TextRanges
 from tests.runtime_parts import ListProducer
 
 # -- batch ------------------------------------------------------------------------------------
@@ -98,3 +100,10 @@ def test_an_async_process_and_a_rule_of_refusals() -> None:
 def test_a_wrong_setting_is_named() -> None:
     with pytest.raises(ConfigError, match=r"retry\.attempts"):
         run_local(picky, [1], settings={"retry.attempts": 1})
+
+
+def test_a_source_by_reference_is_refused_as_nothing_would_seem_done(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\n")
+    with pytest.raises(ConfigError, match="records: TextRanges is a source by reference"):
+        run_local(picky, TextRanges(path))

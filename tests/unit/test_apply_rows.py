@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pandas
@@ -137,9 +138,9 @@ def test_no_rows_are_fine(made: Any) -> None:
         (3, "it returned int 3, not rows"),
         ([3], "row 0 is int 3, not a row"),
         ([(1, "a"), (2,)], r"row 1 has 1 values for 2 columns: \(2,\).*'id', 'label'"),
-        ([{"id": 1}], "row 0 that fn returned has no column 'label'; it has 'id'"),
+        ([{"id": 1}], "row 0 that the function returned has no column 'label'; it has 'id'"),
         ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that is not in the schema"),
-        (pyarrow.table({"id": [1]}), "what fn returned has no column 'label'"),
+        (pyarrow.table({"id": [1]}), "what the function returned has no column 'label'"),
         (pyarrow.table([[1], [2], [""]], ["id", "id", "label"]), "two columns 'id'"),
         (pandas.DataFrame({"id": [1], "label": [""], "x": [0]}), "a column 'x'"),
     ],
@@ -152,9 +153,12 @@ def test_other_columns_end_the_run_and_are_named(made: Any, problem: str) -> Non
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        ([(1, "a"), ("two", "b")], "column 'id' is int64, and fn returned 'two' in row 1"),
-        ([(1.5, "a")], "column 'id' is int64, and fn returned 1.5 in row 0"),
-        ([(1, 2)], "column 'label' is string, and fn returned 2 in row 0"),
+        (
+            [(1, "a"), ("two", "b")],
+            "column 'id' is int64, and the function returned 'two' in row 1",
+        ),
+        ([(1.5, "a")], "column 'id' is int64, and the function returned 1.5 in row 0"),
+        ([(1, 2)], "column 'label' is string, and the function returned 2 in row 0"),
         ([(1 << 70, "a")], "column 'id' is int64"),
         ([(None, "a")], "column 'id' may not be null"),
         (pyarrow.table({"id": ["x"], "label": ["a"]}), "column 'id' is int64.* string"),
@@ -165,3 +169,57 @@ def test_other_columns_end_the_run_and_are_named(made: Any, problem: str) -> Non
 def test_a_value_that_does_not_fit_is_an_error_of_its_row(made: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         table_of(made, SCHEMA)
+
+
+STRUCT = pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "problem"),
+    [
+        (STRUCT, {"A": 1, "b": "x"}, "a field 'A'"),
+        (pyarrow.list_(STRUCT), [{"a": 1, "b": "x", "c": 2}], "a field 'c'"),
+        (STRUCT, Pair(label="x", id=1), "its fields are label, id"),
+        (STRUCT, {"a": 1.5, "b": "x"}, "not a whole number"),
+        (STRUCT, (1.5, "x"), "not a whole number"),
+        (pyarrow.list_(pyarrow.int64()), [1, 2.5], "not a whole number"),
+        (pyarrow.map_(pyarrow.string(), pyarrow.int64()), {"k": 1.5}, "not a whole number"),
+        (pyarrow.int64(), Decimal("1.5"), "not a whole number"),
+    ],
+)
+@pytest.mark.parametrize("form", ["rows", "pandas"])
+def test_nothing_inside_a_value_is_left_out_or_cut_in_silence(
+    kind: Any, value: Any, problem: str, form: str
+) -> None:
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("x", kind)])
+    made: Any = [(1, value)]
+    if form == "pandas":
+        if not pyarrow.types.is_nested(kind):
+            problem = "data loss|truncated"  # pyarrow's own words, of a whole column
+        made = pandas.DataFrame({"id": [1], "x": [value]})
+    with pytest.raises(ValueError, match=f"column 'x' is .*({problem})"):
+        table_of(made, schema)
+
+
+def test_fields_of_structs_in_arrow_are_those_of_the_schema() -> None:
+    schema = pyarrow.schema([("x", pyarrow.list_(STRUCT))])
+    other = pyarrow.table({"x": [[{"a": 1, "B": "lost"}]]})
+    with pytest.raises(ValueError, match=r"column 'x' .* a field 'B'"):
+        table_of(other, schema)
+    same = pyarrow.table({"x": [[{"b": "kept", "a": 1}], None]})
+    assert table_of(same, schema).to_pylist() == [{"x": [{"a": 1, "b": "kept"}]}, {"x": None}]
+
+
+def test_a_frame_may_hold_structs_lists_and_maps() -> None:
+    schema = pyarrow.schema([
+        ("id", pyarrow.int64()),
+        ("s", STRUCT),
+        ("l", pyarrow.list_(pyarrow.float64())),
+        ("m", pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+    ])  # fmt: skip
+    rows = [
+        {"id": 1, "s": {"a": 1, "b": None}, "l": [1.5], "m": [("k", 1), ("l", None)]},
+        {"id": 2, "s": None, "l": None, "m": None},
+    ]
+    frame = pyarrow.Table.from_pylist(rows, schema).to_pandas()
+    assert table_of(frame, schema).to_pylist() == rows

@@ -18,7 +18,13 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructTy
 
 from flowctl.bolts.batch import Batch
 from flowctl.delivery.tally import Tally
-from flowctl.errors import ConfigError, MissingExtraError, RetryLater, TooManyLostError
+from flowctl.errors import (
+    ConfigError,
+    MissingExtraError,
+    RetryLater,
+    TooManyLostError,
+    UnrunnableError,
+)
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
@@ -63,6 +69,13 @@ def test_a_sink_gets_dicts_and_is_closed(tmp_path: Path) -> None:
     with sqlite3.connect(database) as connection:
         found = connection.execute("SELECT n, name FROM t ORDER BY n").fetchall()
     assert found == [tuple(row) for row in ROWS]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_two_columns_of_one_name_are_refused_where_one_would_be_lost(inner: bool) -> None:
+    twice = Row("id", "id")(1, 2)
+    with pytest.raises(UnrunnableError, match="df: two columns are called 'id'"):
+        plain_row(Row(inside=[twice]) if inner else twice)
 
 
 def test_without_a_run_each_action_is_another() -> None:

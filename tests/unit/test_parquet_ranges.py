@@ -71,6 +71,29 @@ def test_a_batch_by_value_has_columns_too():
     ]
 
 
+def _by_value(*values):
+    records = [Record(number, value) for number, value in enumerate(values)]
+    return Batch(records, _span(), bolt="b1", attempt=1)
+
+
+def test_columns_that_only_later_rows_have_are_there_too():
+    made = _by_value({"a": 1}, {"a": 2, "b": "kept"}).to_arrow()
+    assert made.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "kept"}]
+
+
+def test_rows_of_spark_are_rows_of_named_columns():
+    row = pytest.importorskip("pyspark.sql").Row
+    made = _by_value(row(id=1, at=row(x=2)), row(id=3, at=None)).to_arrow()
+    assert made.to_pylist() == [{"id": 1, "at": {"x": 2}}, {"id": 3, "at": None}]
+
+
+def test_whole_numbers_beside_nulls_stay_what_they_are_in_pandas():
+    ids = [2**53 + 1, None]
+    frame = _by_value(*({"id": each, "n": 1} for each in ids)).to_pandas()
+    assert frame["id"].dtype == "Int64" and frame["n"].dtype == "int64"
+    assert frame["id"].astype(object).where(frame["id"].notna(), None).tolist() == ids
+
+
 def test_only_wanted_columns_and_row_groups_are_read(path):
     plain = ParquetRanges(path, columns=["word"], filter=[("n", ">=", 950)])
     assert values_of(plain) == [{"word": f"w{n}"} for n in range(950, ROWS)]

@@ -9,7 +9,23 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
 from flowctl.errors import ConfigError
+from pyspark_flowctl.column_types import check_readable, check_sendable
 from pyspark_flowctl.frames import columns_checked, input_of
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -20,7 +36,17 @@ id: bigint, text: string
 {relation}
 == Optimized Logical Plan ==
 anything
+== Physical Plan ==
+FileScan parquet [id#0L] Location: InMemoryFileIndex({given} paths)[file:/data]
 """
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+COLUMNS = columns(id=LongType(), text=StringType())
+READ = "Relation [id#0L,text#1] parquet"
 
 
 class Conf(dict[str, Any]):
@@ -39,16 +65,23 @@ class Session:
 class Frame:
     """As much of a DataFrame as is asked."""
 
-    def __init__(self, relation: str, files: list[Path]) -> None:
-        self.columns = ["id", "text"]
+    def __init__(
+        self, relation: str, files: list[Path], schema: StructType = COLUMNS, given: int = 1
+    ) -> None:
+        self.schema = schema
+        self.columns = schema.names
         self.relation = relation
         self.files = files
+        self.given = given
         self.written: list[Any] = []
         self.sparkSession = Session()
 
     def explain(self, *, extended: bool) -> None:
         assert extended
-        print(PLAN.format(relation=self.relation))
+        print(PLAN.format(relation=self.relation, given=self.given))
+
+    def count(self) -> int:
+        return sum(pyarrow.parquet.read_metadata(file).num_rows for file in self.files) * self.given
 
     def inputFiles(self) -> list[str]:
         return [file.as_uri() for file in self.files]
@@ -100,10 +133,108 @@ def test_everything_else_is_written_once(file: Path, relation: str) -> None:
 
 
 def test_files_that_lack_a_column_of_the_frame_are_no_plain_read(file: Path) -> None:
-    frame = Frame("Relation [id#0L,text#1,day#2] parquet", [file])
-    frame.columns = ["id", "text", "day"]  # day is the name of a directory
+    # day is the name of a directory
+    frame = Frame(
+        "Relation [id#0L,text#1,day#2] parquet",
+        [file],
+        columns(id=LongType(), text=StringType(), day=LongType()),
+    )
     given = input_of(frame, None)
     assert given.write is not None
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"id": [2]},
+        {"id": [2], "text": ["y"], "more": [1]},
+        {"text": ["y"], "id": [2]},
+        {"ID": [2], "text": ["y"]},
+        {"id": [2], "text": [b"y"]},
+    ],
+    ids=["lacks one", "has one more", "in another order", "in other case", "of another type"],
+)
+def test_a_file_whose_columns_are_not_the_frames_is_no_plain_read(
+    file: Path, second: dict[str, Any]
+) -> None:
+    other = file.with_name("b.parquet")
+    pyarrow.parquet.write_table(pyarrow.table(second), other)
+    assert input_of(Frame(READ, [file, other]), None).write is not None
+
+
+def test_types_that_are_the_same_in_python_are_a_plain_read(file: Path) -> None:
+    table = pyarrow.table(
+        {
+            "id": pyarrow.array([2], pyarrow.int8()),
+            "text": pyarrow.array(["y"]).dictionary_encode(),
+        }
+    )
+    pyarrow.parquet.write_table(table, file)
+    assert input_of(Frame(READ, [file]), None).write is None
+
+
+def test_a_file_that_is_read_twice_gives_its_rows_twice(file: Path) -> None:
+    twice = input_of(Frame(READ, [file], given=2), None)
+    assert twice.write is not None, "its files hold the rows once"
+    assert twice.source != input_of(Frame(READ, [file]), None).source
+
+
+def test_a_directory_that_was_read_itself_gives_no_column(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "day=1"
+    folder.mkdir()
+    given = input_of(Frame(READ, [file.rename(folder / "a.parquet")]), None)
+    assert (given.write, given.columns) == (None, ["id", "text"])
+
+
+INSIDE = ArrayType(columns(x=VariantType()))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (columns(v=VariantType()), r"column 'v' is variant.*to_json"),
+        (columns(v=INSIDE), r"column 'v' is array<struct<x:variant>>"),
+        (StructType([*COLUMNS, *COLUMNS]), r"two columns are called 'id'"),
+    ],
+)
+def test_columns_that_a_function_can_not_use_are_refused_by_name(
+    given: StructType, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"df: {problem}"):
+        input_of(Frame("Project", [], given), None)
+
+
+def test_what_is_no_dataframe_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"df: a builtins.NoneType is not a DataFrame"):
+        input_of(None, None)
+
+
+@pytest.mark.parametrize(
+    "kind", [YearMonthIntervalType(), MapType(LongType(), YearMonthIntervalType())]
+)
+def test_intervals_that_spark_can_not_give_to_python_are_refused_by_name(kind: DataType) -> None:
+    with pytest.raises(ConfigError, match=r"df: column 'y' is .*interval.*CAST"):
+        check_sendable(columns(y=kind))
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (columns(id=LongType(), ID=LongType()), r"two columns are called 'id' \(Spark ignores"),
+        (columns(s=columns(a=LongType(), A=LongType())), r"two columns are called 'a'"),
+        (columns(at=ArrayType(TimeType(6))), r"column 'at' is array<time"),
+    ],
+)
+def test_results_that_spark_could_not_read_are_refused_before_any_work(
+    schema: StructType, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"schema: {problem}"):
+        check_readable(schema, "schema", lambda name, default: default)
+
+
+def test_names_may_differ_in_case_where_spark_sees_it() -> None:
+    exact = {"spark.sql.caseSensitive": "true"}
+    check_readable(columns(id=LongType(), ID=LongType()), "schema", exact.get)
 
 
 def test_it_is_the_same_in_every_session_and_another_plan_is_another(file: Path) -> None:

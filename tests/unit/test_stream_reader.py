@@ -230,7 +230,7 @@ def test_rejected_records_are_kept_or_fail_the_task(tmp_path: Any) -> None:
 
 
 def test_what_is_no_rows_is_told() -> None:
-    with pytest.raises(UnrunnableError, match="returned int, which is not a list of rows"):
+    with pytest.raises(UnrunnableError, match="process: it returned int 7, not rows"):
         read("wrong")
 
 

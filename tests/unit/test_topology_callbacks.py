@@ -243,7 +243,7 @@ def test_errors_that_tasks_report_or_die_of_are_logged_and_kept_for_the_report()
 def test_one_root_in_so_many_is_timed_from_its_emission_to_its_end() -> None:
     made = topology()
     made.spout("other", made.producers["s"], on_ack=print)  # else only sampled ones are told
-    made.bolt("a", nothing, count=1).shuffle("s")
+    made.bolt("a", nothing, count=1).shuffle("s").shuffle("other")
     hub = Hub(made, overrides={"metrics.sample_one_in": 4})
     hub.offer(range(100))
     hub.run()

@@ -15,7 +15,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
-from flowctl.topology import Batched, Collector, Input, Topology
+from flowctl.topology import Batched, Collector, Input, LocalStages, Topology
 from flowctl.topology.hub.groupings import make_choice, task_of_key
 from flowctl.topology.plan import Subscription, input_id_of
 from flowctl.topology.sources import Sources
@@ -34,6 +34,14 @@ def made() -> Topology:
     topology = Topology("t")
     topology.spout("s", ListProducer(0))
     return topology
+
+
+def test_a_spout_whose_records_nobody_gets_is_refused_and_not_done() -> None:
+    topology = made()
+    topology.spout("unread", ListProducer(3))
+    topology.bolt("a", nothing).shuffle("s")
+    with pytest.raises(ConfigError, match="unread: no bolt subscribes to this spout"):
+        topology.run(LocalStages(), view="off")
 
 
 def test_stages_come_in_the_order_of_the_flow() -> None:

@@ -1,0 +1,45 @@
+"""What a task of a stream makes of the rows that ``process`` returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import LongType, StructType
+
+from flowctl.core.records import Record
+from flowctl.delivery.reading import Piece
+from flowctl.errors import UnrunnableError
+from flowctl_files import FileDeadLetter
+from pyspark_flowctl.stream_options import StreamOptions
+from pyspark_flowctl.stream_task import rows_out
+
+TWO = StructType().add("n", LongType()).add("twice", LongType()).json()
+
+
+def rows(process: str, **options: str) -> list[dict[str, Any]]:
+    given = {"producer": "tests.stream_parts:Numbers", "process": f"tests.stream_parts:{process}"}
+    pieces = [Piece("n", [Record(number, number) for number in range(20)])]
+    made = rows_out(StreamOptions.of({**given, **options}), TWO, pieces)
+    return [row for batch in made for row in batch.to_pylist()]
+
+
+def test_a_column_that_the_schema_has_not_ends_the_query_and_is_not_null() -> None:
+    with pytest.raises(UnrunnableError, match=r"process: row 0 .* no column 'n'; it has 'N', 'twi"):
+        rows("misspelt")
+
+
+def test_a_value_that_does_not_fit_its_column_is_the_fault_of_its_record(tmp_path: Path) -> None:
+    found = rows("halves", dead_letter=str(tmp_path), name="halves", attempts_max="1")
+    assert [row["n"] for row in found] == [n for n in range(20) if n != 7]
+    [letter] = FileDeadLetter(tmp_path).file_of("halves").read().of("halves")
+    assert letter.value == 7
+    assert "column 'twice' is int64, and the function returned 3.5" in letter.reason
+
+
+def test_rows_may_be_a_frame() -> None:
+    assert rows("framed") == [{"n": n, "twice": 2 * n} for n in range(20)]
