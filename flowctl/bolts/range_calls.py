@@ -7,7 +7,7 @@ some of its standard errors.  So costs of records that vary, however much, are n
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 # Sizes that differ by this or more are a pair.  Single records can only be told from two.
@@ -34,21 +34,28 @@ _NOISE_PAIRS: Final = 2
 _TRIAL_PART: Final = 16
 # The more is known the rarer are trials: after as many batches as pairs are remembered.
 _TRIAL_AFTER_MIN: Final = 2
+# Where one of late was so short that calls can't be dear, a trial tells nothing new, but costs a
+# save: then one each half a minute.  Calls that become dear make batches longer, and so smaller,
+# which tells by itself.
+_TRIAL_AFTER_CHEAP: Final = 200
 
 
 class CallCost:
     """Learns the cost of a call from the sizes and times of batches.  Not thread-safe.
 
-    ``call_s``: what a call surely costs [s]; 0: nothing that is sure.
+    ``cheap_s``: what costs less [s] makes no difference to anybody.  ``call_s``: what a call surely
+    costs [s]; 0: nothing that is sure.
     """
 
     __slots__ = (
-        "_alike", "_began", "_mean_records", "_mean_s", "_pairs", "_spread", "_weight", "_weights",
-        "_whole_s", "call_s",
+        "_alike", "_began", "_cheap_s", "_least_s", "_mean_records", "_mean_s", "_pairs", "_spread",
+        "_weight", "_weights", "_whole_s", "call_s",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, cheap_s: float) -> None:
         self.call_s: float = 0.0
+        self._cheap_s = cheap_s
+        self._least_s = inf  # of the last pair, and since
         self._began = False
         self._alike = 0  # batches of like sizes since the last pair, and their means
         self._mean_records = self._mean_s = 0.0
@@ -59,7 +66,9 @@ class CallCost:
     @property
     def trial(self) -> int | None:
         """How many records the next batch should have to make a pair; None: as many as before."""
-        if self._alike < max(_TRIAL_AFTER_MIN, self._pairs):
+        is_cheap = self._least_s < self._cheap_s
+        after = _TRIAL_AFTER_CHEAP if is_cheap else max(_TRIAL_AFTER_MIN, self._pairs)
+        if self._alike < after:
             return None
         if self._mean_records < _PAIR_RATIO:
             return _PAIR_RATIO  # at most twice what it would have
@@ -67,6 +76,7 @@ class CallCost:
 
     def add(self, records: int, service_s: float) -> None:
         """A batch of ``records`` (at least one) took ``service_s``."""
+        self._least_s = min(self._least_s, service_s)
         if not self._began:
             self._began = True  # the first call may import, or connect
             return
@@ -84,6 +94,7 @@ class CallCost:
 
     def _pair(self, records: int, service_s: float) -> None:
         before, before_s = self._mean_records, self._mean_s
+        self._least_s = min(service_s, before_s)
         call_s = (records * before_s - before * service_s) / (records - before)
         weight = (1 - min(records, before) / max(records, before)) ** 2
         kept = 1 - 1 / _MEMORY

@@ -37,6 +37,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     left_out: int = 0
     receipts: Sequence[bytes] = ()
     call_s: float = 0.0
+    is_urgent: bool = False
 
     def plus(self, other: Part) -> Part:
         """Both together."""
@@ -51,6 +52,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
             left_out=self.left_out + other.left_out,
             receipts=[*self.receipts, *other.receipts],
             call_s=other.call_s,  # what is known by now
+            is_urgent=other.is_urgent,
         )
 
 

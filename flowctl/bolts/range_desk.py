@@ -207,5 +207,6 @@ class RangeDesk:
                 part.left_out,
                 list(part.receipts),
                 part.call_s,
+                part.is_urgent,
             )
         )

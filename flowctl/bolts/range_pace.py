@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flowctl.bolts.range_calls import CallCost
+from flowctl.bolts.range_claims import PROGRESS_EVERY_S
 
 # A batch should take this long [s]: a kill repeats at most one per slot, and a call, a claim and a
 # report cost some 0.1 ms.
@@ -25,6 +26,10 @@ _GROWTH_MAX: Final = 4
 _GROWTH_DEAR_MAX: Final = 2
 # Records as dicts take some 1 KB each: a batch stays below 32 MB.
 RECORDS_MAX: Final = 1 << 15
+# What is left of a block is divided so that no batch is shorter than this share of what is wanted,
+# nor longer than twice that: so no two batches end closer together than reports may follow each
+# other, and by the time that one ends, the one before it is reported and saved.
+_SHARE_LEAST: Final = PROGRESS_EVERY_S / TARGET_S
 
 
 class Pace:
@@ -35,15 +40,16 @@ class Pace:
     batches longer, else 0.
     """
 
-    __slots__ = ("_calls", "_done", "_longest_s", "_record_s", "dear_s", "records")
+    __slots__ = ("_calls", "_done", "_grows", "_longest_s", "_record_s", "dear_s", "records")
 
     def __init__(self, longest_s: float = TARGET_S) -> None:
         self._longest_s = longest_s
         self._done = 0
+        self._grows = True  # the next batch has fewer records than fit, as little is known
         self.records: int = FIRST_RECORDS
         self.dear_s: float = 0.0
         self._record_s: float | None = None
-        self._calls = CallCost()
+        self._calls = CallCost(TARGET_S / DEAR_CALLS)
 
     @property
     def call_s(self) -> float:
@@ -58,6 +64,28 @@ class Pace:
         """
         trial = self._calls.trial
         return self.records if trial is None else trial
+
+    def next_of(self, left: int) -> int:
+        """How many of the ``left`` records of a block the next batch takes.
+
+        As :attr:`next_records`, but the end of a block is divided evenly.
+        """
+        wanted = self.next_records
+        if self._grows or wanted != self.records:  # more would take who knows how long; or a trial
+            return min(wanted, left)
+        if left // 2 < _SHARE_LEAST * wanted and left <= RECORDS_MAX:
+            return left  # half of it would be too short
+        return min(wanted, (left + 1) // 2)
+
+    def is_next_short(self, left: int) -> bool:
+        """Whether the next batch takes less time than reports are apart, but most take more.
+
+        ``left``: how many records of the block are left.
+        """
+        record_s = self._record_s or 0.0
+        usual_s = self.call_s + self.records * record_s
+        next_s = self.call_s + (self.next_of(left) if left else self.next_records) * record_s
+        return next_s < PROGRESS_EVERY_S and (self._grows or usual_s >= PROGRESS_EVERY_S)
 
     def took(self, records: int, service_s: float) -> None:
         """A batch of ``records`` took ``service_s`` in ``process``."""
@@ -85,4 +113,6 @@ class Pace:
         wanted = work_s / self._record_s if self._record_s > 0 else RECORDS_MAX
         # A short batch (the end of a block) must not hold back the next one.
         most = max(self.records, records * growth)
+        # Not where it was the block that ended: the next one has as few.
+        self._grows = wanted > most and records >= _SHARE_LEAST * self.records
         self.records = int(min(max(wanted, 1), most, RECORDS_MAX))

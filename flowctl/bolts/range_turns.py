@@ -141,7 +141,7 @@ class RangeTurn:
     def _cut(self, block: Block) -> Batch | None:
         """Claim the next records of ``block``; None: there are none that are still ours."""
         first = self._index
-        last = min(first + self._turns.pace.next_records, len(block))
+        last = first + self._turns.pace.next_of(self._left)
         through = block.position(last)
         claimed = self._desk.claim(self._held, through)
         if claimed < through:  # the range was split meanwhile
@@ -157,6 +157,11 @@ class RangeTurn:
             batch.columns = lambda: block.to_arrow(first, last)
         self._batch = batch
         return batch
+
+    @property
+    def _left(self) -> int:
+        """How many records of the block are not claimed."""
+        return len(self._block) - self._index if self._block is not None else 0
 
     def returned(self, made: object) -> None:
         """``process`` returned ``made``: bytes are a receipt, to be kept with what is done."""
@@ -231,6 +236,7 @@ class RangeTurn:
             rejected=_rejected(batch) if batch is not None else (),
             left_out=batch.left_out if batch is not None else 0,
             call_s=self._turns.pace.dear_s,
+            is_urgent=self._turns.pace.is_next_short(self._left),
         )
         self._read_s = self._wait_s = 0.0
         return part

@@ -8,6 +8,8 @@ that was sent after the one before has succeeded since.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowctl.core.book import Book
 from flowctl.core.letters import redrive_number
 from flowctl.core.retry import RetryQueue
@@ -75,7 +77,8 @@ class Blame:
             self._target.dismiss(
                 "nothing else is left to ask with, so the records count as bad", now_s
             )
-        is_news = not flow_tuple.faults and flow_tuple.search is None and self.has_succeeded
+        failed_before = flow_tuple.faults or flow_tuple.is_culprit or flow_tuple.search is not None
+        is_news = not failed_before and self.has_succeeded
         is_news = is_news and redrive_number(flow_tuple.cut.partition) is None
         if (self._target.is_down or (is_news and has_news)) and self._target.on_failure(
             flow_tuple.tuple_id, slots=self._book.slots, reason=reason, now_s=now_s
@@ -98,7 +101,16 @@ class Blame:
         breaker = self._target.breaker
         if breaker.has_refused or now_s - breaker.down_since_s < _BAD_END_S:
             return False
-        return self._book.counters.records_pending_now <= _BAD_END_RECORDS_MAX
+        return not self._are_left(_BAD_END_RECORDS_MAX, self._book.pending.values())
+
+    def _are_left(self, more_than: int, tuples: Iterable[FlowTuple]) -> bool:
+        """Whether ``tuples`` hold more records than that, as far as is known."""
+        share, left = self._book.records_share(), 0.0
+        for flow_tuple in tuples:
+            left += max(1.0, share * flow_tuple.cut.divisible)
+            if left > more_than:
+                return True
+        return False
 
     def _has_news(self, failed: FlowTuple) -> bool:
         """Whether something else is left that has not failed since the last success."""
@@ -140,12 +152,8 @@ class Blame:
             self._proven_then_s, self._failing_since_s = self.proven_at_s, now_s
         if now_s - self._failing_since_s >= _BAD_END_S or not self._lacks_proof(failed):
             return False
-        left = 0
-        for other in self._book.pending.values():
-            left += 0 if other.is_given_up else other.cut.divisible
-            if left > _FEW_RECORDS:
-                return True
-        return False
+        others = self._book.pending.values()
+        return self._are_left(_FEW_RECORDS, (one for one in others if not one.is_given_up))
 
     def excuse(self) -> None:
         """The target went down: the faults just before were its own; take unbegun work back."""

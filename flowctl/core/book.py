@@ -6,7 +6,7 @@ The parts of the core share one book in place of references to each other's dict
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -61,7 +61,8 @@ class Book:
     that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
     for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
     ``is_all_out``: as far as is known, nothing is left that was never sent.
-    ``lost`` are tuples that the caller has to make something of.
+    ``lost`` are tuples that the caller has to make something of.  ``records_share``: how many
+    records one that a tuple counts is; positions of a source by reference are fewer.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Book:
         # What is different where tuples are ranges.
         self.consumer_type: type[AdaptiveFlowConsumer] = AdaptiveFlowConsumer
         self.size_for: SizeFor | None = None
+        self.records_share: Callable[[], float] = lambda: 1.0
 
     def add_bolt(self, consumer: AdaptiveFlowConsumer) -> None:
         """A bolt came.  Among very many the best is not looked for."""

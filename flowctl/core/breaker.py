@@ -34,6 +34,7 @@ class Breaker:
     ``is_down`` and ``down_since_s`` say so; ``reason`` is the newest failure.  ``asked`` counts the
     tuples that were sent to ask since it went down.  ``failing`` holds the ids of the tuples whose
     failures in a row opened it, or will: a fault that was counted against them says nothing.
+    ``has_refused``: one of the failures said "full" or "away".
     """
 
     __slots__ = (

@@ -194,9 +194,14 @@ class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TargetWentDown(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """(Nearly) nothing succeeds: one tuple at a time is sent, to see whether it is back."""
+    """(Nearly) nothing succeeds: one tuple at a time is sent, to see whether it is back.
+
+    ``has_refused``: a failure was one that says "full" or "away".  If none was, it may as well be
+    ``process`` that is wrong.
+    """
 
     reason: str
+    has_refused: bool = False
 
 
 class TargetCameBack(FlowEvent, frozen=True, gc=False, kw_only=True):

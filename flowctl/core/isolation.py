@@ -124,6 +124,7 @@ class Isolation:
     def _inherit(self, piece: FlowTuple, whole: FlowTuple) -> None:
         """The record is in ``piece``: the faults count, but for one that it must have alone."""
         piece.faults = min(whole.faults, self._attempts_max - 1)
+        piece.is_culprit = True
 
     def _cut(self, whole: FlowTuple, bounds: Sequence[int], now_s: float) -> list[FlowTuple]:
         del self._pending[whole.tuple_id]

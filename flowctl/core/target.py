@@ -19,6 +19,11 @@ from flowctl.core.settings import RetrySettings
 from flowctl.core.tuples import FlowTuple
 
 
+def went_down(breaker: Breaker, at_s: float) -> TargetWentDown:
+    """Return what is said of a target that counts as down."""
+    return TargetWentDown(at_s=at_s, reason=breaker.reason, has_refused=breaker.has_refused)
+
+
 class Refused(NamedTuple):
     """What a refusal says: why, how long the target asked to be left alone, and what it saw.
 
@@ -61,7 +66,7 @@ class Target:
         """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
         if not self.breaker.is_down:
             return None
-        return TargetWentDown(at_s=self.breaker.down_since_s, reason=self.breaker.reason)
+        return went_down(self.breaker, self.breaker.down_since_s)
 
     @property
     def records_max(self) -> float:
@@ -135,7 +140,7 @@ class Target:
 
     def _goes_down(self, now_s: float) -> bool:
         self._cap.forgive()
-        self._events.append(TargetWentDown(at_s=now_s, reason=self.breaker.reason))
+        self._events.append(went_down(self.breaker, now_s))
         return True
 
     def on_deadline(self, now_s: float) -> bool:

@@ -65,6 +65,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     window_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
+    is_culprit: bool = False  # what made the tuple fail that it was cut from is in it
     search: Search | None = None  # it is a piece by which a record is looked for
     sent_at_s: float = 0.0
     deadline_s: float = 0.0

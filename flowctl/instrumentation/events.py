@@ -15,6 +15,11 @@ from flowctl.core import events as ev
 from flowctl.core.positions import show
 from flowctl.instrumentation import numbers
 
+_MAY_BE_PROCESS: Final = (
+    "no failure says that it is full or away: if process itself is wrong, Ctrl-C ends the run, and"
+    " what is done stays done"
+)
+
 NAMES: Final[dict[type[ev.FlowEvent], str]] = {
     ev.BoltAdded: "bolt_added",
     ev.BoltRemoved: "bolt_removed",
@@ -173,11 +178,17 @@ def _where(event: ev.TupleFailed | ev.TupleGaveUp | ev.TupleDeadLettered | ev.Tu
     return f"{event.partition} {show(event.first)} to {show(event.last)}"
 
 
+def down_reason(down: ev.TargetWentDown) -> str:
+    """Return the newest failure, and what else it may mean."""
+    return down.reason if down.has_refused else f"{down.reason}; {_MAY_BE_PROCESS}"
+
+
 def _standstill(event: ev.FlowEvent) -> str:
     """Return the line about the target, a topology without progress, or partitions."""
     match event:
         case ev.TargetWentDown():
-            return f"the target is down: nothing succeeds, testing now and then ({event.reason})"
+            why = down_reason(event)
+            return f"the target is down: nothing succeeds, testing now and then ({why})"
         case ev.TargetCameBack():
             down = numbers.duration(event.down_s)
             tested = numbers.counted(event.asked, "time")

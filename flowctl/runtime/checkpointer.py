@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+from flowctl.bolts.range_claims import PROGRESS_EVERY_S
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
@@ -21,6 +22,9 @@ _RETRY_MAX_S = 5.0
 # .05 s, a tenth of the interval as shipped, a kill of the driver repeats the batch that is under
 # way, and at times one more.  A save to Redis takes .3 ms of CPU.
 _RANGES_OFTEN = 10
+# Batches of ranges end no more often than this [s].  Where saves are further apart, to hurry one
+# before a short batch would change nothing.
+_HURRY_BELOW_S = PROGRESS_EVERY_S
 # But where a save takes long, as in an object store, saves take at most this share of the time.
 # Not less: on a busy machine one to Redis takes 20 ms.
 _SAVE_SHARE = 0.2
@@ -54,33 +58,54 @@ class Checkpointer(GuardedThread):
         self._epoch = epoch
         self._interval_s = interval_s
         self._closing = threading.Event()
+        self._woken = threading.Event()  # hurried, or closing
+        control.save_soon = self._woken.set
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
         self._receipts: list[Receipts] = []  # not kept yet
         self._logger = ModuleLogger("flowctl.checkpoint")
 
     def work(self) -> None:
-        wait_s = self._pause_s(0.0)
-        while not self._closing.wait(wait_s):
+        wait_s, least_s = self._pauses_s(0.0)
+        while not self._is_closed_within(wait_s, least_s):
             try:
                 began_s = self._control.clock()
                 self.save()
-                wait_s = self._pause_s(self._control.clock() - began_s)
+                wait_s, least_s = self._pauses_s(self._control.clock() - began_s)
             except CheckpointUnavailableError as error:
                 self._note_away(error)
-                wait_s = min(_RETRY_MAX_S, 2 * wait_s)
+                least_s = wait_s = min(_RETRY_MAX_S, 2 * wait_s)
             except BaseException as error:  # whatever the error: a run that can't save must end
                 self._control.fail(error)
                 return
 
-    def _pause_s(self, took_s: float) -> float:
-        """How long to wait after a save that took ``took_s``.
+    def _pauses_s(self, took_s: float) -> tuple[float, float]:
+        """How long to wait after a save that took ``took_s``, and how long if one is hurried.
 
         A log of receipts would grow with each save, all of which a restart reads.
         """
-        control = self._control
+        control, interval_s = self._control, self._interval_s
         if not isinstance(control.core, RangeCore) or control.receipt_log is not None:
-            return self._interval_s
-        return min(self._interval_s, max(self._interval_s / _RANGES_OFTEN, took_s / _SAVE_SHARE))
+            return interval_s, interval_s
+        wait_s = min(interval_s, max(interval_s / _RANGES_OFTEN, took_s / _SAVE_SHARE))
+        return wait_s, min(wait_s, took_s) if wait_s <= _HURRY_BELOW_S else wait_s
+
+    def _is_closed_within(self, wait_s: float, least_s: float) -> bool:
+        """Wait until the next save is due: in ``wait_s``, or if hurried not before ``least_s``.
+
+        Returns True if there is none, as this closes.
+        """
+        if self._closing.wait(least_s):
+            return True
+        if least_s < wait_s:
+            self._woken.wait(wait_s - least_s)
+            self._woken.clear()
+        return self._closing.is_set()
+
+    def _close(self) -> None:
+        self._closing.set()
+        self._woken.set()
+        if self.ident:  # without a commit timer it never ran
+            self.join()
 
     def save_first(self) -> bool:
         """Save what is about to be sent, waiting for an unavailable store; False: don't send.
@@ -168,9 +193,7 @@ class Checkpointer(GuardedThread):
         Raises :class:`CheckpointUnavailableError` after ``timeout_s`` without success, or when
         ``is_hurried`` becomes true.
         """
-        self._closing.set()
-        if self.ident:  # without a commit timer it never ran
-            self.join()
+        self._close()
         deadline_s = self._control.clock() + timeout_s
         pause_s = self._interval_s
         while True:
@@ -194,9 +217,7 @@ class Checkpointer(GuardedThread):
         an epoch above both.  Raises :class:`FencedError`, without any change, if the store does
         know a newer one.
         """
-        self._closing.set()
-        if self.ident:
-            self.join()
+        self._close()
         with self._saving:
             with self._control.lock:
                 checkpoint = self._control.core.checkpoint()

@@ -60,6 +60,7 @@ class RunControl:
         # Both are set by the sender when it listens: one wakes it, the other says how long it has
         # waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
+        self.save_soon: Callable[[], None] = lambda: None  # set by the checkpointer
         self.spout_waits: Callable[[], Waits] = Waits
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:

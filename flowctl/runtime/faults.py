@@ -133,10 +133,18 @@ def gave_up_error(
 
 def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
     """Return the error that ends a run whose target was down for too long."""
+    remedy = (
+        "Run again when the target is back: progress is saved, and nothing was given up."
+        " To wait longer, raise retry.give_up_after_s."
+    )
+    if not down.has_refused:
+        remedy += (
+            " If process itself failed, correct it and run again; the last failure says where."
+            " Errors about a value (ValueError, KeyError …) never mean that a target is down."
+        )
     return TargetDownError(
         f"nothing has succeeded for {now_s - down.at_s:.0f} s. The last failure: {down.reason}.",
-        remedy="Run again when the target is back: progress is saved, and nothing was given up."
-        " To wait longer, raise retry.give_up_after_s.",
+        remedy=remedy,
     )
 
 

@@ -19,6 +19,7 @@ from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
+from flowctl.instrumentation.events import down_reason
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
@@ -139,7 +140,7 @@ class Meter:
             records_left_out=counters.records_left_out,
             store_away_s=_since(control.store_away_since_s, now_s),
             target_down_s=None if down is None else now_s - down.at_s,
-            target_down_reason="" if down is None else down.reason,
+            target_down_reason="" if down is None else down_reason(down),
             note=note,
             counters=counters,
             times=times,

@@ -34,6 +34,8 @@ class RangeInbound:
         """Take ``frame`` if it is of ranges; return whether it is."""
         if isinstance(frame, ProgressFrame):
             self._core.on_progress(_progress(bolt, epoch, frame), now_s=now_s)
+            if frame.is_urgent:
+                self._control.save_soon()
             if self._notifier is not None and not self._core.attempts_of(bolt, frame.tuple_id):
                 self._notifier.acked(frame.tuple_id)
         elif isinstance(frame, SplitAnswer):

@@ -196,7 +196,8 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     ``process``, ``sink_s`` of that in a sink (None: not measured).  ``idle_total_s`` is as in
     :class:`AckFrame`.  ``receipts`` are what ``process`` gave to be kept with the records.
     ``call_s`` is what a call of ``process`` costs whatever its size [s], where batches have more
-    records for it; else 0.
+    records for it; else 0.  ``is_urgent``: the next batch is a short one, and if this part is not
+    saved when that ends, a kill repeats three batches.
     Together with its :class:`RangeFail` frames, progress covers the whole range once it is
     finished.
     """
@@ -215,6 +216,7 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     left_out: int = 0
     receipts: list[bytes] = []
     call_s: float = 0.0
+    is_urgent: bool = False
 
 
 class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):

@@ -175,14 +175,21 @@ def test_calls_that_become_cheap_or_dear_are_noticed() -> None:
 
 def test_a_trial_is_small_and_of_single_records_it_has_two() -> None:
     pace = Pace()
-    batches(pace, lambda records: 0.01 * records, 20)
-    sizes = [records for records, _ in batches(pace, lambda records: 0.01 * records, 60)]
+    batches(pace, lambda records: 0.02 * records, 20)
+    sizes = [records for records, _ in batches(pace, lambda records: 0.02 * records, 60)]
     assert min(sizes) == 1 < max(sizes) <= pace.records
     pace = Pace()
     batches(pace, lambda records: 1.0 * records, 20)
     sizes = [records for records, _ in batches(pace, lambda records: 1.0 * records, 60)]
     assert set(sizes) == {1, 2}
     assert sizes.count(2) < 10
+
+
+def test_where_a_short_batch_has_shown_that_calls_are_cheap_there_are_few_trials() -> None:
+    """Each costs a save; calls that become dear are noticed all the same, see above."""
+    pace = Pace()
+    made = batches(pace, lambda records: 0.001 * records, 2_000)
+    assert sum(2 * records < 150 for records, _ in made[20:]) < 12
 
 
 def test_batches_that_end_early_teach_too() -> None:

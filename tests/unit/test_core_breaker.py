@@ -348,3 +348,39 @@ def test_an_outage_does_not_lower_the_cap() -> None:
     done = run_with_limit(driver, [1_000] * 2 + [0] * 6 + [1_000] * 5)
     assert sum(done[4:8]) == 0
     assert min(done[11:]) >= 0.9 * done[1]
+
+
+def test_bad_records_that_were_found_and_fail_alone_are_no_further_sign() -> None:
+    """With one attempt a record has no fault when it goes alone, but its tuple failed for it."""
+    driver = Driver("a", "b", retry_attempts_max=1, has_dead_letter=True, tuple_records_max=10)
+    succeed_once(driver)
+    driver.offer(1_000)
+    for emission in driver.emit(2):
+        driver.fail(emission, record_index=0)
+    for _ in range(6):
+        driver.wait(0.1)
+        for emission in driver.emit():
+            if len(emission.records) == 1:
+                driver.fail(emission)
+    assert driver.core.counters.failed >= 4, "the two records, more than once"
+    assert not driver.events(TargetWentDown)
+
+
+def test_whether_a_failure_named_the_target_is_told() -> None:
+    assert all(event.has_refused for event in down().events(TargetWentDown))
+    driver = Driver(*BOLTS[:4], retry_attempts_max=2)
+    succeed_once(driver)
+    driver.offer(100)
+    for _ in range(4):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(0.3)
+    (event,) = driver.events(TargetWentDown)
+    assert not event.has_refused
+    known = driver.core.target_down
+    assert known is not None and not known.has_refused
+    driver.wait(2.0)
+    for emission in driver.emit():
+        refuse(driver, emission)
+    known = driver.core.target_down
+    assert known is not None and known.has_refused

@@ -168,6 +168,39 @@ class ReturningClock(ManualClock):
             return self.advance(2.0)
 
 
+def pauses_of_three(
+    work: Work, took_s: float, monkeypatch: pytest.MonkeyPatch, *, hurried: int = -1
+) -> list[float]:
+    """How long it waits before three saves that take ``took_s`` each.
+
+    It is hurried while the save ``hurried`` is under way.
+    """
+    pauses_s: list[float] = []
+
+    def save() -> None:
+        work.clock.advance(took_s)
+        if len(pauses_s) == hurried:
+            work.control.save_soon()
+
+    def wait_closing(wait_s: float) -> bool:
+        pauses_s.append(wait_s)
+        return False
+
+    woken = work.checkpointer._woken
+
+    def wait_woken(wait_s: float) -> bool:
+        if not woken.is_set():
+            pauses_s[-1] += wait_s
+        return woken.is_set()
+
+    monkeypatch.setattr(work.checkpointer, "save", save)
+    monkeypatch.setattr(work.checkpointer._closing, "wait", wait_closing)
+    monkeypatch.setattr(work.checkpointer._closing, "is_set", lambda: len(pauses_s) == 3)
+    monkeypatch.setattr(woken, "wait", wait_woken)
+    work.checkpointer.run()
+    return pauses_s
+
+
 @pytest.mark.parametrize(
     ("core", "log", "took_s", "first_s", "then_s"),
     [
@@ -189,13 +222,27 @@ def test_ranges_are_saved_soon_unless_that_takes_long(
     work = Work()
     monkeypatch.setattr(work.control, "core", core())
     monkeypatch.setattr(work.control, "receipt_log", log)
-    monkeypatch.setattr(work.checkpointer, "save", lambda: work.clock.advance(took_s))
-    pauses_s: list[float] = []
-
-    def wait(wait_s: float) -> bool:
-        pauses_s.append(wait_s)
-        return len(pauses_s) == 3
-
-    monkeypatch.setattr(work.checkpointer._closing, "wait", wait)
-    work.checkpointer.run()
+    pauses_s = pauses_of_three(work, took_s, monkeypatch)
     assert pauses_s == pytest.approx([first_s, then_s, then_s])
+
+
+@pytest.mark.parametrize(
+    ("core", "took_s", "hurried_s", "then_s"),
+    [
+        (SpoutCore, 0.001, 0.5, 0.5),
+        (RangeCore, 0.001, 0.001, 0.05),
+        (RangeCore, 0.02, 0.02, 0.1),  # half of the time at most
+        (RangeCore, 0.04, 0.2, 0.2),  # several batches end meanwhile, hurried or not
+    ],
+)
+def test_a_save_before_a_short_batch_ends_is_hurried(
+    core: type,
+    took_s: float,
+    hurried_s: float,
+    then_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Work()
+    monkeypatch.setattr(work.control, "core", core())
+    _, *pauses_s = pauses_of_three(work, took_s, monkeypatch, hurried=1)
+    assert pauses_s == pytest.approx([hurried_s, then_s])

@@ -20,6 +20,7 @@ from flowctl.instrumentation.plain import line as plain_line
 from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapshot, WaitReason, Waits
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.logs import StdlibLogger
+from flowctl.runtime.faults import target_down_error
 from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
 
 BOLT = BoltView(
@@ -342,3 +343,13 @@ def test_a_dear_call_is_told_once_and_in_the_summary(out: io.StringIO) -> None:
     told = "a call costs 0.3 s whatever its size: tuples hold about 812 records"
     assert out.getvalue().count(told) == 1
     assert told in summary.lines(msgspec.structs.replace(REPORT, dear_call=dear))
+
+
+@pytest.mark.parametrize("has_refused", [True, False])
+def test_of_a_target_that_is_down_it_is_said_whether_process_may_be_wrong(
+    has_refused: bool,
+) -> None:
+    down = ev.TargetWentDown(at_s=1.0, reason="RuntimeError: boom", has_refused=has_refused)
+    for text in (events.sentence(down), str(target_down_error(down, 601.0))):
+        assert "RuntimeError: boom" in text
+        assert ("process itself" in text) is not has_refused

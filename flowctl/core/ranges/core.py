@@ -80,6 +80,7 @@ class RangeCore(ByReference):
         self._end_phase.shares.least_s = LEAST_S
         self.book.pool.take_calls_as_free()
         self._settling = Settling(self.book, self.intake, self._failures, self._completion)
+        self.book.records_share = self._settling.records_share
 
     # -- ranges come in ------------------------------------------------------------------
 
@@ -358,10 +359,7 @@ class RangeCore(ByReference):
 
     def measure(self) -> Measured:
         """How much of the source is done.  O(partitions and their ranges)."""
-        done, total = self.intake.progress
-        positions = self.intake.positions_done
-        share = self.counters.records_acked / positions if positions else 0.0
-        return Measured(done, total, share)
+        return Measured(*self.intake.progress, self._settling.records_share())
 
     # -- what is given up ----------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class Settling:
         piece.held_by, piece.deadline_s = whole.held_by, whole.deadline_s
         # Whatever made the whole fail may be in it.
         piece.faults, piece.refusals = whole.faults, whole.refusals
-        piece.judged_at_s = whole.judged_at_s
+        piece.judged_at_s, piece.is_culprit = whole.judged_at_s, whole.is_culprit
         if whole.avoided:
             piece.avoided = set(whole.avoided)
         book.pending[piece.tuple_id] = piece
@@ -126,6 +126,11 @@ class Settling:
         return piece
 
     # -- something is done ---------------------------------------------------------------
+
+    def records_share(self) -> float:
+        """How many records a position is, as far as is known."""
+        positions = self._intake.positions_done
+        return self._book.counters.records_acked / positions if positions else 0.0
 
     def take_everywhere(self, partition: str, start: int, stop: int, now_s: float) -> Pieces:
         """``[start, stop)`` is done: take it from whoever has it; return what nobody had done.

@@ -22,6 +22,7 @@ from flowctl.core.failures import GIVEN_UP_FIRST_MAX, NOTHING_SUCCEEDED
 from flowctl.core.letters import redrive_number
 from flowctl.core.retry import backoff_s
 from flowctl.core.settings import RetrySettings
+from flowctl.core.target import went_down
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuples import NEVER_JUDGED
 from flowctl.topology.hub.stage import Stage
@@ -168,7 +169,7 @@ class RootBlame:
         """Since when and why a place processes nothing; None: all do, or nobody knows."""
         for breaker in self._breakers.values():
             if breaker.is_down:
-                return TargetWentDown(at_s=breaker.down_since_s, reason=breaker.reason)
+                return went_down(breaker, breaker.down_since_s)
         return None
 
     @property
@@ -198,7 +199,7 @@ class RootBlame:
                 self._went_down(breaker, now_s)
 
     def _went_down(self, breaker: Breaker, now_s: float) -> None:
-        self._events.append(TargetWentDown(at_s=now_s, reason=breaker.reason))
+        self._events.append(went_down(breaker, now_s))
 
     def _close(self, breaker: Breaker, reason: str, now_s: float) -> None:
         asked, down_s = breaker.asked, breaker.close(now_s)
