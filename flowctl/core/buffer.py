@@ -175,11 +175,15 @@ class SendBuffer:
         stop = begin + records_max
         if stop > len(records):
             stop = len(records)
+        taken: Sequence[Record]
         if stop - begin == 1:  # it goes whatever its size, and most of what follows is for more
             size_bytes = run.sizes[begin]
+            # Not a list: of 48,000 in flight the garbage collector would follow each.
+            taken = (records[begin],)
         else:
             stop, size_bytes = self._fitting(run, begin, stop, bytes_max)
-        cut = Cut(run.partition, run.seq + begin, records[begin:stop], size_bytes)
+            taken = records[begin:stop]
+        cut = Cut(run.partition, run.seq + begin, taken, size_bytes)
         run.taken = stop
         if stop == len(records):
             self._runs.popleft()

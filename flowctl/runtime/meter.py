@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -44,6 +44,9 @@ _PARTITIONS_SHOWN = 20  # a screenful
 # there is a snapshot every second all the same: a view that moves less often does not look live.
 _BOLTS_READ_PER_S = 1_000
 _PAUSE_MOST_S = 1.0
+# Two medians are most of that.  In a larger crowd so many bolts have theirs worked out, in turn,
+# and the others keep theirs for a snapshot or two: nobody looks at more than a screenful.
+_MEDIANS_READ = 1_000
 
 
 def snapshot_pause_s(bolts: int) -> float:
@@ -83,6 +86,8 @@ class Meter:
         # All bolts that were ever connected, in the order in which they are shown, as last seen.
         self._names: list[str] = []
         self._seen: dict[str, BoltView] = {}
+        self._next_median = 0  # whose turn it is, by the place of its name
+        self._is_last = False
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
         self._dear_batches: DearCall | None = None
@@ -209,13 +214,25 @@ class Meter:
         shares = dict.fromkeys(counts, 0.0)
         if acked:
             shares = {name: records / acked for name, records in counts.items()}
+        due = self._take_medians_due()
         self._seen = {
-            name: _view(here[name], shares[name], rates[name])
+            name: _view(
+                here[name], shares[name], rates[name], None if name in due else seen.get(name)
+            )
             if name in here
             else _as_gone(seen[name], shares[name], rates[name])
             for name in self._names
         }
         return tuple(self._seen.values())
+
+    def _take_medians_due(self) -> Set[str]:
+        """Return whose medians are worked out now: all, or in a crowd the next ones."""
+        names = self._names
+        if self._is_last or len(names) <= _MEDIANS_READ:
+            return frozenset(names)
+        begin = self._next_median
+        self._next_median = (begin + _MEDIANS_READ) % len(names)
+        return frozenset((names + names)[begin : begin + _MEDIANS_READ])
 
     def _progress(self, reading: _Reading) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
@@ -263,6 +280,10 @@ class Meter:
             return WaitReason.NOTHING, 0.0
         return most, min(1.0, waited_s[most] / (now_s - since_s))
 
+    def _last_snapshot(self) -> Snapshot:
+        self._is_last = True
+        return self.snapshot("stopping", "")
+
     def report(
         self,
         outcome: Literal["finished", "failed", "interrupted"],
@@ -270,7 +291,7 @@ class Meter:
         saves: int,
     ) -> Report:
         """Return how the run ended."""
-        last = self.snapshot("stopping", "")
+        last = self._last_snapshot()
         # A dead letter that was redriven is one of the source's records already.
         before = without_redrives(self._restored).records
         twice = _redriven(self._control.all_saved())
@@ -338,15 +359,22 @@ def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[Par
     )
 
 
-def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) -> BoltView:
+def _view(
+    consumer: AdaptiveFlowConsumer, share: float, records_per_s: float, kept: BoltView | None
+) -> BoltView:
+    """``kept``: where its medians are taken from if it was up."""
+    if kept is not None and kept.up:
+        rtt_s, service_s = kept.ack_rtt_p50_s, kept.service_p50_s
+    else:
+        rtt_s, service_s = consumer.last_rtts.median_s(), consumer.last_services.median_s()
     return BoltView(
         name=consumer.bolt,
         state=consumer.state,
         up=not consumer.is_suspect,
         window=consumer.window,
         in_flight=len(consumer.flight),
-        ack_rtt_p50_s=consumer.last_rtts.median_s(),
-        service_p50_s=consumer.last_services.median_s(),
+        ack_rtt_p50_s=rtt_s,
+        service_p50_s=service_s,
         acked=consumer.acked,
         records_acked=consumer.records_acked,
         share=share,

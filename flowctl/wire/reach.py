@@ -7,19 +7,27 @@ off, or has no power, does neither.  Only Linux tells; elsewhere every machine s
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 import sys
-from typing import Final
+from typing import Final, Protocol
 
 #: A connection on which nothing came for so long is probed by the kernel, and then once a second.
 PROBE_AFTER_S: Final = 1
 # After so many probes without an answer the kernel ends the connection: far later than anything is
 # decided by it, so that a bolt that was cut off for a minute goes on where it was.
 _PROBES = 120
-_INFO_BYTES = 104  # of struct tcp_info, up to and with tcpi_total_retrans
-_DATA, _ACK = 11, 12  # tcpi_last_data_recv and tcpi_last_ack_recv [ms], among its 32 bit fields
+# Of struct tcp_info: eight fields of a byte, then of 32 bits; the eleventh and twelfth of these are
+# tcpi_last_data_recv and tcpi_last_ack_recv [ms].
+_LAST_HEARD: Final = struct.Struct("=II")
+_LAST_HEARD_AT: Final = 8 + 11 * 4
+_INFO_BYTES: Final = _LAST_HEARD_AT + _LAST_HEARD.size
+
+
+class Asked(Protocol):
+    """A socket, or what has one inside."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
 def probe(sock: socket.socket) -> None:
@@ -31,14 +39,16 @@ def probe(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}"), value)
 
 
-def unanswered_s(descriptor: int) -> float:
-    """Return for how long nothing at all came from the other machine; 0.0 if that is not known."""
+def unanswered_s(asked: Asked) -> float:
+    """Return for how long nothing at all came from the other machine; 0.0 if that is not known.
+
+    Thread-safe, also while another thread closes it: a socket forgets its descriptor first.
+    """
     if not sys.platform.startswith("linux"):
         return 0.0
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as sock:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        fields: tuple[int, ...] = struct.unpack_from("=8x24I", info)
+        info = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        data_ms, ack_ms = _LAST_HEARD.unpack_from(info, _LAST_HEARD_AT)
     except (OSError, struct.error):  # it was just closed, or is no TCP
         return 0.0
-    return min(fields[_DATA], fields[_ACK]) / 1000
+    return float(min(data_ms, ack_ms)) / 1000

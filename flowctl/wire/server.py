@@ -229,7 +229,7 @@ class SpoutServer:
         0.0 if that is not known.  Thread-safe.
         """
         connection = self._bolts.get(bolt)
-        return 0.0 if connection is None else reach.unanswered_s(connection.stream.fileno())
+        return 0.0 if connection is None else reach.unanswered_s(connection.stream)
 
     def close_bolt(self, bolt: str) -> None:
         """End the bolt's connection once its outbox (such as an END) is sent; no Left follows.

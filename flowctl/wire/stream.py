@@ -33,6 +33,9 @@ class Stream(Protocol):
     def pending(self) -> bool:
         """Whether bytes are buffered inside, where a wait on the descriptor would not see them."""
 
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """As of a socket; from any thread."""
+
     def shutdown(self, how: int) -> None:
         """As for a socket, but without errors on a connection that is gone."""
 
@@ -68,6 +71,9 @@ class PlainStream:
 
     def pending(self) -> bool:
         return False
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        return self._sock.getsockopt(level, option, size)
 
     def shutdown(self, how: int) -> None:
         _shutdown(self._sock, how)
@@ -112,6 +118,9 @@ class TlsStream:
     def pending(self) -> bool:
         with self._lock:
             return self._sock.pending() > 0
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        return self._sock.getsockopt(level, option, size)
 
     def shutdown(self, how: int) -> None:
         # Not SSLSocket.shutdown: it drops the TLS state, and another thread may be inside.

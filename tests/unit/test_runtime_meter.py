@@ -13,7 +13,7 @@ from flowctl.core.events import SinkCapChanged
 from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
-from flowctl.instrumentation.snapshot import Waits
+from flowctl.instrumentation.snapshot import BoltView, Waits
 from flowctl.ports import SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -352,3 +352,32 @@ def test_a_bolt_that_went_stays_in_snapshots_and_new_ones_are_put_in_order() -> 
     core.remove_bolt("c", now_s=0.0)
     bolts = stand.meter.snapshot("running", "").bolts
     assert [(bolt.name, bolt.up) for bolt in bolts] == [("a", True), ("c", False), ("aa", True)]
+
+
+def test_in_a_crowd_medians_are_worked_out_in_turn_and_for_the_report_all():
+    """With 3,000 bolts they took half of what the driver needs for a snapshot."""
+    stand = Stand()
+    bolts = [f"c{number}" for number in range(2_500)]
+    for bolt in bolts:
+        stand.control.core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0)
+
+    def medians_of(shown: tuple[BoltView, ...]) -> list[float | None]:
+        return [view.ack_rtt_p50_s for view in shown if view.name in bolts]
+
+    assert set(medians_of(stand.meter.snapshot("running", "").bolts)) == {None}
+    for seconds in (1.0, 3.0):
+        for bolt in bolts:
+            for _ in range(40):
+                stand.control.core.bolts[bolt].last_rtts.add(seconds)
+        known = [
+            sum(
+                median == seconds
+                for median in medians_of(stand.meter.snapshot("running", "").bolts)
+            )
+            for _ in range(3)
+        ]
+        assert 990 <= known[0] <= 1_000 and known[2] == 2_500, "each is at most three old"
+    for bolt in bolts:
+        for _ in range(40):
+            stand.control.core.bolts[bolt].last_rtts.add(5.0)
+    assert set(medians_of(stand.meter.report("finished", None, 0).bolts)) == {5.0}
