@@ -52,8 +52,9 @@ class ServicePool:
     ``fixed_most`` what it may be: a record costs a standard error less.
     ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
     ``first_calls`` counts the bolts that were sent something and have acked nothing yet, and
-    ``first_calls_most`` is the most since there was none.  ``times`` is for people: of every fourth
-    ack, and nothing is decided by it.
+    ``first_calls_most`` is the most since there was none.  ``first_in_turn``: every other bolt's
+    first tuple is the larger one, as no bolt gets a second one before its first ack.  ``times`` is
+    for people: of every fourth ack, and nothing is decided by it.
 
     r comes from a line through s over n within each bolt, weighted least squares: the noise of
     service times is relative, so a tuple weighs 1 / (r + n)^2, by the r that the bolt's line was
@@ -64,8 +65,8 @@ class ServicePool:
 
     __slots__ = (
         "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_points", "_xx",
-        "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
-        "fixed_most", "fixed_records", "is_split", "mean_records", "mean_s", "times",
+        "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "first_in_turn",
+        "fixed_least", "fixed_most", "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class ServicePool:
         self.bytes_held: int = 0
         self.first_calls: int = 0
         self.first_calls_most: int = 0
+        self.first_in_turn: bool = False
         self.times: AckTimes = AckTimes()
         self._points = self._bolts = 0.0  # tuples, and the bolts that they are of
         # Sums over them, of sizes (x) and times (y) relative to their means: xx, xy, yy, and

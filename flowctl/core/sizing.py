@@ -104,7 +104,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
 
 def _unanswered(consumer: Sized, settings: TupleSettings, pool: ServicePool) -> int:
     """For a bolt that has not acked: small, and not longer than a tuple should take elsewhere."""
-    number = consumer.sent or pool.first_calls % len(FIRST)  # at every other bolt the larger one
+    number = consumer.sent or (pool.first_calls % len(FIRST) if pool.first_in_turn else 0)
     first = FIRST[min(number, len(FIRST) - 1)]
     if not pool.mean_s:
         return first

@@ -30,6 +30,7 @@ class EndOfInput:
         # Before the end of the input there is nothing to share out where tuples are single records.
         self._is_adaptive = is_by_completion(settings)
         self._cuts_before = self._is_adaptive and settings.tuple.records_max > 1
+        book.pool.first_in_turn = self._cuts_before
         self._counters = book.counters
         self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
