@@ -52,12 +52,14 @@ def put(s3: S3, *names: str) -> list[str]:
     return sorted(line for name in names for line in lines(name))
 
 
-def run(s3: S3, pattern: str, journal: Journal, key: Key, **parts: Any) -> Any:
+def run(
+    s3: S3, pattern: str, journal: Journal, key: Key, *, bolts_count: int = 2, **parts: Any
+) -> Any:
     filesystem = functools.partial(store, s3.port)
     return FlowControlSpout(
         name="s3",
         producer=TextRanges(pattern, filesystem=filesystem),
-        bolts=ProcessBolts(journal, count=2, environment=key.environment),
+        bolts=ProcessBolts(journal, count=bolts_count, environment=key.environment),
         **parts,
     ).run()
 
@@ -95,17 +97,17 @@ def test_a_bucket_that_is_missing_is_said_at_once(s3: S3, tmp_path: Path) -> Non
 def test_an_object_that_changes_in_mid_run_is_refused_and_nothing_is_lost(
     s3: S3, tmp_path: Path
 ) -> None:
-    expected = put(s3, "d.log")
+    expected = put(s3, "d1.log", "d2.log", "d3.log")
     journal = Journal(tmp_path, hold="go")
     saved = MemoryCheckpointStore()
 
     class Changing(MemoryCheckpointStore):
-        """Replaces the object once a part of it is saved as done."""
+        """Replaces the last object once a part of the first is saved as done."""
 
         def save(self, job: str, checkpoint: Any, *, epoch: int) -> None:
             saved.save(job, checkpoint, epoch=epoch)
             if not (tmp_path / "go").exists():
-                s3.put("d.log", "".join(f"{line}!\n" for line in lines("d.log")).encode())
+                s3.put("d3.log", "".join(f"{line}!\n" for line in lines("d3.log")).encode())
                 (tmp_path / "go").touch()
 
         def load(self, job: str) -> Any:
@@ -114,11 +116,14 @@ def test_an_object_that_changes_in_mid_run_is_refused_and_nothing_is_lost(
         def acquire(self, job: str) -> int:
             return saved.acquire(job)
 
-    with pytest.raises(SourceError, match=r"d\.log: it changed during the run"):
-        run(s3, f"{BUCKET}/d*.log", journal, s3.reader, checkpoint=Changing())
+    # One bolt: it can't have opened the last object while it holds the first.
+    with pytest.raises(SourceError, match=r"d3\.log: it changed during the run"):
+        run(s3, f"{BUCKET}/d*.log", journal, s3.reader, checkpoint=Changing(), bolts_count=1)
     done = journal.lines()
     assert done
-    assert len(done) < LINES
     assert set(done) < set(expected), "nothing of the new object was processed"
-    position = saved.load("s3").partitions[f"{BUCKET}/d.log"].position
-    assert len("".join(f"{line}\n" for line in done).encode()) >= (position or 0)
+    saved_of: Any = saved.load("s3").partitions
+    for name in ("d1.log", "d2.log"):
+        if (partition := saved_of.get(f"{BUCKET}/{name}")) is not None:
+            of_this = "".join(f"{line}\n" for line in done if line.startswith(name))
+            assert len(of_this.encode()) >= (partition.position or 0)
