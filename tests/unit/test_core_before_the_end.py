@@ -101,20 +101,3 @@ def test_once_all_is_done_nothing_is_due_though_the_end_is_not_told() -> None:
     driver.clock.advance(10 * SERVICE_S)
     due_s = driver.core.next_deadline_s()
     assert due_s is None or asked_again_s < driver.clock() < due_s
-
-
-def test_what_a_silent_bolt_got_long_before_is_late_when_all_is_out() -> None:
-    """It never acked, so nothing is known of it but what its tuple should have taken elsewhere."""
-    driver = Driver(
-        "a", "b", window_policy="just_full", window_initial=1, window_max=1, hedge_enabled=True
-    )
-    driver.offer(100)
-    first, late = driver.emit()
-    while driver.core.intake.buffer.records:
-        driver.clock.advance(0.02)
-        driver.ack(first, wait_s=0.0, service_s=0.02, idle_total_s=0.0)
-        first = next(emission for emission in driver.emit() if emission.bolt == "a")
-    driver.clock.advance(0.02)
-    driver.ack(first, wait_s=0.0, service_s=0.02, idle_total_s=0.0)
-    (copy,) = driver.emit()
-    assert (copy.tuple_id, copy.bolt) == (late.tuple_id, "a")

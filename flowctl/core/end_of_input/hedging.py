@@ -14,7 +14,6 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX
 from flowctl.core.end_of_input.stealing import IDLE_LOOKED_AT
 from flowctl.core.settings import HedgeSettings
-from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
 
 # The idle bolt must be done in half of the time that the other still needs: a copy that is only a
@@ -64,20 +63,16 @@ class Hedging:
         self._work_left_s = share * work_s
         self._asked_s = now_s
         for consumer in self._bolts.values():
-            is_slow = consumer.liveness is Liveness.STALLED  # then its timer was armed anew
-            done_s = consumer.slow_since_s if is_slow else consumer.armed_at_s
-            done_s += consumer.service.path_s
+            service = consumer.service
+            done_s = consumer.armed_at_s + service.path_s
             for flow_tuple in consumer.flight.values():
-                done_s += _needed_s(consumer, len(flow_tuple.cut.records)) / consumer.slots
-                self._expect(flow_tuple, done_s)
-                if done_s < now_s:  # the next ones follow when it has taken as long again
-                    done_s = 2 * now_s - done_s
+                done_s += service.of(len(flow_tuple.cut.records)) / consumer.slots
+                self._expect(flow_tuple, max(now_s, done_s))
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` was just sent ``flow_tuple``."""
         if self._is_started:
-            work_s = consumer.work_s() or _needed_s(consumer, consumer.records_held)
-            ready_s = work_s / consumer.slots + consumer.service.path_s
+            ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
             self._expect(flow_tuple, flow_tuple.sent_at_s + ready_s)
 
     def stop(self) -> None:
@@ -191,15 +186,6 @@ class Hedging:
             if best is None or needs_s < best[1]:
                 best = (consumer, needs_s)
         return best
-
-
-def _needed_s(consumer: AdaptiveFlowConsumer, records: int) -> float:
-    """What a tuple of ``records`` should take there; as at the mean bolt until it has acked."""
-    service = consumer.service
-    if service.samples:
-        return service.of(records)
-    pool = service.pool
-    return pool.record_s * (pool.fixed_records + records)
 
 
 def _remaining_s(flow_tuple: FlowTuple, now_s: float) -> float:

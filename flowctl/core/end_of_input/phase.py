@@ -30,7 +30,6 @@ class EndOfInput:
         # Before the end of the input there is nothing to share out where tuples are single records.
         self._is_adaptive = is_by_completion(settings)
         self._cuts_before = self._is_adaptive and settings.tuple.records_max > 1
-        book.pool.first_in_turn = self._cuts_before
         self._counters = book.counters
         self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
@@ -46,8 +45,6 @@ class EndOfInput:
         """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now."""
         if self._is_blind or not (self._book.input_ended or self._cuts_before):
             return records
-        if consumer.service.samples < 2 and self._shares.awaits_first(consumer):
-            return 0
         if self._shares.is_plenty(consumer, records, left):
             return records
         return self._shares.records_for(consumer, records, left, now_s)
