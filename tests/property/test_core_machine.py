@@ -281,6 +281,9 @@ class CoreMachine(RuleBasedStateMachine):
             self.core.on_revoked(
                 bolt.name, bolt.epoch, [e.tuple_id for e in given], now_s=self.clock()
             )
+            self._read_events()
+            for emission in given:  # also where it had expired before
+                self.failed_on.get(emission.tuple_id, set()).discard(bolt.name)
 
     @rule(by_s=st.sampled_from([0.01, 0.1, 0.25, 1.0, 4.0]))
     def advance(self, by_s: float) -> None:
