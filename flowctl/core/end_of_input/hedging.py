@@ -7,11 +7,11 @@ begun it costs work twice, so it comes last, within budgets, and can be switched
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from itertools import chain, islice
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX
-from flowctl.core.end_of_input.due_order import DueOrder
 from flowctl.core.end_of_input.stealing import IDLE_LOOKED_AT
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
@@ -46,8 +46,8 @@ class Hedging:
         self._bolts = bolts
         self._pending = pending
         self._is_started = False
-        self._latest = DueOrder()  # by -due_s
-        self._earliest = DueOrder()  # by due_s
+        self._latest: list[tuple[float, int]] = []  # (-due_s, tuple id)
+        self._earliest: list[tuple[float, int]] = []  # (due_s, tuple id)
         self._left = 0  # tuples that may still be hedged
         self._work_left_s = 0.0  # and seconds of work, as of the last question
         self._asked_s = 0.0  # when that was
@@ -62,34 +62,32 @@ class Hedging:
         self._left = max(slots, int(share * tuples))  # a bolt that hangs holds one in each slot
         self._work_left_s = share * work_s
         self._asked_s = now_s
-        due: list[tuple[float, int]] = []
         for consumer in self._bolts.values():
             service = consumer.service
             done_s = consumer.armed_at_s + service.path_s
             for flow_tuple in consumer.flight.values():
                 done_s += service.of(len(flow_tuple.cut.records)) / consumer.slots
-                flow_tuple.due_s = max(now_s, done_s)
-                if not flow_tuple.is_hedged:
-                    due.append((flow_tuple.due_s, flow_tuple.tuple_id))
-        self._earliest.start(due)
-        self._latest.start((-due_s, tuple_id) for due_s, tuple_id in due)
+                self._expect(flow_tuple, max(now_s, done_s))
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` was just sent ``flow_tuple``."""
         if self._is_started:
             ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
-            flow_tuple.due_s = due_s = flow_tuple.sent_at_s + ready_s
-            if not flow_tuple.is_hedged:
-                self._latest.add((-due_s, flow_tuple.tuple_id))
-                self._earliest.add((due_s, flow_tuple.tuple_id))
+            self._expect(flow_tuple, flow_tuple.sent_at_s + ready_s)
 
     def stop(self) -> None:
         """There is something to send again."""
         self._is_started = False
         self._again_s = None
         self._were_idle = 0
-        self._latest.start(())
-        self._earliest.start(())
+        self._latest.clear()
+        self._earliest.clear()
+
+    def _expect(self, flow_tuple: FlowTuple, due_s: float) -> None:
+        flow_tuple.due_s = due_s
+        if not flow_tuple.is_hedged:
+            heappush(self._latest, (-due_s, flow_tuple.tuple_id))
+            heappush(self._earliest, (due_s, flow_tuple.tuple_id))
 
     def next_s(self) -> float | None:
         """When to ask again although nothing has happened, or None."""
@@ -157,17 +155,17 @@ class Hedging:
             return None
         return max(latest, earliest, key=lambda t: _remaining_s(t, now_s))
 
-    def _top(self, order: DueOrder, sign: float) -> FlowTuple | None:
-        """The first tuple of ``order`` that is still in flight where it was expected."""
-        while (first := order.first()) is not None:
-            at_s, tuple_id = first
+    def _top(self, heap: list[tuple[float, int]], sign: float) -> FlowTuple | None:
+        """The first tuple of ``heap`` that is still in flight where it was expected."""
+        while heap:
+            at_s, tuple_id = heap[0]
             flow_tuple = self._pending.get(tuple_id)
             if flow_tuple is not None and not flow_tuple.is_hedged:
                 holder = self._bolts.get(flow_tuple.held_by or "")
                 held = holder is not None and tuple_id in holder.flight
                 if held and flow_tuple.due_s == sign * at_s:
                     return flow_tuple
-            order.drop_first()
+            heappop(heap)
         return None
 
     def _soonest(
