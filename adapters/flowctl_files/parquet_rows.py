@@ -13,6 +13,7 @@ from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._columns import check_columns
 from flowctl_files._paths import Found, expand, find, found_as, listed_paths
+from flowctl_files._spellings import check_names
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
 _BATCH_ROWS: Final = 2_000
@@ -74,6 +75,7 @@ class ParquetRows:
             if saved.position is not None:
                 self._first[name] = _row(name, saved.position) + 1
         self._found = find(self._patterns, may_be_missing=False)
+        check_names(self._found, checkpoint)
         left = []
         for name, found in self._found.items():
             saved = checkpoint.partitions.get(name, PartitionCheckpoint())
