@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -252,15 +253,32 @@ class Session:
                 f"{self._table!r} in {self._database.label} can't be read ({missing}).",
                 remedy="Create it, or pass schema='CREATE TABLE …'.",
             ) from missing
-        self._create_unless(
-            self._table, lambda: [self._cursor.execute(statement) for statement in schema]
-        )
+        self._create_unless(self._table, lambda: self._create_table(schema))
         self._database.check_table(self._cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self._connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
+
+    def _create_table(self, schema: Sequence[str]) -> None:
+        """Execute the user's statements; :class:`ConfigError` if they don't create the table."""
+        for statement in schema:
+            try:
+                self._cursor.execute(statement)
+            except sqlite3.ProgrammingError as error:  # several at once
+                raise ConfigError(
+                    "schema", f"{error}", remedy="Give a list: schema=['CREATE …', 'CREATE …']."
+                ) from error
+        try:
+            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
+            self._cursor.fetchall()
+        except Exception as error:
+            raise ConfigError(
+                "schema",
+                f"its statements don't create the table {self._table!r} ({error}).",
+                remedy="Give the statement that creates the table which the sink writes to.",
+            ) from error
 
     def _prove_rollback(self) -> None:
         """Raise :class:`ConfigError` if a row is still there after a rollback."""
