@@ -20,6 +20,7 @@ from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
+from flowctl_sql._row_counts import RowCounts
 from flowctl_sql._rows import Insert, Prepared
 from flowctl_sql._sqlite import columns_of
 from flowctl_sql._values import unfit_of
@@ -66,6 +67,7 @@ class Session:
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
+        self._row_counts = RowCounts(table, database.label)
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -228,6 +230,7 @@ class Session:
             if is_statement_fault(error):
                 raise StatementFault(columns, error) from error
             raise
+        self._row_counts.note(self._cursor, len(rows))
 
     def _take(self, batch: Batch) -> bool:
         for _ in range(_FIRST_ROW_TRIES - 1):
