@@ -141,6 +141,20 @@ def _nothing_found(pattern: str, path: str) -> SourceError:
     )
 
 
+def is_hidden(path: str, pattern: str) -> bool:
+    """Whether a local pattern would pass over ``path``: its star matches no dot at the beginning.
+
+    Such are Hadoop's checksums (``.part-0.crc``) and files that are being written.  Not if
+    ``pattern`` has such a name itself.
+    """
+    fixed = next(
+        (n for n, part in enumerate(pattern.split("/")) if glob.has_magic(part)), len(pattern)
+    )
+    if any(part.startswith(".") for part in pattern.split("/")[fixed:]):
+        return False
+    return any(part.startswith(".") for part in path.split("/")[fixed:])
+
+
 def _not_readable(path: str, error: OSError) -> SourceError:
     return SourceError(
         f"{path!r} can't be read: {error.strerror}.", remedy="Check the link and its permissions."

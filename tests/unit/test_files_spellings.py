@@ -93,3 +93,15 @@ def test_nor_is_a_url_of_it_another_file(kind: Any, here: Path) -> None:
     assert job.run("m.data") == 1
     with pytest.raises(SourceError, match="an earlier run of this job read this file as"):
         job.run(f"file://{here}/m.data")
+
+
+@pytest.mark.parametrize("kind", [TextLines, TextRanges])
+def test_a_pattern_passes_over_hidden_files_behind_a_url_too(kind: Any, here: Path) -> None:
+    pytest.importorskip("fsspec")
+    (here / ".work").mkdir()
+    for name in ("a.log", ".a.log.crc", ".b.log", ".work/c.log"):
+        (here / name).write_text("one\n")
+    assert Job(kind).run(f"file://{here}/*") == 1
+    assert Job(kind).run(f"file://{here}/**/*.log") == 1
+    assert Job(kind).run(f"file://{here}/.*.log") == 1, "unless it is asked for"
+    assert Job(kind).run(f"file://{here}/.work/*.log") == 1
