@@ -5,11 +5,18 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
+from collections.abc import Iterable
 from typing import IO, Any, Final, Protocol, cast
 
-from flowctl.errors import MissingExtraError
+from flowctl.errors import MissingExtraError, SourceError
 
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
+# What holds no lines as it is, by the ends of names.  Some of it would pass for text, such as a
+# small .zip or what is in a .tar.gz, and each line would be processed.
+_NO_TEXT: Final = (
+    *(".7z", ".lz4", ".lzo", ".rar", ".snappy", ".tar", ".xz", ".zip"),
+    *(".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.zst"),
+)
 # How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
 _ZSTD_BYTES: Final = 8 << 10
 _EMPTY: Final = "the file is empty, without even a header"
@@ -29,6 +36,16 @@ def kind_of(name: str) -> str:
     """Return how a file of this name is compressed, "" if it is not."""
     lower = name.lower()
     return next((kind for end, kind in _KINDS.items() if lower.endswith(end)), "")
+
+
+def check_text(names: Iterable[str]) -> None:
+    """Raise :class:`SourceError` for an archive, or a file that is compressed in another way."""
+    for name in names:
+        if name.lower().endswith(_NO_TEXT):
+            raise SourceError(
+                f"{name}: an archive, or a file compressed in this way, can't be read as text.",
+                remedy="Unpack it, or narrow the pattern: plain text, .gz, .bz2 and .zst are read.",
+            )
 
 
 def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:

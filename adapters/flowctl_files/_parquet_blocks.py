@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl_files._columns import check_columns
 from flowctl_files._layouts import Layout
 from flowctl_files._stores import lasting
 
@@ -182,14 +183,11 @@ class RowsReader:
         return self.layout.in_file({*names, *filter_names})
 
     def _check_columns(self) -> None:
-        known = self.layout.names
-        wanted = [*(self._columns.names or ()), *sorted(self._columns.filter_names or ())]
-        missing = [name for name in wanted if name not in known]
-        if missing:
-            raise SourceError(
-                f"{self._name}: there is no column {missing[0]!r}.",
-                remedy=f"Its columns are {', '.join(map(repr, known))}.",
-            )
+        names, filter_names = self._columns.names, self._columns.filter_names
+        wanted = None if names is None else [*names, *sorted(filter_names or ())]
+        check_columns(self._name, self.layout.names, wanted)
+        if wanted is None and filter_names:
+            check_columns(self._name, self.layout.names, filter_names)
 
     def _empty(self) -> Any:
         return self._arrow.RecordBatch.from_pydict({})

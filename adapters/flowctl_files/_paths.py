@@ -46,8 +46,8 @@ def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
     """Return the files that ``patterns`` name, sorted, each file once.
 
     A relative pattern gives relative names.  A file that is reached by two names (two patterns, a
-    symbolic link) counts under the first of them in sort order.  ``may_be_missing``: a pattern that
-    matches no file is not an error, since one may come later.
+    symbolic link) counts under the first of them in sort order, names that are links last.
+    ``may_be_missing``: a pattern that matches no file is not an error, since one may come later.
     """
     return list(find(patterns, may_be_missing=may_be_missing))
 
@@ -73,10 +73,11 @@ def find(patterns: Sequence[str], *, may_be_missing: bool) -> dict[str, Found]:
         found.update(_expand_one(pattern, links, may_be_missing=may_be_missing))
     once: dict[str, str] = {}
     folders: dict[str, str] = {}  # what the names of folders resolve to
-    for name in sorted(found):
+    # Links last: one that comes between two runs must not give the file another name.
+    for name in sorted(found.keys() - links) + sorted(found.keys() & links):
         path = os.path.realpath(name) if name in links else _real_path(name, folders)
         once.setdefault(path, name)
-    return {name: found[name] for name in once.values()}
+    return {name: found[name] for name in sorted(once.values())}
 
 
 def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[str, Found]:
@@ -138,6 +139,20 @@ def _nothing_found(pattern: str, path: str) -> SourceError:
     return SourceError(
         f"{what} {pattern!r} (looked from {os.getcwd()}).", remedy="Check the path or pattern."
     )
+
+
+def is_hidden(path: str, pattern: str) -> bool:
+    """Whether a local pattern would pass over ``path``: its star matches no dot at the beginning.
+
+    Such are Hadoop's checksums (``.part-0.crc``) and files that are being written.  Not if
+    ``pattern`` has such a name itself.
+    """
+    fixed = next(
+        (n for n, part in enumerate(pattern.split("/")) if glob.has_magic(part)), len(pattern)
+    )
+    if any(part.startswith(".") for part in pattern.split("/")[fixed:]):
+        return False
+    return any(part.startswith(".") for part in path.split("/")[fixed:])
 
 
 def _not_readable(path: str, error: OSError) -> SourceError:

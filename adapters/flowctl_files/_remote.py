@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import IO, Any, Final
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl_files._paths import is_hidden
 from flowctl_files._reader import FileReader, unreadable
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -31,7 +32,8 @@ class Remote:
         files, path = self._files(pattern)
         try:
             if _has_magic(pattern):
-                found = [each for each in files.glob(path) if files.isfile(each)]
+                shown = [each for each in files.glob(path) if not is_hidden(each, path)]
+                found = [each for each in shown if files.isfile(each)]
             else:
                 found = [path] if files.isfile(path) else []
         except (OSError, ImportError) as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._paths import find, found_as
+from flowctl_files._paths import find, found_as, is_hidden
 from flowctl_files._remote import check_url, is_remote
 
 # What pyarrow reads by itself, with no other package.
@@ -135,6 +135,7 @@ class Stores:
                 infos = {
                     name: info if any(mark in info for mark in _MARKS) else files.info(name)
                     for name, info in files.glob(path, detail=True).items()
+                    if not is_hidden(name, path)
                 }
                 if not infos:  # glob passes over what it may not list
                     files.ls(path[: magic.start()].rpartition("/")[0])

@@ -17,6 +17,7 @@ from flowctl_files._iceberg import Snapshot, Wanted, is_loaded, is_metadata, loa
 from flowctl_files._layouts import Directories, Fields, Layout, Layouts
 from flowctl_files._parquet_blocks import Columns, RowsBlock, RowsReader, columns_of, load_pyarrow
 from flowctl_files._paths import listed_paths
+from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores
 from flowctl_files._tables import check_kept, delta_files
 from flowctl_files.text_ranges import check_place
@@ -93,6 +94,7 @@ class ParquetRanges:
             layouts = Directories(found, int_columns(keys.values()))
             names, check = sorted(found), None
             self._reader = ParquetReader(self._stores, self._columns, layouts)
+        check_names(frozenset(names), checkpoint)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             each = threads.map(partial(self._reader.extent, check=check), names)
             extents = {name: extent for name, extent in each if extent is not None}

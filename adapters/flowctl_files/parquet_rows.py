@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Any, Final
 
-from flowctl.core.records import Checkpoint, Record
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
-from flowctl_files._paths import expand, listed_paths
+from flowctl_files._columns import check_columns
+from flowctl_files._paths import Found, expand, find, found_as, listed_paths
+from flowctl_files._spellings import check_names
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
 _BATCH_ROWS: Final = 2_000
@@ -26,7 +29,8 @@ class ParquetRows:
 
     A record's value is the row as a dict; ``columns`` reads only those, which is faster.  Its
     position is the row's number in the file, from 0.  A resumed run skips row groups that are done
-    without reading them.  Files must not change between runs: a row's number is all that is known.
+    without reading them.  A file of which rows are done must not change: size and modification
+    time are saved with it, and a file for which they differ is refused.
 
     Raises :class:`SourceError` that names the file.  Calls come from one thread, except
     :meth:`progress`.
@@ -52,7 +56,9 @@ class ParquetRows:
         self._name = ""  # of the file that is read
         self._file: Any = None
         self._rows: Iterator[Record] = iter(())
-        self._sizes: dict[str, int] = {}
+        self._found: dict[str, Found] = {}
+        self._known: dict[str, Found] = {}  # of files of which rows are done, as they were then
+        self._read: Found = (0, 0)  # the file that is read, as it is
         self._done_bytes = 0
         self._error: SourceError | None = None
 
@@ -68,9 +74,20 @@ class ParquetRows:
         for name, saved in checkpoint.partitions.items():
             if saved.position is not None:
                 self._first[name] = _row(name, saved.position) + 1
-        names = self.partitions()
-        self._sizes = {name: os.stat(name).st_size for name in names}
-        self._queue = iter(names)
+        self._found = find(self._patterns, may_be_missing=False)
+        check_names(self._found, checkpoint)
+        left = []
+        for name, found in self._found.items():
+            saved = checkpoint.partitions.get(name, PartitionCheckpoint())
+            known = _known(saved)
+            if known is not None:
+                _check_same(name, known, found)
+                self._known[name] = known
+            if known is None or saved.end is None:
+                left.append(name)
+            else:
+                self._done_bytes += found[0]
+        self._queue = iter(left)
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next rows, all of one file; see :class:`flowctl.ports.FlowProducer`."""
@@ -83,9 +100,10 @@ class ParquetRows:
         except SourceError as error:
             self._error = error  # for the next call too: nothing after it may be read
             raise
-        if not records and max_records > 0:
-            self._leave()
-        return SourceChunk(self._name, records)
+        if records or max_records <= 0:
+            return SourceChunk(self._name, records, mark=self._read if records else None)
+        self._leave()
+        return SourceChunk(self._name, (), end=self._read)
 
     def _next_file(self) -> bool:
         name = next(self._queue, None)
@@ -93,24 +111,18 @@ class ParquetRows:
             return False
         pyarrow, parquet = _pyarrow()
         try:
+            self._read = found_as(os.stat(name))  # before: a later one is noticed
             self._file = parquet.ParquetFile(name, coerce_int96_timestamp_unit="us")
         except (pyarrow.ArrowException, OSError) as error:
             raise _unreadable(name, error) from error
         self._name = name
-        self._check_columns()
-        self._rows = self._read(name, self._file, self._first.get(name, 0))
+        if name in self._known:  # it may have been written again since the job began
+            _check_same(name, self._known[name], self._read)
+        check_columns(name, self._file.schema_arrow.names, self._columns)
+        self._rows = self._read_rows(name, self._file, self._first.get(name, 0))
         return True
 
-    def _check_columns(self) -> None:
-        known = self._file.schema_arrow.names
-        missing = [column for column in self._columns or () if column not in known]
-        if missing:
-            raise SourceError(
-                f"{self._name}: there is no column {missing[0]!r}.",
-                remedy=f"Its columns are {', '.join(map(repr, known))}.",
-            )
-
-    def _read(self, name: str, file: Any, first: int) -> Iterator[Record]:
+    def _read_rows(self, name: str, file: Any, first: int) -> Iterator[Record]:
         rows = file.metadata.num_rows
         if first > rows:
             raise SourceError(
@@ -128,7 +140,7 @@ class ParquetRows:
             raise _unreadable(name, error) from error
 
     def _leave(self) -> None:
-        self._done_bytes += self._sizes.get(self._name, 0)
+        self._done_bytes += self._found[self._name][0]
         self._close_file()
 
     def _close_file(self) -> None:
@@ -144,7 +156,9 @@ class ParquetRows:
 
     def progress(self) -> SourceProgress:
         """Bytes of files that were read, and of all; from any thread."""
-        return SourceProgress(self._done_bytes, sum(self._sizes.values()), "bytes")
+        return SourceProgress(
+            self._done_bytes, sum([size for size, _ in self._found.values()]), "bytes"
+        )
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -165,6 +179,32 @@ def _groups_from(metadata: Any, first: int) -> tuple[list[int], int]:
             return list(range(group, metadata.num_row_groups)), begin
         begin += rows
     return [], begin
+
+
+def _known(saved: PartitionCheckpoint) -> Found | None:
+    """Size and modification time of the file of which rows are done; None: none are."""
+    known = saved.mark if saved.end is None else saved.end
+    if not saved.records_done and saved.end is None:
+        return None
+    match known:
+        case (int(size), int(modified_ns)):
+            return size, modified_ns
+    return None  # of a version that did not save it
+
+
+def _check_same(name: str, was: Found, now: Found) -> None:
+    if was == now:
+        return
+    size = f" (it had {was[0]} bytes and has {now[0]})" if was[0] != now[0] else ""
+    raise SourceError(
+        f"{name}: the file was written again since rows of it were processed{size}, so their"
+        " numbers may mean other rows now.",
+        remedy="Bring the old file back with its modification time (cp -p). To process the new one"
+        f" from its beginning: flowctl checkpoint rewind JOB --partition {shlex.quote(name)}"
+        " --start --sink FILE.py:SINK (without --sink an SqlSink takes its rows for those of the"
+        " old file and skips them; leave it out if there is no such sink). To process everything"
+        " again, give the job another name.",
+    )
 
 
 def _row(name: str, position: object) -> int:

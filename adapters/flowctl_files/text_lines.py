@@ -13,7 +13,7 @@ from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
-from flowctl_files._compressed import kind_of
+from flowctl_files._compressed import check_text, kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import Found, find, listed_paths
 from flowctl_files._reader import (
@@ -26,6 +26,7 @@ from flowctl_files._reader import (
     unreadable,
 )
 from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
+from flowctl_files._spellings import check_names
 
 # How often growing files are checked: faster than people notice, rarely enough to cost nothing.
 _LOOK_AGAIN_S = 0.1
@@ -112,6 +113,8 @@ class TextLines:
         self.close()
         self._reset()
         found = self._look(time.monotonic())
+        check_text(found)
+        check_names(found, checkpoint)
         ended = {} if self._follow else _ended(checkpoint, found)
         for name, saved in checkpoint.partitions.items():
             if saved.position is not None and name not in ended:

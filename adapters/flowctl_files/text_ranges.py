@@ -10,9 +10,10 @@ from typing import IO, Any, Final
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
-from flowctl_files._compressed import Decompressed, decompressed, is_damage, kind_of
+from flowctl_files._compressed import Decompressed, check_text, decompressed, is_damage, kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
+from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores, changed, lasting
 from flowctl_files._text_block import TextBlock
 from flowctl_files._text_blocks import TextBlocks
@@ -70,6 +71,8 @@ class TextRanges:
             )
             for name, found in self._stores.find(self._patterns).items()
         }
+        check_text(extents)
+        check_names(extents, checkpoint)
         for name in extents.keys() & checkpoint.partitions.keys():
             check_place(name, extents[name], checkpoint.partitions[name].position)
         return extents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
+from flowctl_sql._row_counts import RowCounts
 from flowctl_sql._rows import Insert, Prepared
 from flowctl_sql._sqlite import columns_of
 from flowctl_sql._values import unfit_of
@@ -69,6 +71,7 @@ class Session:
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
+        self._row_counts = RowCounts(table, database.label)
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -234,6 +237,7 @@ class Session:
             if is_statement_fault(error):
                 raise StatementFault(columns, error) from error
             raise
+        self._row_counts.note(self._cursor, len(rows))
 
     def _take(self, batch: Batch) -> bool:
         for _ in range(_FIRST_ROW_TRIES - 1):
@@ -259,15 +263,32 @@ class Session:
                 f"{self._table!r} in {self._database.label} can't be read ({missing}).",
                 remedy="Create it, or pass schema='CREATE TABLE …'.",
             ) from missing
-        self._create_unless(
-            self._table, lambda: [self._cursor.execute(statement) for statement in schema]
-        )
+        self._create_unless(self._table, lambda: self._create_table(schema))
         self._database.check_table(self._cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self._connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
+
+    def _create_table(self, schema: Sequence[str]) -> None:
+        """Execute the user's statements; :class:`ConfigError` if they don't create the table."""
+        for statement in schema:
+            try:
+                self._cursor.execute(statement)
+            except sqlite3.ProgrammingError as error:  # several at once
+                raise ConfigError(
+                    "schema", f"{error}", remedy="Give a list: schema=['CREATE …', 'CREATE …']."
+                ) from error
+        try:
+            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
+            self._cursor.fetchall()
+        except Exception as error:
+            raise ConfigError(
+                "schema",
+                f"its statements don't create the table {self._table!r} ({error}).",
+                remedy="Give the statement that creates the table which the sink writes to.",
+            ) from error
 
     def _prove_rollback(self) -> None:
         """Raise :class:`ConfigError` if a row is still there after a rollback."""

@@ -149,7 +149,9 @@ class _Slots:
         try:
             made = await self._process(turn.batch)
             check_returned(made)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # CancelledError too
             if self._ended.is_set():  # nobody is left to receive the report
                 return
             outcome = turn.raised(error)
@@ -168,7 +170,9 @@ class _Slots:
             while (batch := await self._next_batch(turn, ready)) is not None:
                 try:
                     check_returned(made := await self._process(batch))
-                except (Exception, SystemExit, asyncio.CancelledError) as error:
+                except (KeyboardInterrupt, GeneratorExit):
+                    raise
+                except BaseException as error:
                     if self._ended.is_set():  # nobody is left to receive the report
                         return
                     self._report(turn.raised, error)

@@ -58,8 +58,8 @@ def run_bolt(
     ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
     event loop, up to ``slots`` times at once.  Its return value is used only for a range,
     where bytes are a receipt (docs/ranges.md); an exception (also
-    SystemExit) fails the tuple, or says that the target refused it (``refusal``, then
-    :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
+    SystemExit, or a panic of a library in Rust) fails the tuple, or says that the target refused
+    it (``refusal``, then :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
     :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the spout
     does not hold this run's key, :class:`flowctl.errors.InfrastructureError` if it can't be
     reached. KeyboardInterrupt ends the bolt and passes through.
@@ -195,7 +195,9 @@ class FlowControlBolt:
                 try:
                     made: Any = self._process(batch)
                     check_returned(made)
-                except (Exception, SystemExit) as error:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
                     turn.raised(error)
                 else:
                     turn.returned(made)
@@ -206,7 +208,9 @@ class FlowControlBolt:
         try:
             made: Any = self._process(turn.batch)
             check_returned(made)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, or a panic in a library written in Rust
             return turn.raised(error)
         return turn.returned(made)
 

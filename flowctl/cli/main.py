@@ -139,8 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
     except click.ClickException as error:
-        quoted = printable(without_secrets(error.message))  # an argument, as it was given
-        error.message = quoted  # type: ignore[misc]
+        # That one holds our own help, of many lines; click before 8.2 does not have it.
+        if type(error).__name__ != "NoArgsIsHelpError":
+            quoted = printable(without_secrets(error.message))  # an argument, as it was given
+            error.message = quoted  # type: ignore[misc]
         error.show()
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
     except (KeyboardInterrupt, click.Abort):

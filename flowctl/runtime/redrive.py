@@ -174,7 +174,7 @@ def _letters_of(port: RedrivableDeadLetter, job: str) -> Sequence[Letter]:
         raise InfrastructureError(
             f"the dead letter {type(port).__name__} can't be read:"
             f" {type(error).__name__}: {error}.",
-            remedy="Fix it, or run without it: it holds letters that are marked for redrive.",
+            remedy="Fix it, or name another: it may hold letters that are marked for redrive.",
         ) from error
 
 

@@ -172,3 +172,13 @@ def test_without_a_log_level_behind_the_command_the_one_before_it_stands(
     cli_main.main(["--log-level", "error", "raise", "0"])
     structlog.get_logger().warning("checkpoint_not_durable")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("group", ["checkpoint", "dlq", "receipts"])
+def test_a_group_without_a_command_shows_its_help_in_lines(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli_main.main([group]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "\\n" not in shown
+    assert "  show " in shown, "a line for each command"

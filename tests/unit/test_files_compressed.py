@@ -13,7 +13,7 @@ import zstandard
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import MissingExtraError, SourceError
-from flowctl_files import TextLines
+from flowctl_files import TextLines, TextRanges
 
 LINES = [f"line {n} {n * 7919 % 1000}" for n in range(20_000)]
 DATA = "".join(line + "\n" for line in LINES).encode()
@@ -113,3 +113,13 @@ def test_a_file_without_a_byte_is_damaged(here: Path, name: str) -> None:
 def test_a_compressed_nothing_has_no_lines(here: Path, name: str, compress: Compress) -> None:
     (here / name).write_bytes(compress(b""))
     assert read(name) == []
+
+
+@pytest.mark.parametrize("name", ["a.zip", "b.tar.gz", "C.TGZ", "d.xz"])
+def test_what_is_no_text_is_refused_by_name_before_a_line_of_it_is_read(name: str) -> None:
+    Path(name).write_bytes(gzip.compress(b"one\n"))
+    with pytest.raises(SourceError, match=f"{name}: an archive") as caught:
+        TextLines("*").open(Checkpoint())
+    assert "Unpack it" in caught.value.remedy
+    with pytest.raises(SourceError, match=f"{name}: an archive"):
+        TextRanges("*").extents(Checkpoint())

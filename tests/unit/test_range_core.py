@@ -113,7 +113,7 @@ def test_what_was_done_in_part_and_written_again_since_is_refused_by_name(
     assert Ranges("a", stop=2 * MB, checkpoint=saved).emit(), "it goes on"
     with pytest.raises(SourceError, match=r"p: a part of it .* it was v1, and is now v2") as caught:
         Ranges("a", extent=Extent(0, 2 * MB, "v2"), checkpoint=saved)
-    assert "rewind NAME --partition p --start" in caught.value.remedy
+    assert "rewind JOB --partition p --start --sink FILE.py:SINK" in caught.value.remedy
 
 
 def test_a_checkpoint_of_another_kind_of_source_is_refused_by_name() -> None:

@@ -174,6 +174,8 @@ def test_of_named_columns_a_row_may_lack_some_but_have_no_other() -> None:
         ({"schema": "CREATE TABLE t (a, n REAL)"}, [(1,)], "has 2 columns but 1 values"),
         ({"schema": ()}, [(1, "a")], "table: 't' in .* can't be read"),
         ({"schema": "CREATE TABEL t (n)"}, [(1, "a")], "schema: .* syntax error"),
+        ({"schema": "CREATE TABLE o (n)"}, [(1, "a")], "schema: .* don't create the table 't'"),
+        ({"schema": "CREATE TABLE t (n); SELECT 1"}, [(1, "a")], r"one statement.* Give a list"),
     ],
 )
 def test_what_no_row_can_be_written_with_ends_the_run(

@@ -122,13 +122,18 @@ def test_poison_costs_good_roots_no_attempt_and_no_dead_letter() -> None:
     assert store.stored == Counter(set(range(1_000)) - poison)
 
 
+class Panic(BaseException):
+    """As what a library written in Rust raises when it panics (``pyo3_runtime.PanicException``)."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Panic("unwrap of None")], ids=["exit", "panic"])
 @pytest.mark.parametrize("code", ["each", "batched", "manual"])
-def test_a_bolt_that_exits_fails_its_input_only(code: str) -> None:
+def test_a_bolt_that_exits_fails_its_input_only(code: str, error: BaseException) -> None:
     """``sys.exit`` in a library of the user's is an error of one record, not of a tuple."""
 
     def each(given: Input, out: Collector) -> None:
         if given.value == 5:
-            raise SystemExit(3)
+            raise error
 
     class Manual:
         def execute(self, given: Input, out: ManualCollector) -> None:

@@ -6,6 +6,8 @@ last position done is 99.
 
 from __future__ import annotations
 
+import shlex
+
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.pieces import Pieces
 from flowctl.core.rangeset import RangeSet
@@ -114,10 +116,12 @@ def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: 
     raise SourceError(
         f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, but then"
         f" it was written again or replaced: it was {was}, and is now {extent.identity}.",
-        remedy="To process it again from its beginning: `flowctl checkpoint rewind NAME"
-        f" --partition {partition} --start`. To process everything again, give the job another"
-        " name. For a file, you can also bring the old one back with its modification time"
-        " (cp -p), or leave it out and put new data beside it under another name.",
+        remedy="To process it again from its beginning: flowctl checkpoint rewind JOB --partition"
+        f" {shlex.quote(partition)} --start --sink FILE.py:SINK (without --sink an SqlSink takes"
+        " its records for those that it has and skips them; leave it out if there is no such"
+        " sink). To process everything again, give the job another name. For a file, you can also"
+        " bring the old one back with its modification time (cp -p), or leave it out and put new"
+        " data beside it under another name.",
     )
 
 

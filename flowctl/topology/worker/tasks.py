@@ -30,7 +30,9 @@ ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 _REASON_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
-_FAILS: Final = (Exception, SystemExit)  # these fail an input; anything else ends the bolt
+# These end the bolt, or the run.  Anything else fails an input: SystemExit too, and what a library
+# in Rust raises when it panics.
+_ENDS: Final = (FencedError, UnrunnableError, KeyboardInterrupt)
 
 
 @runtime_checkable
@@ -190,9 +192,9 @@ def _run_each(
             if watch is not None:
                 watch.executed(given, emits, before)
                 watch.acked(given)
-        except (FencedError, UnrunnableError):
+        except _ENDS:
             raise
-        except _FAILS as error:
+        except BaseException as error:
             del emits[before:]
             refusal = refusal_of(error)
             if refusal is not None:
@@ -264,9 +266,9 @@ def _run_part(
         carry_emits(out._emits, before)
         if watch is not None:
             _watch_batch(watch, inputs, out, before)
-    except (FencedError, UnrunnableError):
+    except _ENDS:
         raise
-    except _FAILS as error:
+    except BaseException as error:
         del out._emits[before:]
         return error
     return None
@@ -309,9 +311,9 @@ class _Manual:
                 if watch is not None:
                     watch.executed(given, out._emits, mark[0])
                     _watch_settled(watch, out)
-            except (FencedError, UnrunnableError):
+            except _ENDS:
                 raise
-            except _FAILS as error:
+            except BaseException as error:
                 out.take_back(mark)
                 refusal = refusal_of(error)
                 if refusal is not None:
@@ -340,9 +342,9 @@ class _Manual:
             if watch is not None:
                 watch.called(out._emits, mark[0])
                 _watch_settled(watch, out)
-        except (FencedError, UnrunnableError):
+        except _ENDS:
             raise
-        except _FAILS as error:
+        except BaseException as error:
             out.take_back(mark)
             if kind == END_CALL:
                 raise

@@ -1,0 +1,111 @@
+"""ParquetRows recognises the files of which rows are done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from flowctl import Batch, FlowControlSpout, LocalBolts
+from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.errors import SourceError
+from flowctl_files import ParquetRanges, ParquetRows
+
+
+def write(path: Path, rows: list[int]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": rows}), path)
+
+
+def read(path: Path, before: Checkpoint, *, rows: int = 1_000) -> tuple[list[int], Checkpoint]:
+    """Read up to ``rows`` rows; return them, and the checkpoint with all of them done."""
+    producer = ParquetRows(path)
+    producer.open(before)
+    saved = before.partitions.get(str(path), PartitionCheckpoint())
+    values: list[int] = []
+    while len(values) < rows and (chunk := producer.poll(rows - len(values))) is not None:
+        values += [record.value["n"] for record in chunk.records]
+        position = chunk.records[-1].position if chunk.records else saved.position
+        done = saved.records + len(chunk.records)
+        saved = PartitionCheckpoint(position, done, end=chunk.end, mark=chunk.mark)
+    producer.close()
+    return values, Checkpoint({str(path): saved})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write(tmp_path / "a.parquet", [1, 2, 3])
+    return tmp_path / "a.parquet"
+
+
+def test_a_file_that_was_written_again_is_refused_by_name(path: Path) -> None:
+    _, done = read(path, Checkpoint())
+    size = path.stat().st_size
+    write(path, [4, 5, 6])
+    assert path.stat().st_size == size, "only its modification time differs"
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match=r"a\.parquet: the file was written again") as caught:
+        read(path, done)
+    assert f"rewind JOB --partition {path} --start --sink FILE.py:SINK" in caught.value.remedy
+
+
+def test_one_of_which_a_part_is_done_is_refused_too(path: Path) -> None:
+    values, done = read(path, Checkpoint(), rows=2)
+    assert (values, done.partitions[str(path)].end) == ([1, 2], None)
+    assert read(path, done)[0] == [3], "unchanged, it is read on"
+    write(path, [4, 5, 6, 7, 8])
+    with pytest.raises(SourceError, match=r"written again .* bytes and has"):
+        read(path, done)
+
+
+def test_one_that_is_written_again_after_the_job_began_is_refused_too(path: Path) -> None:
+    _, done = read(path, Checkpoint(), rows=2)
+    producer = ParquetRows(path)
+    producer.open(done)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match="written again"):
+        producer.poll(10)
+
+
+def test_one_that_is_done_and_unchanged_is_not_opened(path: Path) -> None:
+    _, done = read(path, Checkpoint())
+    as_it_was = path.stat()
+    path.write_bytes(b"x" * as_it_was.st_size)  # who opens it fails
+    os.utime(path, ns=(as_it_was.st_atime_ns, as_it_was.st_mtime_ns))
+    assert read(path, done)[0] == []
+
+
+def test_after_a_rewind_it_is_read_whatever_it_is_now(path: Path) -> None:
+    read(path, Checkpoint())
+    write(path, [4])
+    assert read(path, Checkpoint({str(path): PartitionCheckpoint()}))[0] == [4]
+
+
+def test_a_checkpoint_of_before_this_was_saved_is_read_on(path: Path) -> None:
+    old = Checkpoint({str(path): PartitionCheckpoint(position=0, records=1)})
+    assert read(path, old)[0] == [2, 3]
+
+
+def run(producer: ParquetRows | ParquetRanges) -> list[dict[str, int]]:
+    values: list[dict[str, int]] = []
+
+    def process(batch: Batch) -> None:
+        values.extend(record.value for record in batch)
+
+    bolts = LocalBolts(process, count=1)
+    FlowControlSpout(name="test", producer=producer, bolts=bolts).run(view="off")
+    return values
+
+
+@pytest.mark.parametrize("kind", [ParquetRows, ParquetRanges])
+def test_two_columns_of_one_name_are_refused(
+    tmp_path: Path, kind: type[ParquetRows] | type[ParquetRanges]
+) -> None:
+    columns = [pyarrow.array([1]), pyarrow.array([2]), pyarrow.array([3])]
+    table = pyarrow.Table.from_arrays(columns, names=["n", "n", "m"])
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    with pytest.raises(SourceError, match=r"b\.parquet: 2 columns are called 'n'.*\['m'\]"):
+        run(kind(tmp_path / "b.parquet"))
+    assert run(kind(tmp_path / "b.parquet", columns=["m"])) == [{"m": 3}]
