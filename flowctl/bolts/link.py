@@ -47,6 +47,7 @@ from flowctl.wire.frames import (
     RangeFrame,
     Revoke,
     Revoked,
+    Saved,
     SplitFrame,
     TupleFrame,
 )
@@ -331,6 +332,8 @@ class Link:
                 with self._lock:
                     self.ranges.answer(order)
                 self.flush()
+            elif isinstance(order, Saved):
+                self.ranges.saved(order.reports)
             else:
                 self._end("end")
         self._queue_up(tuples, now_s)
