@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from flowctl.core.events import FlowEvent
+from flowctl.core.joined import Beat
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.settings import (
     BufferSettings,
@@ -140,11 +141,17 @@ class Driver:
         return outcome
 
     def beat(
-        self, bolt: str, *, busy: int = 0, queued: int = 0, epoch: int = 1, begun: Ids = ()
+        self,
+        bolt: str,
+        *,
+        busy: int = 0,
+        queued: int = 0,
+        epoch: int = 1,
+        begun: Ids = (),
+        arrived: int | None = None,
     ) -> None:
-        self.core.on_heartbeat(
-            bolt, epoch, busy_slots=busy, queued=queued, now_s=self.clock(), begun=begun
-        )
+        beat = Beat(busy, queued, begun, arrived)
+        self.core.on_heartbeat(bolt, epoch, beat, now_s=self.clock())
         self._settle()
 
     def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Progress, RangeEmission, RangeFailed, SplitOrder
@@ -70,7 +71,7 @@ class Ranges:
         self.clock.advance(by_s)
         for bolt in speaking:
             busy = min(1, len(self.core.bolts[bolt].flight))
-            self.core.on_heartbeat(bolt, 1, busy_slots=busy, queued=0, now_s=self.clock())
+            self.core.on_heartbeat(bolt, 1, Beat(busy, 0), now_s=self.clock())
         self.core.on_deadline(now_s=self.clock())
 
     @property

@@ -20,10 +20,10 @@ class KnownTuples:
     until its tree expires.
 
     Ids of tuples that failed, were refused or given back must be forgotten: the spout sends these
-    again on purpose.
+    again on purpose.  ``arrived`` counts what came, copies too.
     """
 
-    __slots__ = ("_begun", "_ids", "_older", "_slots")
+    __slots__ = ("_begun", "_ids", "_older", "_slots", "arrived")
 
     def __init__(self, slots: int = 1) -> None:
         # The newest, and KNOWN_MIN before them.  They go all at once: a dict that loses its first
@@ -32,9 +32,11 @@ class KnownTuples:
         self._older: set[int] = set()
         self._begun: dict[int, None] = {}
         self._slots = slots
+        self.arrived: int = 0
 
     def add(self, tuple_id: int) -> bool:
         """Remember ``tuple_id``; return False if it was known, so this is a copy."""
+        self.arrived += 1
         ids = self._ids
         if tuple_id in ids or tuple_id in self._older:
             return False

@@ -383,10 +383,10 @@ class Link:
     def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
         """Holding _changed."""
         self._beat_at_s = now_s + self._heartbeat_s
-        busy, queued = self._slots - self._idleness.idle_slots, len(self._queue)
-        prolonged = list(self._prolonged)
-        self._prolonged.clear()
-        self._writer.append(Heartbeat(busy, queued, prolonged, self._known.begun, targets))
+        busy, known = self._slots - self._idleness.idle_slots, self._known
+        prolonged, self._prolonged = list(self._prolonged), {}
+        queued, begun = len(self._queue), known.begun
+        self._writer.append(Heartbeat(busy, queued, prolonged, begun, targets, known.arrived))
         self.ranges.tell_due(now_s)
         if self._queue:
             self._promise.give(now_s)

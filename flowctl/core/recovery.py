@@ -19,6 +19,7 @@ from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
+from flowctl.core.joined import Beat
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple, Ids
 from flowctl.core.verdict import Verdict, verdict
@@ -49,16 +50,14 @@ class Recovery:
             overtaken.append(flow_tuple)
         self._lose(consumer, overtaken, now_s)
 
-    def on_heartbeat(
-        self, consumer: AdaptiveFlowConsumer, holds: int, begun: Ids, now_s: float
-    ) -> bool:
+    def on_heartbeat(self, consumer: AdaptiveFlowConsumer, beat: Beat, now_s: float) -> bool:
         """Take what it said of itself; return whether it may have room now, or be out."""
         is_first = not consumer.sends_heartbeats
         may_change = bool(consumer.strays or self._book.out)
         may_change = may_change or consumer.liveness is Liveness.STALLED
-        consumer.on_heartbeat(holds, now_s, begun)
-        if begun and consumer.is_in_order:
-            lost = _passed_over(consumer, begun)
+        consumer.on_heartbeat(beat, now_s)
+        if beat.begun and consumer.is_in_order:
+            lost = _passed_over(consumer, beat.begun)
             self._lose(consumer, lost, now_s)
             may_change = may_change or bool(lost)
         if is_first:

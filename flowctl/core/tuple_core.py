@@ -21,7 +21,7 @@ from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.joined import Joined
+from flowctl.core.joined import Beat, Joined
 from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
 from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
@@ -29,7 +29,7 @@ from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused
-from flowctl.core.tuples import FlowTuple, Ids
+from flowctl.core.tuples import FlowTuple
 
 _ALIVE: Final = Liveness.ALIVE  # names, as a member of an enum costs .2 us for each tuple
 _ACKED: Final = AckOutcome.ACKED
@@ -261,18 +261,11 @@ class TupleCore:
         self.book.changed(consumer)
         self._end_phase.on_answer(consumer, given=given)
 
-    def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
-    ) -> None:
-        """A sign of life from the bolt's own thread, and whether it has anything to do.
-
-        ``begun``: the tuples that it is at work on, as a bolt of several slots reports them.
-        """
+    def on_heartbeat(self, bolt: str, epoch: int, beat: Beat, *, now_s: float) -> None:
+        """A sign of life from the bolt's own thread, and whether it has anything to do."""
         consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is not None:
-            holds = busy_slots + queued
-            if self._recovery.on_heartbeat(consumer, holds, begun, now_s):
-                self.book.changed(consumer)
+        if consumer is not None and self._recovery.on_heartbeat(consumer, beat, now_s):
+            self.book.changed(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
         """The bolt that said something, now known to be alive; None if its epoch is over."""

@@ -62,6 +62,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     avoided: set[str] | None = None
     held_by: str | None = None
     held_before: set[str] | None = None
+    ordinal: int = 0  # which one it was of those that went to the bolt, from 1
     window_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flowctl.core.driver import ProlongingCore
+from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, AckOutcome, Rejected
 from flowctl.errors import InternalError, ProcessError
@@ -87,8 +88,9 @@ class InboundHandler:
         elif isinstance(frame, Heartbeat):
             # A piece of a range may be put back and begun again: its order says nothing.
             begun = frame.begun if self._ranges is None else ()
-            busy, queued = frame.busy_slots, frame.queued
-            core.on_heartbeat(bolt, epoch, busy_slots=busy, queued=queued, now_s=now_s, begun=begun)
+            arrived = frame.arrived if frame.arrived >= 0 else None
+            beat = Beat(frame.busy_slots, frame.queued, begun, arrived)
+            core.on_heartbeat(bolt, epoch, beat, now_s=now_s)
             for told in frame.targets:
                 self._control.targets.take(told, now_s)
             if frame.prolonged and isinstance(core, ProlongingCore):

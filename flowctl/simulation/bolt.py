@@ -7,10 +7,11 @@ slots and queue length, answers to revokes.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from flowctl.core.joined import Beat
 from flowctl.core.records import Ack
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
@@ -47,6 +48,7 @@ class SimBolt:
         self._running: dict[Sending, None] = {}  # in order, so that runs are repeatable
         self._inbox: deque[tuple[Handler, Any]] = deque()  # came while frozen
         self._outbox: list[tuple[Sending, Ack]] = []  # acks that wait to leave together
+        self._arrived: Counter[int] = Counter()  # tuples on this connection, by spout
         self._idle_s = 0.0  # slot-seconds until _idle_at_s
         self._idle_at_s = 0.0
         # Bound once: a handler is told from another by identity, and each access makes a new one.
@@ -89,6 +91,7 @@ class SimBolt:
         if self._machine.loss and self._rng.random() < self._machine.loss:
             return
         sending.received_at_s = at_s
+        self._arrived[sending.spout] += 1
         if len(self._running) < self._slots:
             self._begin(at_s, sending)
         else:
@@ -205,7 +208,10 @@ class SimBolt:
             begun = [s.tuple_id for s in self._running if s.spout == spout.index]
             queued = sum(1 for sending in self._queue if sending.spout == spout.index)
             told = begun if self._slots > 1 else ()
-            back.send(at_s, spout.on_beat, self, (epoch, len(begun), queued, told))
+            # What the link loses can't be counted, which nothing on a real connection is.
+            arrived = None if self._machine.loss else self._arrived[spout.index]
+            beat = Beat(len(begun), queued, told, arrived)
+            back.send(at_s, spout.on_beat, self, (epoch, beat))
 
     # -- life and death ------------------------------------------------------------------
 
@@ -231,6 +237,7 @@ class SimBolt:
     def _come_back(self, at_s: float, _: Any, __: Any) -> None:
         self.is_dead = False
         self.epoch += 1
+        self._arrived.clear()
         self._idle_s, self._idle_at_s = 0.0, at_s
         for spout, back in self._links:
             back.send(at_s, spout.on_joined, self, self.epoch)

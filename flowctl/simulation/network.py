@@ -50,6 +50,26 @@ class Sending:
         self.sink_s: float = 0.0  # what the sink takes when nobody else is inside
 
 
+class Outlet:
+    """What all that a spout sends goes through, one after the other: its machine's link.
+
+    ``record_s``: how long a record takes to pass; 0: no time.
+    """
+
+    __slots__ = ("_free_at_s", "_record_s")
+
+    def __init__(self, record_s: float = 0.0) -> None:
+        self._record_s = record_s
+        self._free_at_s = 0.0
+
+    def passed_at_s(self, at_s: float, records: int) -> float:
+        """When so many records, handed over at ``at_s``, are through."""
+        if self._record_s:
+            at_s = max(at_s, self._free_at_s) + self._record_s * records
+            self._free_at_s = at_s
+        return at_s
+
+
 class Channel:
     """One direction of one connection.  A message never overtakes another."""
 

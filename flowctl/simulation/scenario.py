@@ -135,6 +135,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     service_cv: float = 0.1  # lognormal factor of mean 1, drawn for each sending
     data_cv: float = 0.0  # lognormal factor of mean 1, fixed per tuple: the data is skewed
     one_way_s: float = 0.001
+    outlet_record_s: float = 0.0  # a record's time on the spout's link, one after the other
     jitter_s: float = 0.0  # up to so much more each way, uniform; the order is kept
     tuples: int = 24_000
     sizes: tuple[int, ...] = (100,)  # records a tuple, with equal chance
@@ -220,6 +221,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if self.sink:
             rate = self.sink.slots * self.sink.later_speed / self.sink.record_s
             work_s = max(work_s, self.tuples * self.records_mean / rate)
+        work_s = max(work_s, self.tuples * self.records_mean * self.outlet_record_s)
         if self.bursts:
             share = self.bursts.for_s / (self.bursts.for_s + self.bursts.gap_s)
             work_s = max(work_s, self.tuples / (self.bursts.rate * share))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flowctl.core.driver import pump
 from flowctl.core.events import FlowEvent, WindowChanged
+from flowctl.core.joined import Beat
 from flowctl.core.records import Ack, AckOutcome, RevokeOrder
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
 from flowctl.simulation.bolt import SimBolt
 from flowctl.simulation.loop import Alarm, Handler
-from flowctl.simulation.network import Channel, Sending
+from flowctl.simulation.network import Channel, Outlet, Sending
 from flowctl.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class SimSpout:
         self._world = world
         self._loop = world.loop
         self._out: dict[str, tuple[SimBolt, Channel]] = {}
+        self._outlet = Outlet(world.scenario.outlet_record_s)
         self._left: list[Any] = []  # read and not taken yet
         self._arrived: int | None = None  # records that are there; None: all
         self._arrivals = iter(world.arrivals) if world.arrivals else None
@@ -115,13 +116,9 @@ class SimSpout:
         lag = self.acked_high - ledger.cumulative_seq
         self.lag_max = max(self.lag_max, lag)
 
-    def _take_beat(
-        self, at_s: float, bolt: SimBolt, said: tuple[int, int, int, Sequence[int]]
-    ) -> None:
-        epoch, busy, queued, begun = said
-        self.core.on_heartbeat(
-            bolt.name, epoch, busy_slots=busy, queued=queued, now_s=at_s, begun=begun
-        )
+    def _take_beat(self, at_s: float, bolt: SimBolt, said: tuple[int, Beat]) -> None:
+        epoch, beat = said
+        self.core.on_heartbeat(bolt.name, epoch, beat, now_s=at_s)
         self._pump(at_s)
 
     def _take_revoked(self, at_s: float, bolt: SimBolt, said: tuple[int, list[int]]) -> None:
@@ -201,7 +198,8 @@ class SimSpout:
             self._world.log.append(
                 (at_s, self.index, "emit", emission.bolt, emission.tuple_id, emission.attempt)
             )
-        channel.send(at_s, bolt.on_tuple, sending)
+        passed_s = self._outlet.passed_at_s(at_s, len(records))
+        channel.send(passed_s, bolt.on_tuple, sending)
 
     def _obey(self, order: object, at_s: float) -> None:
         if not isinstance(order, RevokeOrder):
@@ -210,7 +208,7 @@ class SimSpout:
         consumer = self.core.bolts.get(order.bolt)
         if consumer is not None:
             said = (self.index, consumer.epoch, order.tuple_ids)
-            channel.send(at_s, bolt.on_revoke, said)
+            channel.send(self._outlet.passed_at_s(at_s, 0), bolt.on_revoke, said)
 
     def _note(self, event: FlowEvent, at_s: float) -> None:
         if self._world.log is not None:

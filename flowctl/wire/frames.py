@@ -114,14 +114,17 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
     ``prolonged``: inputs of a topology's bolt that take longer, reported since the last heartbeat.
     ``begun``: the tuples that its slots are at work on, if there are several slots: what was sent
     before one of them and is neither here nor acked was lost.  ``targets``: what its process knows
-    of the targets that it paces, about once a second.
+    of the targets that it paces, about once a second.  ``arrived``: how many tuples came on this
+    connection; -1: it doesn't count them.
     """
 
     busy_slots: int
     queued: int
     prolonged: list[int] = []
     begun: list[int] = []
-    targets: list[TargetFigures] = []  # last, so that peers without it still understand each other
+    # Those that came later are last: peers without them still understand each other.
+    targets: list[TargetFigures] = []
+    arrived: int = -1
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):

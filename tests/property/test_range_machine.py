@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Progress, RangeEmission, RangeFailed, SplitOrder
@@ -190,9 +191,7 @@ class RangeMachine(RuleBasedStateMachine):
                 self._deliver(bolt.outbox.popleft())
             busy = bool(bolt.ranges)
             queued = max(0, len(bolt.ranges) - 1)
-            self.core.on_heartbeat(
-                bolt.name, bolt.epoch, busy_slots=busy, queued=queued, now_s=self.clock()
-            )
+            self.core.on_heartbeat(bolt.name, bolt.epoch, Beat(busy, queued), now_s=self.clock())
 
     @rule(by_s=st.floats(0.001, 0.3))
     def wait(self, by_s: float) -> None:

@@ -115,6 +115,19 @@ def test_lost_tuples_are_seen_and_cost_no_work() -> None:
     assert outcome.lost == 0
 
 
+@pytest.mark.parametrize("bolts", [4, 12, 40])
+def test_what_waits_in_a_narrow_link_is_not_sent_again(bolts: int) -> None:
+    """200 tuples of 50 ms of the link each.  Before: up to 1,077 taken for lost, 16.5 s not 10."""
+    simulation, outcome = run(
+        "homog", "just_full", bolts=bolts, tuples=200, sizes=(10,), outlet_record_s=0.005
+    )
+    assert outcome.finished
+    assert not events(simulation, TupleLost)
+    assert not events(simulation, TupleExpired)
+    assert outcome.duplicates == 0
+    assert outcome.makespan_s <= 1.01 * 200 * 10 * 0.005
+
+
 def test_late_heartbeats_alone_make_nobody_suspect() -> None:
     """A second between two is more than the .75 s of silence, but acks are signs of life too."""
     simulation, outcome = run(tuples=3_000, heartbeat_late_s=0.6)

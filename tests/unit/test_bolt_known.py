@@ -9,6 +9,7 @@ from flowctl.bolts.known import KnownTuples
 def test_a_copy_is_known():
     tuples = KnownTuples()
     assert [tuples.add(n) for n in (1, 2, 1, 3, 2)] == [True, True, False, True, False]
+    assert tuples.arrived == 5  # as the spout counts what it sends
 
 
 def test_what_was_failed_refused_or_given_back_may_come_again():

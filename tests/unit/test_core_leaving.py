@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flowctl.core.joined import Beat
 from flowctl.core.leaving import dismiss, retire
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
@@ -25,7 +26,7 @@ def core() -> SpoutCore:
     core = SpoutCore(settings)
     for bolt in ("b1", "b2"):
         core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
-        core.on_heartbeat(bolt, 1, busy_slots=0, queued=0, now_s=0.0)
+        core.on_heartbeat(bolt, 1, Beat(0, 0), now_s=0.0)
     core.offer("p", [Record(n, n) for n in range(20)], now_s=0.0)
     return core
 

@@ -112,6 +112,37 @@ def test_what_is_not_begun_and_does_not_wait_was_lost_in_time() -> None:
     assert lost_ids(driver) == [ids[4]]
 
 
+def test_what_has_not_come_yet_is_not_lost() -> None:
+    """On a narrow link a tuple takes as long as what goes before it, to any bolt."""
+    driver, ids = of_two_slots()
+    for emission in driver.log_emitted[:3]:
+        driver.ack(emission)
+    for _ in range(30):
+        driver.clock.advance(0.25)
+        driver.beat("a", arrived=4)
+        driver.wait(0)
+    assert lost_ids(driver) == [ids[3]]  # it came, and is nowhere
+    assert ids[4] in driver.core.bolts["a"].flight
+
+
+def test_a_bolt_that_came_back_counts_anew() -> None:
+    driver = Driver(window_policy="fixed", window_initial=5)
+    driver.add("a", in_order=True)
+    driver.offer(5)
+    assert len(driver.emit()) == 5
+    driver.beat("a", busy=1, queued=4, arrived=5)
+    driver.add("a", epoch=2, in_order=True)
+    driver.wait(0)
+    again = driver.emit()
+    driver.ack(again[0], epoch=2)
+    for _ in range(30):
+        driver.clock.advance(0.25)
+        driver.beat("a", epoch=2, arrived=1)
+        driver.wait(0)
+    assert len(again) == 4  # its first one failed with it, and waits
+    assert not lost_ids(driver)
+
+
 def test_what_was_given_back_is_not_lost() -> None:
     driver = in_order("a", "b")
     driver.offer(6)

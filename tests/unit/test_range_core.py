@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import TargetWentDown
+from flowctl.core.joined import Beat
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import (
@@ -363,7 +364,7 @@ def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> Non
     ranges = Ranges("a", "b", stop=MB)
     (e,) = ranges.emit()
     ranges.did(e, 0, 1000)
-    ranges.core.on_heartbeat("a", 1, busy_slots=1, queued=0, now_s=ranges.clock())
+    ranges.core.on_heartbeat("a", 1, Beat(1, 0), now_s=ranges.clock())
     ranges.wait(4.0, "b")
     ranges.wait(1.0, "b")
     (again,) = ranges.emit()

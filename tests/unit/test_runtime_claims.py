@@ -114,6 +114,7 @@ LIES: dict[str, Any] = {
     "more slots busy than there are": lambda d: Heartbeat(3, 0),
     "fewer than none queued": lambda d: Heartbeat(0, -5),
     "more begun than there are slots": lambda d: Heartbeat(2, 0, [], [1, 2, 3]),
+    "more came to it than it was sent": lambda d: Heartbeat(0, 0, [], [], [], 1_000_000),
     "a target used for no time": lambda d: Heartbeat(0, 0, [], [], [told(call_s=math.nan)]),
     "a limit below none": lambda d: Heartbeat(0, 0, [], [], [told(limit=-1)]),
     "a target of a long name": lambda d: Heartbeat(0, 0, [], [], [told(target="x" * 70_000)]),

@@ -49,6 +49,7 @@ TO_SPOUT = [
     FailFrame(7, 1, "x", "", None, True),
     Heartbeat(1, 2),
     Heartbeat(1, 2, [], [], [TargetFigures("p", "crm", "etl", 8, "refused", True, 9, 1.5, 2, 0.5)]),
+    Heartbeat(1, 2, [], [], [], 7),
     Revoked([]),
     SplitAnswer(9, 3, 1 << 39),
     ProgressFrame(9, 1, 0, 1 << 20, 5_000, 0.1, 0.0, 0.2, None, 1.5),

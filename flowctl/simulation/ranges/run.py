@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.config import Settings
 from flowctl.core.driver import pump
+from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered
@@ -135,7 +136,7 @@ class RangeRun:
     def on_beat(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, int, int]) -> None:
         """A sign of life."""
         epoch, busy, queued = said
-        self.core.on_heartbeat(bolt.name, epoch, busy_slots=busy, queued=queued, now_s=at_s)
+        self.core.on_heartbeat(bolt.name, epoch, Beat(busy, queued), now_s=at_s)
         self._pump(at_s)
 
     def on_joined(self, at_s: float, bolt: RangeSimBolt, epoch: int) -> None:

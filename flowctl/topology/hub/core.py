@@ -19,6 +19,7 @@ from flowctl.core.failures import DeadTuple
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
+from flowctl.core.joined import Beat
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuple_core import TupleCore
@@ -267,13 +268,9 @@ class TopologyCore:
         """As in ``SpoutCore``."""
         self._place(bolt)[1].on_revoked(bolt, epoch, tuple_ids, now_s=now_s)
 
-    def on_heartbeat(
-        self, bolt: str, epoch: int, *, busy_slots: int, queued: int, now_s: float, begun: Ids = ()
-    ) -> None:
+    def on_heartbeat(self, bolt: str, epoch: int, beat: Beat, *, now_s: float) -> None:
         """As in ``SpoutCore``."""
-        self._place(bolt)[1].on_heartbeat(
-            bolt, epoch, busy_slots=busy_slots, queued=queued, now_s=now_s, begun=begun
-        )
+        self._place(bolt)[1].on_heartbeat(bolt, epoch, beat, now_s=now_s)
 
     def on_prolonged(self, bolt: str, epoch: int, input_ids: Ids, *, now_s: float) -> None:
         """``bolt`` needs longer for inputs that it has: the timers of their trees restart."""
