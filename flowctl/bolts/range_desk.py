@@ -87,13 +87,6 @@ class RangeDesk:
             if held is not None:
                 held.cancel()
 
-    def answer(self, asked: SplitFrame) -> None:
-        """Split the range, and say where it now ends."""
-        held = self._held.get(asked.tuple_id)
-        claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
-        stop = claims.split(asked.request, asked.keep) if claims is not None else 0
-        self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
-
     def tell_due(self, now_s: float) -> None:
         """Report progress that was held back: the batch that follows it may take long."""
         for held in self._held.values():
@@ -106,6 +99,14 @@ class RangeDesk:
             held.cancel()
 
     # -- for the link, without the lock ------------------------------------------------------
+
+    def answer(self, asked: SplitFrame) -> None:
+        """Split the range, and say where it now ends."""
+        with self._let_go:
+            held = self._held.get(asked.tuple_id)
+            claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
+            stop = claims.split(asked.request, asked.keep) if claims is not None else 0
+            self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
 
     def saved(self, reports: int) -> None:
         """So many reports are saved: slots that wait for that may go on."""
