@@ -16,6 +16,7 @@ from flowctl.wire.frames import (
     RangeFrame,
     Revoke,
     Revoked,
+    Saved,
     SplitAnswer,
     SplitFrame,
 )
@@ -88,6 +89,30 @@ def test_a_range_is_processed_once_and_in_order_and_reported_without_gaps(is_asy
     assert all(first <= last for first, last in spans)
     # Calls this short share their reports: one at the start, then every 100 ms and at the end.
     assert len(told(s, 1).progress) < 10
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_third_batch_begins_once_the_first_one_is_saved(is_async, monkeypatch):
+    monkeypatch.setattr("flowctl.bolts.range_saves.PATIENCE_S", 1e6)  # only a save lets it go on
+    gate = Gate()
+    with spout() as s:
+        bolt = started(s, NumberReader(block=50_000), gate.slowly if is_async else gate)
+        s.send("b1", msgspec.structs.replace(range_of(1, 0, 50_000), tells_saved=True))
+        for number in (1, 2):
+            assert gate.begun.acquire(timeout=PATIENCE_S)
+            gate.go.release()
+            s.until(lambda number=number: len(told(s, 1).progress) == number)
+        assert all(frame.is_awaited for frame in told(s, 1).progress)
+        gate.go.release(1000)
+        s.send("b1", SplitFrame(1, 1, 1.0))  # answered, so the bolt had time to begin a batch
+        s.until(lambda: s.frames("b1", SplitAnswer))
+        assert not gate.begun.acquire(blocking=False)
+        s.send("b1", Saved(1))
+        assert gate.begun.acquire(timeout=PATIENCE_S)
+        s.send("b1", Saved(1_000))
+        s.until(lambda: told(s, 1).covers(0, 50_000))
+        s.end("b1")
+        bolt.wait()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
