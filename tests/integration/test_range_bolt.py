@@ -2,61 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
-import msgspec
 import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import RetryLater, SourceError, UnrunnableError
 from flowctl.wire.frames import (
-    ProgressFrame,
-    RangeFail,
-    RangeFrame,
     Revoke,
     Revoked,
-    Saved,
     SplitAnswer,
     SplitFrame,
 )
-from tests.integration.wire_peers import PATIENCE_S, Spout, ThreadBolt, spout, tuple_of
-from tests.range_parts import NumberReader, Told
-
-
-def range_of(tuple_id: int, start: int, stop: int) -> RangeFrame:
-    return RangeFrame(tuple_id, 1, "p", start, stop, "", None)
-
-
-def told(s: Spout, tuple_id: int) -> Told:
-    return Told(
-        [frame for frame in s.frames("b1", ProgressFrame) if frame.tuple_id == tuple_id],
-        [frame for frame in s.frames("b1", RangeFail) if frame.tuple_id == tuple_id],
-    )
-
-
-def started(s: Spout, reader, process, *, slots: int = 1) -> ThreadBolt:
-    endpoint = msgspec.structs.replace(s.endpoint, reader=reader)
-    bolt = ThreadBolt(endpoint, "b1", process, slots=slots)
-    s.until(lambda: s.joined("b1"))
-    return bolt
-
-
-class Gate:
-    """A process that waits in each call until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        self.seen: list[int] = []
-
-    def __call__(self, batch: Batch) -> None:
-        self.begun.release()
-        assert self.go.acquire(timeout=PATIENCE_S)
-        self.seen += [record.position for record in batch]
-
-    async def slowly(self, batch: Batch) -> None:
-        await asyncio.to_thread(self, batch)
+from tests.integration.range_peers import Gate, range_of, started, told
+from tests.integration.wire_peers import PATIENCE_S, spout, tuple_of
+from tests.range_parts import NumberReader
 
 
 def both(process):
@@ -89,30 +49,6 @@ def test_a_range_is_processed_once_and_in_order_and_reported_without_gaps(is_asy
     assert all(first <= last for first, last in spans)
     # Calls this short share their reports: one at the start, then every 100 ms and at the end.
     assert len(told(s, 1).progress) < 10
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_third_batch_begins_once_the_first_one_is_saved(is_async, monkeypatch):
-    monkeypatch.setattr("flowctl.bolts.range_saves.PATIENCE_S", 1e6)  # only a save lets it go on
-    gate = Gate()
-    with spout() as s:
-        bolt = started(s, NumberReader(block=50_000), gate.slowly if is_async else gate)
-        s.send("b1", msgspec.structs.replace(range_of(1, 0, 50_000), tells_saved=True))
-        for number in (1, 2):
-            assert gate.begun.acquire(timeout=PATIENCE_S)
-            gate.go.release()
-            s.until(lambda number=number: len(told(s, 1).progress) == number)
-        assert all(frame.is_awaited for frame in told(s, 1).progress)
-        gate.go.release(1000)
-        s.send("b1", SplitFrame(1, 1, 1.0))  # answered, so the bolt had time to begin a batch
-        s.until(lambda: s.frames("b1", SplitAnswer))
-        assert not gate.begun.acquire(blocking=False)
-        s.send("b1", Saved(1))
-        assert gate.begun.acquire(timeout=PATIENCE_S)
-        s.send("b1", Saved(1_000))
-        s.until(lambda: told(s, 1).covers(0, 50_000))
-        s.end("b1")
-        bolt.wait()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
