@@ -186,7 +186,10 @@ class _Slots:
         while (pause_s := turn.pause_s()) != 0:
             if pause_s is None:
                 return None
-            await asyncio.sleep(min(pause_s, _LOOK_AGAIN_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(pause_s, _LOOK_AGAIN_S)):
+                    await ready.wait()
+            ready.clear()
         while True:
             ready.clear()
             found = turn.poll()

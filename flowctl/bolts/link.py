@@ -47,6 +47,7 @@ from flowctl.wire.frames import (
     RangeFrame,
     Revoke,
     Revoked,
+    Saved,
     SplitFrame,
     TupleFrame,
 )
@@ -143,8 +144,7 @@ class Link:
         return self.take(idling)
 
     def report(self, outcome: Outcome, slot: Hashable) -> bool:
-        """Report on a tuple with the next :meth:`flush`; return whether that changes who may take
-        one."""
+        """Report on a tuple with the next :meth:`flush`; return if others may take one or not."""
         with self._lock:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
@@ -199,8 +199,7 @@ class Link:
                 self._prolonged.update(dict.fromkeys(ids))
 
     def close(self, why: str) -> None:
-        """End the link (one that has ended keeps its reason); process threads get no more
-        tuples."""
+        """End the link (an ended one keeps its reason): process threads get no more tuples."""
         self._end(why)
         self._stream.shutdown(socket.SHUT_RDWR)  # wakes the link thread
 
@@ -328,9 +327,10 @@ class Link:
             if isinstance(order, Revoke):
                 self._give_back(set(order.tuple_ids))
             elif isinstance(order, SplitFrame):
-                with self._lock:
-                    self.ranges.answer(order)
+                self.ranges.answer(order)
                 self.flush()
+            elif isinstance(order, Saved):
+                self.ranges.saved(order.reports)
             else:
                 self._end("end")
         self._queue_up(tuples, now_s)

@@ -38,6 +38,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     receipts: Sequence[bytes] = ()
     call_s: float = 0.0
     is_urgent: bool = False
+    is_awaited: bool = False
 
     def plus(self, other: Part) -> Part:
         """Both together."""
@@ -53,6 +54,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
             receipts=[*self.receipts, *other.receipts],
             call_s=other.call_s,  # what is known by now
             is_urgent=other.is_urgent,
+            is_awaited=other.is_awaited,
         )
 
 

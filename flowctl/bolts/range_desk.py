@@ -16,6 +16,7 @@ from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import ReadAhead
 from flowctl.bolts.range_claims import Part, Progress, RangeClaims
+from flowctl.bolts.range_saves import SlotSaves
 from flowctl.range_ports import RangeReader
 from flowctl.wire.codec import FrameWriter
 from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame, SplitAnswer, SplitFrame
@@ -32,13 +33,13 @@ class HeldRange:
     own range: to open a file in an object store takes as long as some batches.
     """
 
-    __slots__ = ("ahead", "claims", "frame", "is_begun")
+    __slots__ = ("ahead", "claims", "frame", "saves")
 
     def __init__(self, frame: RangeFrame) -> None:
         self.frame: RangeFrame = frame
         self.claims: RangeClaims = RangeClaims(frame.start, frame.stop)
         self.ahead: ReadAhead | None = None
-        self.is_begun: bool = False
+        self.saves: SlotSaves | None = None  # of the slot that has begun it
 
     def cancel(self) -> None:
         """Stop reading; from any thread."""
@@ -69,6 +70,8 @@ class RangeDesk:
         self._held: dict[int, HeldRange] = {}
         self._finished: OrderedDict[int, RangeClaims] = OrderedDict()
         self._has_ended = False
+        self._slots: dict[Hashable, SlotSaves] = {}
+        self._reports = self._saved = 0  # how many reports there were, and how many are saved
 
     # -- for the link, with the lock held --------------------------------------------------
 
@@ -84,13 +87,6 @@ class RangeDesk:
             if held is not None:
                 held.cancel()
 
-    def answer(self, asked: SplitFrame) -> None:
-        """Split the range, and say where it now ends."""
-        held = self._held.get(asked.tuple_id)
-        claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
-        stop = claims.split(asked.request, asked.keep) if claims is not None else 0
-        self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
-
     def tell_due(self, now_s: float) -> None:
         """Report progress that was held back: the batch that follows it may take long."""
         for held in self._held.values():
@@ -102,13 +98,34 @@ class RangeDesk:
         for held in self._held.values():
             held.cancel()
 
+    # -- for the link, without the lock ------------------------------------------------------
+
+    def answer(self, asked: SplitFrame) -> None:
+        """Split the range, and say where it now ends."""
+        with self._let_go:
+            held = self._held.get(asked.tuple_id)
+            claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
+            stop = claims.split(asked.request, asked.keep) if claims is not None else 0
+            self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
+
+    def saved(self, reports: int) -> None:
+        """So many reports are saved: slots that wait for that may go on."""
+        with self._let_go:
+            self._saved = reports
+            self._let_go.notify_all()
+            for held in self._held.values():
+                if held.ahead is not None and held.saves is not None and held.saves.is_waiting:
+                    held.ahead.on_ready()
+
     # -- for process threads ---------------------------------------------------------------
 
-    def begin(self, tuple_id: int, reader: RangeReader) -> tuple[HeldRange, ReadAhead]:
-        """Return the range that was taken from the link's queue, and what reads it."""
+    def begin(
+        self, tuple_id: int, reader: RangeReader, slot: Hashable
+    ) -> tuple[HeldRange, ReadAhead]:
+        """Return the range that ``slot`` took from the link's queue, and what reads it."""
         with self._let_go:
             held = self._held[tuple_id]
-            held.is_begun = True
+            held.saves = self._slots.setdefault(slot, SlotSaves())
             if self._finished:
                 held.claims.follows(time.monotonic())
             return held, self._read(held, reader)
@@ -117,7 +134,7 @@ class RangeDesk:
         """Begin to read a range that is queued, if there is one that is not read yet."""
         with self._let_go:
             for held in self._held.values():
-                if not held.is_begun and held.ahead is None and not self._has_ended:
+                if held.saves is None and held.ahead is None and not self._has_ended:
                     self._read(held, reader)
                     return
 
@@ -137,10 +154,15 @@ class RangeDesk:
     def done(self, held: HeldRange, part: Part, slot: Hashable) -> None:
         """What was claimed is processed."""
         with self._let_go:
+            at_once = False
             if part.records:
                 self._learn(slot, None)
+                saves = self._slots[slot]
+                saves.done(part.service_s)
+                at_once = saves.must_tell and part.is_awaited
             held.claims.done(part)
-            self._tell(held, held.claims.progress(time.monotonic(), at_once=self._close(held)))
+            at_once = self._close(held) or at_once
+            self._tell(held, held.claims.progress(time.monotonic(), at_once=at_once))
 
     def failed(self, held: HeldRange, fail: RangeFail, slot: Hashable) -> None:
         """What was claimed failed."""
@@ -170,9 +192,12 @@ class RangeDesk:
     def _pause_s(self, slot: Hashable) -> float | None:
         if self._has_ended:
             return None
+        now_s = time.monotonic()
+        saves = self._slots.get(slot)
+        if saves is not None and (save_s := saves.wait_s(self._saved, now_s)) > 0:
+            return save_s
         if self._pauses.is_free:
             return 0.0
-        now_s = time.monotonic()
         pause_s = max(self._pauses.wait_s(slot, now_s), 0.0)
         if pause_s == 0:
             self._pauses.begun(slot, now_s)
@@ -191,6 +216,9 @@ class RangeDesk:
         if told is None:
             return
         part = told.part
+        self._reports += 1
+        if held.saves is not None:
+            held.saves.reported(self._reports, is_awaited=part.is_awaited)
         self._put(
             ProgressFrame(
                 held.frame.tuple_id,
@@ -208,5 +236,6 @@ class RangeDesk:
                 list(part.receipts),
                 part.call_s,
                 part.is_urgent,
+                part.is_awaited,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from flowctl.bolts.range_calls import CallCost
@@ -86,6 +87,14 @@ class Pace:
         usual_s = self.call_s + self.records * record_s
         next_s = self.call_s + (self.next_of(left) if left else self.next_records) * record_s
         return next_s < PROGRESS_EVERY_S and (self._grows or usual_s >= PROGRESS_EVERY_S)
+
+    def is_long_in(self, block: int) -> bool:
+        """Whether batches from blocks of so many records take as long as reports are apart.
+
+        Where they can't, nobody can save each of them in time.
+        """
+        work_s = min(block, RECORDS_MAX) * (self._record_s or inf)
+        return self.call_s + work_s >= PROGRESS_EVERY_S
 
     def took(self, records: int, service_s: float) -> None:
         """A batch of ``records`` took ``service_s`` in ``process``."""

@@ -58,7 +58,7 @@ class RangeTurn:
         self._desk = link.ranges
         self._slot = slot
         self._reader = _reader_of(turns)
-        self._held, self._ahead = link.ranges.begin(work.frame.tuple_id, self._reader)
+        self._held, self._ahead = link.ranges.begin(work.frame.tuple_id, self._reader, slot)
         self._ahead.on_ready = on_ready
         self._block: Block | None = None
         self._index = 0  # of the first record of the block that is not claimed
@@ -159,6 +159,14 @@ class RangeTurn:
         return batch
 
     @property
+    def _is_awaited(self) -> bool:
+        """Whether the batch after the next one is to wait until what is done is saved."""
+        block = self._block
+        if block is None or not self._frame.tells_saved:
+            return False
+        return self._turns.pace.is_long_in(len(block))
+
+    @property
     def _left(self) -> int:
         """How many records of the block are not claimed."""
         return len(self._block) - self._index if self._block is not None else 0
@@ -237,6 +245,7 @@ class RangeTurn:
             left_out=batch.left_out if batch is not None else 0,
             call_s=self._turns.pace.dear_s,
             is_urgent=self._turns.pace.is_next_short(self._left),
+            is_awaited=self._is_awaited,
         )
         self._read_s = self._wait_s = 0.0
         return part

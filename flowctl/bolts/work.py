@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from flowctl.wire.frames import AckFrame, End, FailFrame, RangeFrame, Revoke, SplitFrame, TupleFrame
+from flowctl.wire.frames import (
+    AckFrame,
+    End,
+    FailFrame,
+    RangeFrame,
+    Revoke,
+    Saved,
+    SplitFrame,
+    TupleFrame,
+)
 
-Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | End
+Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | Saved | End
 Outcome: TypeAlias = AckFrame | FailFrame
 
 

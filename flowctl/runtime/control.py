@@ -12,6 +12,7 @@ from flowctl.core.pacing.figures import SeenTargets
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import Waits
 from flowctl.range_ports import ReceiptLog
+from flowctl.runtime.saves_told import SavesTold
 
 _NOTHING: Final = Checkpoint()
 
@@ -61,6 +62,7 @@ class RunControl:
         # waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
         self.save_soon: Callable[[], None] = lambda: None  # set by the checkpointer
+        self.saves_told: SavesTold = SavesTold()
         self.spout_waits: Callable[[], Waits] = Waits
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:

@@ -34,7 +34,10 @@ class RangeInbound:
         """Take ``frame`` if it is of ranges; return whether it is."""
         if isinstance(frame, ProgressFrame):
             self._core.on_progress(_progress(bolt, epoch, frame), now_s=now_s)
-            if frame.is_urgent:
+            is_held_up = self._control.saves_told.reported(
+                bolt, epoch, frame.tuple_id, is_awaited=frame.is_awaited
+            )
+            if frame.is_urgent or is_held_up:
                 self._control.save_soon()
             if self._notifier is not None and not self._core.attempts_of(bolt, frame.tuple_id):
                 self._notifier.acked(frame.tuple_id)

@@ -31,7 +31,7 @@ from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
-from flowctl.wire.frames import End, RangeFrame, Revoke, SplitFrame, TupleFrame
+from flowctl.wire.frames import End, RangeFrame, Revoke, Saved, SplitFrame, TupleFrame
 from flowctl.wire.server import Inbound, SpoutServer
 
 # Emissions decided while the lock is held once: the first bolts should get work while the rest is
@@ -79,6 +79,7 @@ class Sender(GuardedThread):
         outlets = outlets or Outlets()
         self._dead_letters, self._notifier, self._losses, self._on_news = outlets
         self._telling = control.core if isinstance(control.core, TellingCore) else None
+        self._saved: list[tuple[str, Saved]] = []  # to be told to bolts
         self._news: list[object] = []  # collected with the lock held, sent without it
         self._inbound_handler = InboundHandler(control, self._notifier, server.drop_bolt)
         # a view that died can't fill the memory
@@ -224,6 +225,7 @@ class Sender(GuardedThread):
         """Act on a turn's changes of the core.  Holding the lock."""
         control, core = self._control, self._control.core
         self._next_s = turn.next_s
+        self._saved += control.saves_told.take(core.bolts)
         self._check_failed(now_s)  # trees and targets also fail by time
         self._take_events(turn)
         if control.reader_waits and core.intake.has_room:
@@ -271,10 +273,10 @@ class Sender(GuardedThread):
 
     def _send(self, turn: Turn) -> None:
         """Encode and send.  A bolt that has just gone is reported by the next poll."""
-        send = self._server.send
+        send, tells_saved = self._server.send, self._control.saves_told.is_promised
         for e in turn.emissions:
             try:
-                send(e.bolt, _frame_of(e))
+                send(e.bolt, _frame_of(e, tells_saved=tells_saved))
             except SourceError as error:
                 self._refuse(e, error)
         for order in turn.orders:
@@ -283,7 +285,10 @@ class Sender(GuardedThread):
                 self._server.close_bolt(order.bolt)
             else:
                 send(order.bolt, _question(order))
-        if turn.emissions or turn.orders:
+        saved, self._saved = self._saved, []
+        for bolt, told in saved:
+            send(bolt, told)
+        if turn.emissions or turn.orders or saved:
             self._server.flush()
         if self._notifier is not None:
             for emission in turn.emissions:
@@ -325,11 +330,18 @@ class Sender(GuardedThread):
         self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
 
 
-def _frame_of(e: Emission) -> TupleFrame | RangeFrame:
+def _frame_of(e: Emission, *, tells_saved: bool) -> TupleFrame | RangeFrame:
     if e.__class__ is RangeEmission:
         assert isinstance(e, RangeEmission)
         return RangeFrame(
-            e.tuple_id, e.attempt, e.partition, e.start, e.stop, e.identity, e.acked_through
+            e.tuple_id,
+            e.attempt,
+            e.partition,
+            e.start,
+            e.stop,
+            e.identity,
+            e.acked_through,
+            tells_saved,
         )
     return TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, list(e.records))
 

@@ -147,7 +147,8 @@ class End(_Frame, frozen=True, array_like=True, gc=False, tag=10):
 class RangeFrame(_Frame, frozen=True, array_like=True, gc=False, tag=13):
     """Spout → bolt: read the records that begin in ``[start, stop)`` and process them.
 
-    ``identity`` is that of :class:`flowctl.core.ranges.extent.Extent`.
+    ``identity`` is that of :class:`flowctl.core.ranges.extent.Extent`.  ``tells_saved``: a
+    :class:`Saved` follows each report that asks for it.
     """
 
     tuple_id: int
@@ -157,6 +158,7 @@ class RangeFrame(_Frame, frozen=True, array_like=True, gc=False, tag=13):
     stop: int
     identity: str
     acked_through: Position | None
+    tells_saved: bool = False
 
 
 class SplitFrame(_Frame, frozen=True, array_like=True, gc=False, tag=14):
@@ -200,7 +202,8 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     :class:`AckFrame`.  ``receipts`` are what ``process`` gave to be kept with the records.
     ``call_s`` is what a call of ``process`` costs whatever its size [s], where batches have more
     records for it; else 0.  ``is_urgent``: the next batch is a short one, and if this part is not
-    saved when that ends, a kill repeats three batches.
+    saved when that ends, the one after it has to wait.  ``is_awaited``: a :class:`Saved` should
+    tell when it is.
     Together with its :class:`RangeFail` frames, progress covers the whole range once it is
     finished.
     """
@@ -220,6 +223,16 @@ class ProgressFrame(_Frame, frozen=True, array_like=True, gc=False, tag=16):
     receipts: list[bytes] = []
     call_s: float = 0.0
     is_urgent: bool = False
+    is_awaited: bool = False
+
+
+class Saved(_Frame, frozen=True, array_like=True, gc=False, tag=18):
+    """Spout → bolt: so many of the :class:`ProgressFrame` of this connection are saved.
+
+    Only to bolts that ask for it.
+    """
+
+    reports: int
 
 
 class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
@@ -249,7 +262,7 @@ class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
     record: Record | None = None
 
 
-ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame
+ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame | Saved
 # What a bolt sends after its Hello.
 Reported: TypeAlias = (
     AckFrame

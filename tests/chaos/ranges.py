@@ -109,6 +109,20 @@ class ProcessBolts:
             bolt.communicate(told)
 
 
+class NotedStore(RedisCheckpointStore):
+    """Notes in ``journal`` when each save began and ended."""
+
+    def __init__(self, url: str, journal: Path) -> None:
+        super().__init__(url)
+        self._journal = journal
+
+    def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
+        began_s = time.time()
+        super().save(job, checkpoint, epoch=epoch)
+        with self._journal.open("a") as journal:
+            journal.write(f"{began_s} {time.time()}\n")
+
+
 def be_bolt() -> None:
     """Be the bolt that stdin names."""
     from flowctl.bolts.worker import run_bolt
@@ -123,7 +137,7 @@ def job(place: Path, line_s: float, url: str, interval_s: float) -> None:
         name="chaos",
         producer=Whole(f"{place}/*.log"),
         bolts=ProcessBolts(Work(str(place / "journal"), line_s)),
-        checkpoint=RedisCheckpointStore(url),
+        checkpoint=NotedStore(url, place / "saves"),
         settings=settings,
     ).run(view="off")
 
@@ -144,8 +158,10 @@ def read_journal(path: Path) -> list[Noted]:
     return [Noted(w, b, int(first), int(n), float(at)) for w, b, first, n, at in rows]
 
 
-def done_again(noted: Sequence[Noted], kills_s: Sequence[float]) -> Counter[tuple[int, str]]:
-    """Return how many batches were begun and came again, by bolt and by the first kill after that.
+def done_again(
+    noted: Sequence[Noted], kills_s: Sequence[float]
+) -> dict[tuple[int, str], set[Noted]]:
+    """Return which batches were begun and came again, by bolt and by the first kill after that.
 
     -1 in place of a kill: it came again before the next one, as its bolt had fallen silent.
     """
@@ -159,18 +175,36 @@ def done_again(noted: Sequence[Noted], kills_s: Sequence[float]) -> Counter[tupl
                 kill = -1
             again.setdefault((kill, before.bolt), set()).add(before)
         owner.update(dict.fromkeys(lines, batch))
-    return Counter({key: len(batches) for key, batches in again.items()})
+    return again
+
+
+def show(again: set[Noted], noted: Sequence[Noted], saves: Sequence[str], kill_s: float) -> None:
+    """Print batches that one kill made one bolt do again, and the saves before it [ms]."""
+    done = [one for one in noted if one.what == "done" and one.at_s < kill_s]
+    ended = {(one.bolt, one.first): one.at_s for one in done}
+    for one in sorted(again, key=lambda one: one.at_s):
+        end_s = ended.get((one.bolt, one.first))
+        took = "not ended" if end_s is None else f"took {1e3 * (end_s - one.at_s):.0f}"
+        print(f"  {one.bolt}: {one.count} lines at {1e3 * (one.at_s - kill_s):.0f}, {took}")
+    times = [(float(began), float(ended)) for began, ended in map(str.split, saves)]
+    last = [(began, ended) for began, ended in times if began < kill_s][-4:]
+    shown = [f"{1e3 * (began - kill_s):.0f}+{1e3 * (ended - began):.0f}" for began, ended in last]
+    print(f"  saves: {', '.join(shown)}")
 
 
 class Chaos:
     """Starts the job and kills parts of it."""
 
-    def __init__(self, place: Path, job: Sequence[str], chance: random.Random) -> None:
+    def __init__(
+        self, place: Path, job: Sequence[str], chance: random.Random, within_s: float
+    ) -> None:
         self._command = [sys.executable, "-m", "tests.chaos.ranges", "--job", str(place), *job]
         self._log = (place / "log").open("w")
         self._journal = place / "journal"
         self._chance = chance
-        self.kills_s: list[float] = []
+        self._within_s = within_s
+        self.kills_s: list[float] = []  # when nothing was left of what was killed
+        self.killed_s: list[float] = []
         self.who: list[str] = []
 
     def start(self) -> psutil.Popen:
@@ -184,18 +218,20 @@ class Chaos:
                 driver.kill()
                 raise SystemExit(f"nothing is done; see {self._log.name}")
             time.sleep(_POLL_S)
-        time.sleep(self._chance.uniform(0, 3))
+        time.sleep(self._chance.uniform(0, self._within_s))
         victim = driver if len(self.kills_s) % 2 == 0 else self._worker(driver)
         if victim is None or driver.poll() is not None:
             return driver.poll() is None
         below = driver.children() if victim is driver else []
+        killed_s = time.time()
         victim.kill()
-        self.kills_s.append(time.time())
-        self.who.append("driver" if victim is driver else "worker")
         victim.wait()
         _, alive = psutil.wait_procs(below, timeout=20)  # bolts notice that their driver is gone
         for one in alive:
             one.kill()
+        self.kills_s.append(time.time())  # what bolts begin until they notice belongs to this kill
+        self.killed_s.append(killed_s)
+        self.who.append("driver" if victim is driver else "worker")
         return True
 
     def _worker(self, driver: psutil.Popen) -> psutil.Process | None:
@@ -215,17 +251,23 @@ def write_lines(place: Path, files: int, size_mb: int) -> int:
     return files * each
 
 
-def tell(noted: Sequence[Noted], lines: int, chaos: Chaos, code: int) -> int:
+def tell(place: Path, lines: int, chaos: Chaos, code: int) -> int:
     """Print what came of it; return the exit code."""
+    noted = read_journal(place / "journal")
+    saves = (place / "saves").read_text().splitlines()
     done: set[int] = set()
     for one in noted:
         if one.what == "done":
             done.update(range(one.first, one.first + one.count))
-    again = done_again(noted, chaos.kills_s)
+    repeated = done_again(noted, chaos.kills_s)
+    again = Counter({key: len(batches) for key, batches in repeated.items()})
     twice = sum(one.count for one in noted if one.what == "begun") - lines
     for number, who in enumerate(chaos.who):
         counts = [again[number, f"b{bolt}"] for bolt in range(1, BOLTS + 1)]
         print(f"kill {number + 1} ({who}): batches again, by bolt: {counts}")
+        for bolt in range(1, BOLTS + 1):
+            if again[number, f"b{bolt}"] >= BATCHES_MAX:
+                show(repeated[number, f"b{bolt}"], noted, saves, chaos.killed_s[number])
     kills = len(chaos.who)
     of_kills = [
         again[number, f"b{bolt}"] for number in range(kills) for bolt in range(1, BOLTS + 1)
@@ -252,6 +294,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=80.0, help="of work for each bolt")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within-s", type=float, default=3.0, help="of something done, a kill")
     parser.add_argument("--interval-s", type=float, default=0.5, help="of the checkpoint")
     parser.add_argument("--keep", type=Path, help="leave all files there")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
@@ -270,7 +313,7 @@ def main() -> int:
         try:
             told = ["--line-s", str(line_s), "--url", server.start()]
             told += ["--interval-s", str(given.interval_s)]
-            chaos = Chaos(place, told, random.Random(given.seed))
+            chaos = Chaos(place, told, random.Random(given.seed), given.within_s)
             driver = chaos.start()
             while len(chaos.who) < given.kills and chaos.kill_one(driver):
                 if driver.poll() is not None:
@@ -278,7 +321,7 @@ def main() -> int:
             code = driver.wait(_TIMEOUT_S)
         finally:
             server.stop()
-        return tell(read_journal(place / "journal"), lines, chaos, code)
+        return tell(place, lines, chaos, code)
 
 
 if __name__ == "__main__":

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
-import msgspec
 import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import RetryLater, SourceError, UnrunnableError
 from flowctl.wire.frames import (
-    ProgressFrame,
-    RangeFail,
-    RangeFrame,
     Revoke,
     Revoked,
     SplitAnswer,
     SplitFrame,
 )
-from tests.integration.wire_peers import PATIENCE_S, Spout, ThreadBolt, spout, tuple_of
-from tests.range_parts import NumberReader, Told
-
-
-def range_of(tuple_id: int, start: int, stop: int) -> RangeFrame:
-    return RangeFrame(tuple_id, 1, "p", start, stop, "", None)
-
-
-def told(s: Spout, tuple_id: int) -> Told:
-    return Told(
-        [frame for frame in s.frames("b1", ProgressFrame) if frame.tuple_id == tuple_id],
-        [frame for frame in s.frames("b1", RangeFail) if frame.tuple_id == tuple_id],
-    )
-
-
-def started(s: Spout, reader, process, *, slots: int = 1) -> ThreadBolt:
-    endpoint = msgspec.structs.replace(s.endpoint, reader=reader)
-    bolt = ThreadBolt(endpoint, "b1", process, slots=slots)
-    s.until(lambda: s.joined("b1"))
-    return bolt
-
-
-class Gate:
-    """A process that waits in each call until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        self.seen: list[int] = []
-
-    def __call__(self, batch: Batch) -> None:
-        self.begun.release()
-        assert self.go.acquire(timeout=PATIENCE_S)
-        self.seen += [record.position for record in batch]
-
-    async def slowly(self, batch: Batch) -> None:
-        await asyncio.to_thread(self, batch)
+from tests.integration.range_peers import Gate, range_of, started, told
+from tests.integration.wire_peers import PATIENCE_S, spout, tuple_of
+from tests.range_parts import NumberReader
 
 
 def both(process):

@@ -21,6 +21,7 @@ from flowctl.wire.frames import (
     RejectedAt,
     Revoke,
     Revoked,
+    Saved,
     SplitAnswer,
     SplitFrame,
     ToBolt,
@@ -39,7 +40,9 @@ TO_BOLT = [
     End(),
     RangeFrame(9, 1, "a.log", 0, 1 << 40, "size:mtime", None),
     RangeFrame(9, 2, "a.log", 5, 7, "", 4),
+    RangeFrame(9, 2, "a.log", 5, 7, "", 4, True),
     SplitFrame(9, 3, 0.5),
+    Saved(1 << 40),
 ]
 TO_SPOUT = [
     Hello(1, "b1", 2, 3, "host"),
@@ -56,6 +59,7 @@ TO_SPOUT = [
     ProgressFrame(
         9, 1, 0, 9, 2, 0.1, 0.2, 0.3, 0.05, 1.5, [RejectedAt(3, "x", "no")], 1, [b"part-0"]
     ),
+    ProgressFrame(9, 1, 0, 9, 2, 0.1, 0.2, 0.3, None, 1.5, is_urgent=True, is_awaited=True),
     RangeFail(9, 1, 3, 5, 2, "ValueError: x", "trace", False, is_data_error=True, record_at=3),
     RangeFail(9, 1, 3, 5, 1, "ValueError: x", "", False, record=Record(3, {"a": 1})),
     RangeFail(9, 1, 3, 99, 0, "SourceError: gone", "", False, fatal=True, is_read_error=True),
