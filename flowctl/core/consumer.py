@@ -49,13 +49,12 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
-        "_window_max", "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held",
+        "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max",
+        "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held", "called",
         "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
-        "is_in_order", "last_rtts", "last_services", "liveness", "moved_away", "place",
-        "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
-        "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
-        "strays", "suspect_since_s",
+        "is_in_order", "last_rtts", "last_services", "liveness", "moved_away", "place", "policy",
+        "queued_s", "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
+        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays", "suspect_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +98,7 @@ class AdaptiveFlowConsumer:
         self.queued_s: float = NOT_QUEUED  # the dispatcher's to set, and its place there
         self.place: int = -1
         self.sent: int = 0
+        self.called: int = 0  # calls of a topology's bolt: they come like tuples
         self.acked, self.records_acked, self.moved_away = counts
         self.last_rtts: RecentTimes = RecentTimes()
         self.last_services: RecentTimes = RecentTimes()
@@ -192,13 +192,13 @@ class AdaptiveFlowConsumer:
         else:
             flow_tuple.give(self.bolt)
         flow_tuple.attempt += 1
-        flow_tuple.sent_at_s = now_s
-        flow_tuple.deadline_s = now_s + self.rtt.rto_s
+        flow_tuple.sent_at_s, flow_tuple.deadline_s = now_s, now_s + self.rtt.rto_s
         if not self.flight:
             self.armed_at_s = now_s
             if not self.sent:
                 self.service.begin_first_call()
-        self.sent = flow_tuple.ordinal = self.sent + 1
+        self.sent += 1
+        flow_tuple.ordinal = self.sent + self.called
         self.flight[flow_tuple.tuple_id] = flow_tuple
         cut = flow_tuple.cut
         self.records_held += len(cut.records)
@@ -206,6 +206,10 @@ class AdaptiveFlowConsumer:
         self.refresh()
         if not self.has_room and self.bytes_held < self._bytes_max:
             self._full_at_s = now_s
+
+    def on_called(self) -> None:
+        """A call goes to it, which counts in no window."""
+        self.called += 1
 
     def _hold(self, size_bytes: int) -> None:
         """So much more is in flight, here and in all; less if negative."""
@@ -222,8 +226,7 @@ class AdaptiveFlowConsumer:
 
     def let_stray(self, tuple_id: int, now_s: float) -> FlowTuple | None:
         """A tuple is not waited for any more, but the bolt may have it still; None: it had not."""
-        flow_tuple = self.take_out(tuple_id)
-        if flow_tuple is not None:
+        if (flow_tuple := self.take_out(tuple_id)) is not None:
             self.strays[tuple_id] = now_s
         return flow_tuple
 
@@ -245,8 +248,7 @@ class AdaptiveFlowConsumer:
     def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
         """These strays are waited for again, before all else that it holds."""
         self.moved_away -= len(flow_tuples)
-        younger = self.take_all()
-        for flow_tuple in (*flow_tuples, *younger):
+        for flow_tuple in (*flow_tuples, *self.take_all()):
             self.strays.end(flow_tuple.tuple_id)
             self.flight[flow_tuple.tuple_id] = flow_tuple
             self.records_held += len(flow_tuple.cut.records)

@@ -188,8 +188,8 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.busy_slots} of {consumer.slots} slots are busy"
     if not 0 <= frame.queued <= _QUEUED_MAX:
         return f"{frame.queued} tuples are queued"
-    if frame.arrived > consumer.sent:
-        return f"{frame.arrived} tuples came to it, of {consumer.sent} that it was sent"
+    if frame.arrived > (sent := consumer.sent + consumer.called):
+        return f"{frame.arrived} tuples came to it, of {sent} that it was sent"
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
     if len(frame.targets) > TARGETS_MAX:

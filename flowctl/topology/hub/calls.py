@@ -178,6 +178,7 @@ class Calls:
         self._number += 1
         bolt = consumer.bolt
         self._open[bolt] = _Call(stage, consumer, kind, self._number, now_s)
+        consumer.on_called()
         return Emission(self._number, bolt, 1, kind, _NO_RECORD, None, 0)
 
     # -- answers -------------------------------------------------------------------------
