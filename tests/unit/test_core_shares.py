@@ -142,6 +142,20 @@ def test_where_first_tuples_were_alike_the_next_differ() -> None:
     assert len(set(sizes(driver.emit()))) > 1
 
 
+def test_while_most_bolts_are_to_come_the_first_ones_do_not_take_whole_shares() -> None:
+    """Sizes that differ tell a call's cost, but here few would hold what the others wait for."""
+    driver = just_full(*"abcd")
+    driver.core.expect_bolts(40)
+    driver.offer(48)
+    for _ in range(2):
+        emissions = driver.emit()
+        assert sizes(emissions) == [1] * 4
+        driver.clock.advance(0.03)
+        for emission in emissions:
+            ack(driver, emission, 0.0, 0.03)
+    assert max(sizes(driver.emit())) == 1
+
+
 def test_after_one_tuple_that_took_long_a_bolt_alone_is_not_sent_many_small_ones() -> None:
     driver = just_full("a")
     driver.offer(400)

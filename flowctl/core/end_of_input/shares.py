@@ -162,9 +162,12 @@ class Shares:
             return 0
         fewest = self._fewest(consumer)
         part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
-        is_alike = self._is_of_one_size and not self._book.pool.is_split
-        if is_alike and self._book.counters.emitted % 2:
-            part = own  # a call may be what costs, and sizes that differ tell it
+        book = self._book
+        is_alike = self._is_of_one_size and not book.pool.is_split
+        # A call may be what costs, and sizes that differ tell it.  But while bolts are to come, a
+        # share is what the few that are there would do without most of them.
+        if is_alike and not book.to_come and book.counters.emitted % 2:
+            part = own
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
 
     def _decides_nothing(self, consumer: AdaptiveFlowConsumer) -> bool:
