@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
@@ -56,7 +57,10 @@ class Session:
     def __init__(self, database: Database, table: str, name: str) -> None:
         connection, dialect, self._lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
-        self.last_written: tuple[Batch, Prepared] | None = None
+        self.is_unused: bool = True  # nothing was written yet
+        # Not beyond the batch's own life: rows that lie about are twice the memory, and writing the
+        # next ones took 3 % more CPU.
+        self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
         self._database = database
         self._connection = connection
         self._cursor = connection.cursor()
@@ -174,14 +178,17 @@ class Session:
             self.close()
 
     def has_written(self, batch: Batch) -> bool:
-        """Whether ``batch`` is what was written last."""
-        return self.last_written is not None and self.last_written[0] is batch
+        """Whether ``batch`` was written before."""
+        return batch in self._written
 
     def repeats(self, batch: Batch, prepared: Prepared) -> bool:
-        """Whether ``batch`` was just written with other rows: the second would be lost."""
-        if self.last_written is None or not self.has_written(batch):
-            return False
-        return self.last_written[1] != prepared
+        """Whether ``batch`` was written before with other rows: the second would be lost."""
+        return self.has_written(batch) and self._written[batch] != prepared
+
+    def note_written(self, batch: Batch, prepared: Prepared) -> None:
+        """``batch`` is committed with these rows."""
+        self.is_unused = False
+        self._written[batch] = prepared
 
     def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         merges = self._take(batch)

@@ -157,7 +157,7 @@ class SqlSink:
         keys = f"rows with the keys {sorted(fault.columns)}" if fault.columns else "rows"
         problem = f"{keys} don't fit the table {self._table!r}: {_said(fault.error)}"
         remedy = "Correct the keys of the rows, columns= or the table, and run again."
-        is_first = session.last_written is None and batch.attempt == 1
+        is_first = session.is_unused and batch.attempt == 1
         from_keys = self._columns is None and fault.columns is not None
         if from_keys and (prepared.shapes is not None or not is_first):
             return JobError(f"{problem}.", remedy=remedy)
@@ -173,7 +173,7 @@ class SqlSink:
         if not session.has_written(batch):  # otherwise what it skips is its own
             # Two sinks may skip the same records.
             batch.left_out = min(len(batch), batch.left_out + result.skipped)
-        session.last_written = (batch, prepared)
+        session.note_written(batch, prepared)
         return result
 
     def forget(self, job: str, partition: str | None = None, above: Position | None = None) -> bool:

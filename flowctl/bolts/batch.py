@@ -29,8 +29,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt", "columns",
-        "left_out", "rejected", "sink_s", "span", "tell_prolonged",
+        "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
+        "columns", "left_out", "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(

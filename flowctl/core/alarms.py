@@ -69,9 +69,11 @@ class Alarms:
                 entry[2].alarm_s = NEVER
                 rung.append(entry[2])
         for consumer in rung:  # each once, even if it is due again at once
-            if due_s(consumer) <= now_s:
+            at_s = due_s(consumer)
+            if at_s <= now_s:
                 yield consumer
-            self.set(consumer, due_s(consumer))
+                at_s = due_s(consumer)
+            self.set(consumer, at_s)
 
     @staticmethod
     def _is_stale(entry: tuple[float, int, AdaptiveFlowConsumer]) -> bool:

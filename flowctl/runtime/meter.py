@@ -44,9 +44,9 @@ _PARTITIONS_SHOWN = 20  # a screenful
 # there is a snapshot every second all the same: a view that moves less often does not look live.
 _BOLTS_READ_PER_S = 1_000
 _PAUSE_MOST_S = 1.0
-# Two medians are most of that.  In a larger crowd so many bolts have theirs worked out, in turn,
-# and the others keep theirs for a snapshot or two: nobody looks at more than a screenful.
-_MEDIANS_READ = 1_000
+# In a larger crowd so many bolts are read, in turn, and the others stay as they were for a snapshot
+# or two: nobody looks at more than a screenful.  What is counted in all is not summed up from them.
+_BOLTS_READ = 1_000
 
 
 def snapshot_pause_s(bolts: int) -> float:
@@ -86,7 +86,7 @@ class Meter:
         # All bolts that were ever connected, in the order in which they are shown, as last seen.
         self._names: list[str] = []
         self._seen: dict[str, BoltView] = {}
-        self._next_median = 0  # whose turn it is, by the place of its name
+        self._next_read = 0  # whose turn it is, by the place of its name
         self._is_last = False
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
@@ -211,28 +211,24 @@ class Meter:
             for name in self._names
         }
         rates = self._bolt_rates.take(counts, self._control.clock())
-        shares = dict.fromkeys(counts, 0.0)
-        if acked:
-            shares = {name: records / acked for name, records in counts.items()}
-        due = self._take_medians_due()
-        self._seen = {
-            name: _view(
-                here[name], shares[name], rates[name], None if name in due else seen.get(name)
-            )
-            if name in here
-            else _as_gone(seen[name], shares[name], rates[name])
-            for name in self._names
-        }
-        return tuple(self._seen.values())
+        due = self._take_due()
+        for name in self._names:
+            consumer, kept = here.get(name), seen.get(name)
+            share = counts[name] / acked if acked else 0.0
+            if consumer is None:
+                seen[name] = _as_gone(seen[name], share, rates[name])
+            elif name in due or kept is None or not kept.up:
+                seen[name] = _view(consumer, share, rates[name])
+        return tuple(map(seen.__getitem__, self._names))
 
-    def _take_medians_due(self) -> Set[str]:
-        """Return whose medians are worked out now: all, or in a crowd the next ones."""
+    def _take_due(self) -> Set[str]:
+        """Return which bolts are read now if they were up: all, or in a crowd the next ones."""
         names = self._names
-        if self._is_last or len(names) <= _MEDIANS_READ:
+        if self._is_last or len(names) <= _BOLTS_READ:
             return frozenset(names)
-        begin = self._next_median
-        self._next_median = (begin + _MEDIANS_READ) % len(names)
-        return frozenset((names + names)[begin : begin + _MEDIANS_READ])
+        begin = self._next_read
+        self._next_read = (begin + _BOLTS_READ) % len(names)
+        return frozenset((names + names)[begin : begin + _BOLTS_READ])
 
     def _progress(self, reading: _Reading) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
@@ -359,22 +355,15 @@ def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[Par
     )
 
 
-def _view(
-    consumer: AdaptiveFlowConsumer, share: float, records_per_s: float, kept: BoltView | None
-) -> BoltView:
-    """``kept``: where its medians are taken from if it was up."""
-    if kept is not None and kept.up:
-        rtt_s, service_s = kept.ack_rtt_p50_s, kept.service_p50_s
-    else:
-        rtt_s, service_s = consumer.last_rtts.median_s(), consumer.last_services.median_s()
+def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) -> BoltView:
     return BoltView(
         name=consumer.bolt,
         state=consumer.state,
         up=not consumer.is_suspect,
         window=consumer.window,
         in_flight=len(consumer.flight),
-        ack_rtt_p50_s=rtt_s,
-        service_p50_s=service_s,
+        ack_rtt_p50_s=consumer.last_rtts.median_s(),
+        service_p50_s=consumer.last_services.median_s(),
         acked=consumer.acked,
         records_acked=consumer.records_acked,
         share=share,

@@ -42,10 +42,11 @@ class Reach:
             return
         self._look_at_s = now_s + core.settings.timeout.heartbeat_s / 2
         for consumer in list(core.bolts.values()):
-            is_quiet = now_s - consumer.heard_at_s > PROBE_AFTER_S and consumer.sends_heartbeats
-            if not is_quiet or not consumer.flight or consumer.is_suspect:
-                continue
             patience_s = PROBE_AFTER_S + _ANSWER_S + consumer.service.path_peak_s
+            if now_s - consumer.heard_at_s < patience_s or not consumer.sends_heartbeats:
+                continue  # its machine answered since: the kernel, which costs more, need not say
+            if not consumer.flight or consumer.is_suspect:
+                continue
             if server.unanswered_s(consumer.bolt) >= patience_s:
                 missing[consumer.bolt] = consumer.epoch
         found = [bolt for bolt, epoch in missing.items() if self._missing.get(bolt) == epoch]
