@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from math import log, sqrt
+from typing import Final
 
 # With two bolts their speeds may be what differs.
-_BOLTS_MIN = 3
+BOLTS_MIN: Final = 3
 # The times of tuples must vary this many times less than their times a record (variances of
 # logarithms): then calls cost what they cost, whatever they hold and however fast the bolts are.
 _VARIES_LESS = 4.0
@@ -22,6 +23,12 @@ def slope_error(off: float, spread: float, points: float) -> float:
     ``spread``, by how much sizes are off their mean.  ``points``: tuples that tell it.
     """
     noise = (_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points)
+    return sqrt(noise / spread)
+
+
+def slope_doubt(off: float, spread: float, free: float) -> float:
+    """The same as the tuples themselves show it, once more of them than a line takes are known."""
+    noise = max(0.0, off) / free if free >= 1 else _NOISE
     return sqrt(noise / spread)
 
 
@@ -55,7 +62,7 @@ class FirstTuples:
     def fixed_records(self) -> float | None:
         """A call's cost in records, a / b; None while calls may not be what costs."""
         w, spread = self._w, self._w * self._nn - self._n * self._n
-        if w < _BOLTS_MIN or spread <= 0:
+        if w < BOLTS_MIN or spread <= 0:
             return None
         of_calls = w * self._mm - self._m * self._m
         of_records = w * self._rr - self._r * self._r

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowctl.core.first_tuples import FirstTuples, slope_error
+from flowctl.core.first_tuples import FirstTuples, slope_doubt, slope_error
 from flowctl.core.times import AckTimes
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
@@ -48,7 +48,8 @@ class ServicePool:
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
     at one bolt, or in the first tuples of several where calls are clearly what costs.
-    ``fixed_least`` is as much of it as is sure: a record costs a standard error more than it seems.
+    ``fixed_least`` is as much of it as is sure: a record costs a standard error more than it seems;
+    ``fixed_most`` what it may be: a record costs a standard error less.
     ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
     ``first_calls`` counts the bolts that were sent something and have acked nothing yet, and
     ``first_calls_most`` is the most since there was none.  ``times`` is for people: of every fourth
@@ -64,7 +65,7 @@ class ServicePool:
     __slots__ = (
         "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_points", "_xx",
         "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
-        "fixed_records", "is_split", "mean_records", "mean_s", "times",
+        "fixed_most", "fixed_records", "is_split", "mean_records", "mean_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,6 +77,7 @@ class ServicePool:
         self._is_fitted = False  # later ones tell it better
         self.fixed_records: float = 0.0
         self.fixed_least: float = 0.0
+        self.fixed_most: float = 0.0
         self.is_split: bool = False
         self.bytes_held: int = 0
         self.first_calls: int = 0
@@ -110,19 +112,24 @@ class ServicePool:
         self.is_split = True
         self.fixed_records = self._fixed(self._xy + _DOUBT)
         if self._points > _SURE:
-            self.fixed_least = self.fixed_records
+            self.fixed_least = self.fixed_most = self.fixed_records
             return
         free = max(0.0, self._points - self._bolts - 1)  # each line takes one, their slope one
-        error = slope_error(self._yy - self._xy * self._xy / self._xx, self._xx, free)
-        self.fixed_least = self._fixed(self._xy + _DOUBT + error * self._xx)
+        off = self._yy - self._xy * self._xy / self._xx
+        error = slope_error(off, self._xx, free) * self._xx
+        self.fixed_least = self._fixed(self._xy + _DOUBT + error)
+        doubt = slope_doubt(off, self._xx, free) * self._xx
+        calls = self._calls + doubt * self.mean_records
+        self.fixed_most = self._fixed(self._xy + _DOUBT - doubt, calls)
 
-    def _fixed(self, of_records: float) -> float:
+    def _fixed(self, of_records: float, calls: float | None = None) -> float:
         """What a call costs, in records, where that much of the time is the records'."""
+        calls = self._calls if calls is None else calls
         # Where records seem to cost nothing, or less, they cost this little.
         most = self.mean_records / _RECORDS_SHARE_MIN
-        if self._calls >= most * of_records:
+        if calls >= most * of_records:
             return most
-        return self._calls / of_records if self._calls > 0 else 0.0
+        return calls / of_records if calls > 0 else 0.0
 
     def on_first(self, service_s: float, records: int) -> None:
         """A bolt acked its first tuple."""
@@ -135,7 +142,7 @@ class ServicePool:
         self._is_shown = fixed is not None
         if fixed is not None:
             self.is_split = True
-            self.fixed_records = self.fixed_least = fixed
+            self.fixed_records = self.fixed_least = self.fixed_most = fixed
 
     @property
     def record_s(self) -> float:

@@ -76,7 +76,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     if most == 1:
         return 1
     if not service.samples:
-        return min(most, _unanswered(consumer, settings, pool))
+        return first_size(consumer.sent, settings, pool)
     record_s = service.record_s
     if record_s <= 0:
         return most
@@ -85,7 +85,9 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     if service.is_told and pool.is_split:  # else the two costs are not known apart
         sure = pool.fixed_least
         work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
-        work_s = min(work_s, _RECORDS_PER_FIXED * fixed_s(consumer, bolts))
+        # As long as that is not sure, a call may cost more than it seems: not many small tuples.
+        may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
+        work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)
     elif pool.is_split:
         work_s = max(work_s, _RECORDS_PER_GUESSED_CALL * pool.fixed_least * record_s)
     most_records = _GROWTH * (sure + service.records_most) - sure
@@ -100,9 +102,10 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     return size
 
 
-def _unanswered(consumer: Sized, settings: TupleSettings, pool: ServicePool) -> int:
-    """For a bolt that has not acked: small, and not longer than a tuple should take elsewhere."""
-    first = FIRST[min(consumer.sent, len(FIRST) - 1)]
+def first_size(number: int, settings: TupleSettings, pool: ServicePool) -> int:
+    """For a bolt that has not acked and got ``number`` tuples: small, and not longer than a tuple
+    should take elsewhere."""
+    first = min(FIRST[min(number, len(FIRST) - 1)], settings.records_max)
     if not pool.mean_s:
         return first
     work_s = max(settings.service_max_s, pool.mean_s) - pool.record_s * pool.fixed_records
@@ -112,8 +115,3 @@ def _unanswered(consumer: Sized, settings: TupleSettings, pool: ServicePool) -> 
 def is_dear(call_s: float, settings: TupleSettings) -> bool:
     """Whether a call costs so much that tuples take longer than ``settings.service_max_s``."""
     return (1 + _RECORDS_PER_DEAR_CALL) * call_s > settings.service_max_s
-
-
-def fixed_s(consumer: Sized, bolts: int) -> float:
-    """What a tuple costs beside its records: at the bolt, and at the driver for each bolt."""
-    return consumer.service.tuple_s + DRIVER_S * bolts

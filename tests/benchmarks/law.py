@@ -3,7 +3,7 @@
 ``grid``: cost of a call x cost of a record, against the best fixed size.  ``short``: few records on
 bolts of speeds 8:1, against greedy.  ``fair``: several spouts on the same bolts, second by second.
 ``lag``: how long what is done waits for the checkpoint.  ``mute``: drawn jobs whose bolts tell
-nothing, against greedy.
+nothing, against greedy.  ``known``: drawn jobs where all costs and speeds are known from the start.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.drawn_report import against_greedy
+from flowctl.simulation.drawn_report import (
+    CHUNKS_MOST,
+    GREEDY_ALWAYS,
+    GREEDY_MOSTLY,
+    against_chunks,
+    against_greedy,
+)
 from flowctl.simulation.engine import Outcome, Simulation, simulate
 from flowctl.simulation.generated import names, scenario_of
 from flowctl.simulation.measure import jain
 from flowctl.simulation.policies import DEFAULT, settings_of
 from flowctl.simulation.scenario import Scenario
 from flowctl.simulation.yardsticks import best_fixed_s
+from tests.benchmarks.law_known import run_known
 
 _SEED = 11
 _UNEVEN = (2.0, 1.0, 0.5, 0.25) * 3  # 8:1
@@ -157,14 +164,28 @@ def mute(arguments: argparse.Namespace) -> bool:
     return _verdict(".90 of greedy", sum(s >= 0.9 for s in shares), len(shares), 0.9)
 
 
-_PARTS = {"grid": grid, "short": short, "fair": fair, "lag": lag, "mute": mute}
+def known(arguments: argparse.Namespace) -> bool:
+    """What knowledge alone would give: nothing is asked for."""
+    shares, chunks = [], []
+    for name in names(arguments.count, arguments.seed):
+        outcome = run_known(scenario_of(name), arguments.seed)
+        shares.append(against_greedy(outcome))
+        chunks.append(against_chunks(outcome))
+    for least in (GREEDY_MOSTLY, GREEDY_ALWAYS):
+        print(f"{least} of greedy: {sum(s >= least for s in shares)} of {len(shares)}")
+    as_fast = sum(slower <= CHUNKS_MOST for slower in chunks)
+    print(f"at most {CHUNKS_MOST} of 240 chunks' time: {as_fast} of {len(chunks)}")
+    return True
+
+
+_PARTS = {"grid": grid, "short": short, "fair": fair, "lag": lag, "mute": mute, "known": known}
 
 
 def main(given: Sequence[str]) -> int:
     """Run the named parts, by default all; exit 1 if one shows less than is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks law", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], metavar="|".join(_PARTS))
-    parser.add_argument("--count", type=int, default=200, help="Jobs of mute.")
+    parser.add_argument("--count", type=int, default=200, help="Jobs of mute and known.")
     parser.add_argument("--seed", type=int, default=1, help="Their seed.")
     arguments = parser.parse_args(given)
     return 0 if all(_results(arguments)) else 1

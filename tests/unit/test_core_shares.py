@@ -94,6 +94,77 @@ def test_with_plenty_to_do_first_tuples_are_as_large_as_may_be() -> None:
     assert sizes(driver.emit(2)) == [25, 100]
 
 
+def test_several_bolts_answer_before_they_get_a_second_tuple() -> None:
+    """Their first ones tell what a call costs; a second would be sent without that."""
+    driver = just_full(*"abcd")
+    driver.offer(100_000)
+    assert sizes(driver.emit()) == [25, 100, 25, 100]
+
+
+def test_while_more_is_to_be_read_each_bolt_tells_a_calls_cost_by_itself() -> None:
+    """It gets two tuples at once, which must differ: a later line through them is its own."""
+    driver = just_full(*"abcd", buffer_records_max=10_000)
+    assert driver.offer(100_000) < 100_000
+    firsts: dict[str, list[int]] = {}
+    for emission in driver.emit():
+        firsts.setdefault(emission.bolt, []).append(len(emission.records))
+    assert firsts == {bolt: [25, 100] for bolt in "abcd"}
+
+
+def test_where_all_tuples_are_single_records_no_bolt_waits_for_its_first_answer() -> None:
+    driver = Driver(*"abcd", window_policy="just_full", window_initial=4)
+    driver.offer(100)
+    driver.core.end_of_input(now_s=driver.clock())
+    assert sizes(driver.emit()) == [1] * 16
+
+
+def test_a_bolt_far_away_that_answers_first_gets_no_more_than_its_own() -> None:
+    """What was just sent there is not at work while it is on its way."""
+    driver = just_full(*"abcd")
+    driver.offer(1_000)
+    first, *_ = driver.emit()
+    driver.clock.advance(0.5)
+    ack(driver, first, 0.0, 0.001)
+    given = driver.emit()
+    assert {emission.bolt for emission in given} == {"a"}
+    assert sum(sizes(given)) <= 1_000 / 4
+
+
+def test_where_first_tuples_were_alike_the_next_differ() -> None:
+    """Twelve records each: a call may be what costs, and single records would never tell."""
+    driver = just_full(*"abcd")
+    driver.offer(20)
+    first = driver.emit()
+    assert sizes(first) == [1] * 4
+    driver.clock.advance(0.3)
+    for emission in first:
+        ack(driver, emission, 0.3, 0.01)
+    assert len(set(sizes(driver.emit()))) > 1
+
+
+def test_while_most_bolts_are_to_come_the_first_ones_do_not_take_whole_shares() -> None:
+    """Sizes that differ tell a call's cost, but here few would hold what the others wait for."""
+    driver = just_full(*"abcd")
+    driver.core.expect_bolts(40)
+    driver.offer(48)
+    for _ in range(2):
+        emissions = driver.emit()
+        assert sizes(emissions) == [1] * 4
+        driver.clock.advance(0.03)
+        for emission in emissions:
+            ack(driver, emission, 0.0, 0.03)
+    assert max(sizes(driver.emit())) == 1
+
+
+def test_after_one_tuple_that_took_long_a_bolt_alone_is_not_sent_many_small_ones() -> None:
+    driver = just_full("a")
+    driver.offer(400)
+    (first,) = driver.emit(1)
+    driver.clock.advance(0.5)
+    ack(driver, first, 0.5, 0.0)
+    assert len(driver.emit()) <= 1
+
+
 def test_bolts_that_are_to_come_have_a_share() -> None:
     driver = just_full("a")
     driver.core.expect_bolts(10)

@@ -45,6 +45,10 @@ class EndOfInput:
         """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now."""
         if self._is_blind or not (self._book.input_ended or self._cuts_before):
             return records
+        if consumer.service.samples < 2:
+            if self._shares.awaits_first(consumer):
+                return 0
+            records = self._shares.first_of_all(consumer, records)
         if self._shares.is_plenty(consumer, records, left):
             return records
         return self._shares.records_for(consumer, records, left, now_s)

@@ -13,11 +13,13 @@ another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
-from flowctl.core.sizing import DRIVER_S, FIRST
+from flowctl.core.first_tuples import BOLTS_MIN
+from flowctl.core.sizing import DRIVER_S, FIRST, first_size
 from flowctl.core.state import Liveness
 
 # Half of what is a bolt's own at a time, so that the last tuples are small.
@@ -26,8 +28,9 @@ _PART = 0.5
 # that they tell a call's cost from a record's, and an eighth is not too much for a bolt that is
 # eight times slower than the others.
 _FIRST_PARTS = (1 / 32, 1 / 8)
-# Where a share is of so few records the odd ones are still of two: that is half of it.
-_PARTS_TO_DIFFER = 4
+# Where a share is of so few records the odd ones are still of two: that is a quarter of it, and no
+# more than all of it for a bolt that is four times slower than the others.
+_PARTS_TO_DIFFER = 8
 # Splitting what is left once more costs a call, and evens out what the times are off by: half of
 # them, as speeds are known by a few tuples only and records differ.
 _SCATTER = 0.5
@@ -66,6 +69,7 @@ class Shares:
         "_fastest_s",
         "_fixed",
         "_is_adaptive",
+        "_is_of_one_size",
         "_mean_speed",
         "_path_s",
         "_questions_left",
@@ -78,6 +82,7 @@ class Shares:
         self._bolts = book.bolts
         self._is_adaptive = is_by_completion(book.settings)
         self.least_s: float = 0.0
+        self._is_of_one_size = False  # the first tuples, so that they tell nothing of a call
         self._questions_left = 0
         self._began_s: float | None = None  # when it was asked first
         self._at_s = 0.0  # when the end was worked out
@@ -95,6 +100,38 @@ class Shares:
         if consumer.service.samples and is_known:
             return left > _TUPLES_PLENTY * records * book.slots and not book.to_come
         return left > _FIRST_PLENTY * max(records, _RECORDS_FEW) * book.slots_expected
+
+    def awaits_first(self, consumer: AdaptiveFlowConsumer) -> bool:
+        """Whether ``consumer`` should answer before it gets more than a tuple for each slot.
+
+        Where first tuples of several bolts tell what a call costs, a second one would be sent
+        without that.  So would a dozen of single records after one tuple that took long.
+        """
+        book, service = self._book, consumer.service
+        if len(consumer.flight) < consumer.slots or not self._is_adaptive or book.size_for:
+            return False
+        if book.settings.tuple.records_max == 1:  # no sizes to tell it by
+            return False
+        if self._tell_together:
+            return not service.samples
+        is_dear = service.mean_s > book.settings.tuple.service_max_s
+        return service.samples == 1 and is_dear and not book.pool.is_split
+
+    @property
+    def _tell_together(self) -> bool:
+        """Whether there are so many bolts that their first tuples tell what a call costs."""
+        return len(self._bolts) >= BOLTS_MIN
+
+    def first_of_all(self, consumer: AdaptiveFlowConsumer, records: int) -> int:
+        """``records``, or for every other bolt's first tuple as many as its second would have.
+
+        Only here, where no bolt gets a second one before it has answered.  Elsewhere each bolt
+        gets tuples of two sizes by itself, and half of them would get two of the same.
+        """
+        book = self._book
+        if consumer.sent or not (self._tell_together and self._is_adaptive) or book.size_for:
+            return records
+        return first_size(book.pool.first_calls % len(FIRST), book.settings.tuple, book.pool)
 
     def records_for(
         self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
@@ -125,6 +162,12 @@ class Shares:
             return 0
         fewest = self._fewest(consumer)
         part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
+        book = self._book
+        is_alike = self._is_of_one_size and not book.pool.is_split
+        # A call may be what costs, and sizes that differ tell it.  But while bolts are to come, a
+        # share is what the few that are there would do without most of them.
+        if is_alike and not book.to_come and book.counters.emitted % 2:
+            part = own
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
 
     def _decides_nothing(self, consumer: AdaptiveFlowConsumer) -> bool:
@@ -183,6 +226,7 @@ class Shares:
         if self._awaits(consumer, left, self._book.slots_expected):
             return 0
         small, large = (self._size_of_first(number, own) for number in range(len(_FIRST_PARTS)))
+        self._is_of_one_size = small == large
         last = next(reversed(consumer.flight.values()), None)
         if last is None:
             return large if self._book.counters.emitted % 2 else small
@@ -270,12 +314,24 @@ class Shares:
     def _free_s(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
         """When the records of its next tuple begin to be done, as far as acks tell."""
         service, slots = consumer.service, consumer.slots
-        free_s = now_s + (service.path_s if service.samples else self._path_s)
+        path_s = service.path_s if service.samples else self._path_s
+        free_s = now_s + path_s
         rounds = consumer.held // slots
         if rounds:
-            work_s = self._held_s(consumer) * rounds / consumer.held
-            free_s = max(free_s, consumer.armed_at_s + work_s)
+            free_s = max(free_s, self._through_s(consumer, rounds, path_s))
         return free_s + self._costs(consumer)[1] + DRIVER_S * len(self._bolts)
+
+    def _through_s(self, consumer: AdaptiveFlowConsumer, rounds: int, path_s: float) -> float:
+        """When so many tuples of each slot are acked; none before its own way there and back."""
+        each_s, at_s = self._held_s(consumer) / consumer.held, consumer.armed_at_s
+        newest = next(reversed(consumer.flight.values()), None)
+        # Ranges tell how far they are, so what they hold has been there for long.
+        if newest is None or newest.sent_at_s + path_s <= at_s or self._book.size_for:
+            return at_s + each_s * rounds
+        first = islice(consumer.flight.values(), rounds * consumer.slots)
+        for flow_tuple in first:
+            at_s = max(at_s, flow_tuple.sent_at_s + path_s) + each_s / consumer.slots
+        return at_s
 
     def _held_s(self, consumer: AdaptiveFlowConsumer) -> float:
         """The work that it holds."""
