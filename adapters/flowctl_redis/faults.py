@@ -52,6 +52,11 @@ _REPLIES = (
         "can't be connected to: this process may open no more files and connections",
         "Raise the limit (ulimit -n), or use fewer bolts.",
     ),
+    (
+        "DB index is out of range",
+        "has no database of the number that the URL gives",
+        "Give a smaller number at the end of the Redis URL: redis://host:port/0.",
+    ),
     ("LOADING", "is still loading its data", "Wait until it is up."),
     ("READONLY", "is a read-only replica", "Point the Redis URL at the primary."),
     (

@@ -156,11 +156,17 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if not _NAME.fullmatch(str(column)):
             raise ConfigError(
-                "columns", f"{column!r} is not a column name.", remedy="Use letters and digits."
+                "columns",
+                f"{column!r}, which also a key of a row may be, is not a column name.",
+                remedy="Use text of letters and digits.",
             )
-    if len(set(columns)) != len(columns) or not columns:
+    if not columns:
         raise ConfigError(
-            "columns", f"{list(columns)!r} is empty or repeats.", remedy="Name each column once."
+            "columns", "there are none: a row is empty, or columns=[].", remedy="Name one or more."
+        )
+    if len(set(columns)) != len(columns):
+        raise ConfigError(
+            "columns", f"{list(columns)!r} has a name twice.", remedy="Name each column once."
         )
     return tuple(columns)
 

@@ -12,6 +12,9 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl_sql._dialect import checked_columns, checked_table
 from flowctl_sql._pages import Query, RowsReader, opened, unreadable
 
+# A range ends before its stop, which databases take as a whole number of 64 bits.
+_KEY_MAX: Final = (1 << 63) - 1
+
 # A page costs a round trip and a search in the index, some 2 ms: 1 us a row.
 _PAGE_ROWS: Final = 2_000
 
@@ -83,8 +86,14 @@ class SqlRanges:
                 raise unreadable(query.table, error) from error
         if first is None:
             return {query.table: Extent(0, 0, mark)}
-        if type(first) is not int or type(last) is not int:
-            raise query.bad_key(f"is a {type(first).__name__}, not a whole number")
+        for key in (first, last):
+            if type(key) is not int:
+                # SQLite takes the quoted name of a column that is not there for a text.
+                is_name = key == query.key
+                what = "no column" if is_name else f"a {type(key).__name__} in some rows"
+                raise query.bad_key(f"is {what}, not a whole number")
+        if last >= _KEY_MAX:
+            raise query.bad_key(f"is {last} in a row; the largest that can be read is one less")
         saved = checkpoint.partitions.get(query.table)
         if saved is not None and saved.position is not None and not _fits(saved.position):
             raise SourceError(

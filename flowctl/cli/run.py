@@ -30,7 +30,8 @@ if TYPE_CHECKING:
               help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
-@click.option("--dead-letters", "dead_letters", metavar="DIR", type=click.Path(path_type=Path),
+@click.option("--dead-letters", "dead_letters", metavar="DIR",
+              type=click.Path(path_type=Path, file_okay=False),
               help="Keep records that can't be processed in this directory, and go on without them."
               "  `flowctl dlq` shows them and lets the job process them again.")  # fmt: skip
 @click.option("--fail-over", "fail_over", metavar="LIMIT",

@@ -90,6 +90,22 @@ def test_keys_that_are_null_or_text_are_refused(connect):
         values(SqlRanges(connect, "items", "word"))
 
 
+def test_the_key_that_is_wrong_is_named_and_how(connect):
+    database = connect()
+    database.execute("CREATE TABLE mixed (id)")
+    database.executemany("INSERT INTO mixed VALUES (?)", [(1,), (2,), ("x",)])
+    database.execute("CREATE TABLE high (id INTEGER PRIMARY KEY)")
+    database.execute("INSERT INTO high VALUES (?)", [(1 << 63) - 1])
+    database.commit()
+    for table, key, what in (
+        ("items", "nokey", "nokey is no column"),
+        ("mixed", "id", "id is a str in some rows, not a whole number"),
+        ("high", "id", "the largest that can be read is one less"),
+    ):
+        with pytest.raises(SourceError, match=what):
+            SqlRanges(connect, table, key).extents(Checkpoint())
+
+
 def test_what_asking_again_cannot_mend_is_a_source_error(connect, tmp_path):
     with pytest.raises(SourceError, match="no such table"):
         values(SqlRanges(connect, "other", "id"))
