@@ -43,7 +43,7 @@ def check_text(names: Iterable[str]) -> None:
     for name in names:
         if name.lower().endswith(_NO_TEXT):
             raise SourceError(
-                f"{name}: an archive, or a file compressed in this way, can't be read as text.",
+                f"{name}: this is an archive, or compressed in a way that flowctl can't read.",
                 remedy="Unpack it, or narrow the pattern: plain text, .gz, .bz2 and .zst are read.",
             )
 

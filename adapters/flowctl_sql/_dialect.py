@@ -157,12 +157,12 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
         if not _NAME.fullmatch(str(column)):
             raise ConfigError(
                 "columns",
-                f"{column!r}, which also a key of a row may be, is not a column name.",
-                remedy="Use text of letters and digits.",
+                f"{column!r} is not a column name (in columns=, or as a key of a row).",
+                remedy="Use letters and digits.",
             )
     if not columns:
         raise ConfigError(
-            "columns", "there are none: a row is empty, or columns=[].", remedy="Name one or more."
+            "columns", "a row is empty, or columns=[].", remedy="Name one column or more."
         )
     if len(set(columns)) != len(columns):
         raise ConfigError(

@@ -27,7 +27,10 @@ def slope_error(off: float, spread: float, points: float) -> float:
 
 
 def slope_doubt(off: float, spread: float, free: float) -> float:
-    """The same as the tuples themselves show it, once more of them than a line takes are known."""
+    """As :func:`slope_error`, from the scatter of the tuples alone.
+
+    ``free``: how many tuples there are beyond those that fix the line; with none, a guess.
+    """
     noise = max(0.0, off) / free if free >= 1 else _NOISE
     return sqrt(noise / spread)
 

@@ -208,7 +208,7 @@ class SimBolt:
             begun = [s.tuple_id for s in self._running if s.spout == spout.index]
             queued = sum(1 for sending in self._queue if sending.spout == spout.index)
             told = begun if self._slots > 1 else ()
-            # What the link loses can't be counted, which nothing on a real connection is.
+            # A bolt can't count what the link loses.  A real connection loses nothing.
             arrived = None if self._machine.loss else self._arrived[spout.index]
             beat = Beat(len(begun), queued, told, arrived)
             back.send(at_s, spout.on_beat, self, (epoch, beat))

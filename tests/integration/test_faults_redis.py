@@ -10,7 +10,12 @@ import msgspec
 import pytest
 from fault_parts import Job, Valkey, count_rows, until
 
-from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
+from flowctl.errors import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_INTERRUPTED,
+    CheckpointUnavailableError,
+)
 from flowctl_redis import RedisCheckpointStore
 
 KEY = "flowctl:{lines}"
@@ -54,6 +59,12 @@ def test_killed_in_mid_run_and_back_later(tmp_path: Path, valkey: Valkey, away_s
     assert saved_records(valkey.url) == 6_000
     assert driver.said.count("checkpoint_store_away") == 1, driver.said
     assert driver.said.count("checkpoint_store_back") == 1, driver.said
+
+
+def test_a_database_that_the_server_does_not_have_is_named(valkey: Valkey) -> None:
+    with pytest.raises(CheckpointUnavailableError, match="no database of the number") as caught:
+        saved_records(f"{valkey.url.removesuffix('/0')}/99")
+    assert "smaller number" in caught.value.remedy
 
 
 def count(job: Job) -> int:

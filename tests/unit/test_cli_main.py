@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -75,6 +76,17 @@ def test_a_defect_shows_its_traceback(capsys: pytest.CaptureFixture[str]) -> Non
 def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.main(arguments) == 2
     assert "Error:" in capsys.readouterr().err
+
+
+def test_a_file_is_no_directory_for_dead_letters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letters").write_text("")
+    code = cli_main.main(["run", "job.py", "--dead-letters", str(tmp_path / "letters")])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "--dead-letters" in said
+    assert "is a file" in said
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Bolts of ranges that wait for a save are told of it, and of no other than theirs."""
+"""A bolt that waits for a save of its ranges is told when it is done; others are told nothing."""
 
 from __future__ import annotations
 

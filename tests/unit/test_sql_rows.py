@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import JobError
+from flowctl.errors import ConfigError, JobError
 from flowctl_sql import _rows
 from tests.sql_parts import batch_of, new_sink, query
 
@@ -87,3 +87,12 @@ def test_a_list_that_is_filled_again_is_seen_as_other_rows(
     with pytest.raises(JobError, match="a second write of other rows"):
         sink.write(rows, batch=batch)
     assert query("SELECT line FROM t") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [({}, "a row is empty"), ({1: "a"}, "1 is not a column name .* a key of a row")],
+)
+def test_keys_that_are_no_columns_are_named(row: dict[Any, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        _rows.prepare([row], batch_of([1]), None)

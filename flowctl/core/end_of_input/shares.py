@@ -104,8 +104,9 @@ class Shares:
     def awaits_first(self, consumer: AdaptiveFlowConsumer) -> bool:
         """Whether ``consumer`` should answer before it gets more than a tuple for each slot.
 
-        Where first tuples of several bolts tell what a call costs, a second one would be sent
-        without that.  So would a dozen of single records after one tuple that took long.
+        The first tuples of several bolts tell what a call costs, and the size of the next ones
+        depends on that.  With fewer bolts, only a second tuple tells why the first one took long;
+        until it is acked, the window would be filled with single records.
         """
         book, service = self._book, consumer.service
         if len(consumer.flight) < consumer.slots or not self._is_adaptive or book.size_for:
@@ -123,10 +124,10 @@ class Shares:
         return len(self._bolts) >= BOLTS_MIN
 
     def first_of_all(self, consumer: AdaptiveFlowConsumer, records: int) -> int:
-        """``records``, or for every other bolt's first tuple as many as its second would have.
+        """Return ``records``; for every other bolt's first tuple, the size of a second one.
 
-        Only here, where no bolt gets a second one before it has answered.  Elsewhere each bolt
-        gets tuples of two sizes by itself, and half of them would get two of the same.
+        Only here, where a bolt answers before it gets a second tuple.  Elsewhere each bolt gets
+        tuples of both sizes at once, and this would give half of the bolts two of the same size.
         """
         book = self._book
         if consumer.sent or not (self._tell_together and self._is_adaptive) or book.size_for:
@@ -164,8 +165,8 @@ class Shares:
         part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
         book = self._book
         is_alike = self._is_of_one_size and not book.pool.is_split
-        # A call may be what costs, and sizes that differ tell it.  But while bolts are to come, a
-        # share is what the few that are there would do without most of them.
+        # Perhaps it is the call that costs; only different sizes can tell.  But while bolts are to
+        # come, a share is what the few that are there would do without most of them.
         if is_alike and not book.to_come and book.counters.emitted % 2:
             part = own
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
