@@ -124,6 +124,21 @@ def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):
     assert beats == [[0, 1], [1, 2]]
 
 
+def test_a_heartbeat_tells_how_many_tuples_have_come(bolt_link, wire):
+    """Also those that are done: the spout takes what has not come for being on its way."""
+    sent: list[bytes] = []
+    wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
+    slot = bolt_link.new_idling()
+    bolt_link._beat()
+    bolt_link._obey(_tuples(3), 0.0)
+    bolt_link.take(slot)
+    bolt_link.report_and_take(AckFrame(0, 1, 0.0, 0.0, 0.0), slot)
+    bolt_link._beat()
+    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+    told = [frame for data in sent for frame in reader.feed(data)]
+    assert [frame.arrived for frame in told if isinstance(frame, Heartbeat)] == [0, 3]
+
+
 def test_a_heartbeat_that_is_due_soon_goes_with_what_is_reported_of_a_range(bolt_link, wire):
     sent: list[bytes] = []
     wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]

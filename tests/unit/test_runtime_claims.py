@@ -163,6 +163,14 @@ def test_it_may_come_back(driver: Driver) -> None:
     assert driver.ended == ["a"]
 
 
+def test_what_a_bolt_counts_reaches_the_core(driver: Driver) -> None:
+    consumer = driver.core.bolts["a"]
+    driver.say("a", Heartbeat(1, 0, [], [], [], 1))
+    assert consumer.arrived == 1
+    driver.say("a", Heartbeat(1, 0))  # as a bolt of an older flowctl, which doesn't count
+    assert consumer.arrived == math.inf
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -72,6 +72,26 @@ def test_on_tick_is_called_every_tick_s_and_what_it_says_counts() -> None:
     assert hub.figures.complete == 3
 
 
+def test_a_tick_counts_among_what_reaches_its_bolt() -> None:
+    """A bolt counts it as it comes; else it would seem to have got more than it was sent."""
+    Ticking.raises = None
+    hub = Hub(ticking(Sink()))
+    came: list[str | int] = []
+    answer = hub.answer
+
+    def noting(emission: Any) -> None:
+        held = hub.core.bolts[emission.bolt].flight.get(emission.tuple_id)
+        if emission.bolt.startswith("a"):
+            came.append("tick" if held is None else held.ordinal)
+        answer(emission)
+
+    hub.answer = noting  # type: ignore[method-assign]
+    for start in (1, 2):
+        hub.offer([start], start=start)
+        hub.run(until_s=hub.now_s + 5.0)
+    assert came == [1, "tick", 3, "tick"]
+
+
 def test_a_tick_that_raises_has_said_nothing_and_is_reported() -> None:
     sink = Sink()
 
