@@ -118,8 +118,8 @@ def test_a_compressed_nothing_has_no_lines(here: Path, name: str, compress: Comp
 @pytest.mark.parametrize("name", ["a.zip", "b.tar.gz", "C.TGZ", "d.xz"])
 def test_what_is_no_text_is_refused_by_name_before_a_line_of_it_is_read(name: str) -> None:
     Path(name).write_bytes(gzip.compress(b"one\n"))
-    with pytest.raises(SourceError, match=f"{name}: an archive") as caught:
+    with pytest.raises(SourceError, match=f"{name}: this is an archive") as caught:
         TextLines("*").open(Checkpoint())
     assert "Unpack it" in caught.value.remedy
-    with pytest.raises(SourceError, match=f"{name}: an archive"):
+    with pytest.raises(SourceError, match=f"{name}: this is an archive"):
         TextRanges("*").extents(Checkpoint())
