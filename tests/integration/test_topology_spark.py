@@ -118,12 +118,23 @@ class Killer:
         for at, bolt in self._plan:
             while self._done() < at and not self._over.is_set():
                 time.sleep(0.002)
-            if self._over.is_set():
+            pid = self._living(bolt)
+            if pid is None:
                 return
-            pid = int((self._place / bolt).read_text())
-            assert any(pid == p.pid for p in psutil.Process().children(recursive=True))
             os.kill(pid, signal.SIGKILL)
             self.killed.append((bolt, self._done()))
+
+    def _living(self, bolt: str) -> int | None:
+        """The pid of ``bolt``, waited for if it was just ended: a busy machine makes it silent.
+
+        None: the run is over.
+        """
+        while not self._over.is_set():
+            pid = int((self._place / bolt).read_text())
+            if any(pid == child.pid for child in psutil.Process().children(recursive=True)):
+                return pid
+            time.sleep(0.05)
+        return None
 
     def _done(self) -> int:
         core = self._job.core
