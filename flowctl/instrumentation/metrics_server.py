@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # longer than a pause of the whole process, shorter than anyone wants to wait for a restart.
 HUNG_AFTER_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 5.0  # a client that sends no request must not hold a thread for ever
+_GZIP_LEVEL: Final = 1  # lines that are alike get small at once; 9 takes several times as long
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
 
@@ -33,7 +35,10 @@ class Served(Protocol):
     """What is asked by threads of a server."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
+        """Yield the metrics that prometheus-client writes."""
+
+    def lines(self) -> str:
+        """Return further metrics, in Prometheus' text format."""
 
     def unhealthy(self) -> str:
         """Return why the process should be started again; "" if it need not be."""
@@ -90,6 +95,12 @@ class Scraped:
                 with suppress(FlowctlError):
                     yield from target_metrics.families(self._targets())
 
+    def lines(self) -> str:
+        """Return the metrics of each bolt, in Prometheus' text format."""
+        from flowctl.instrumentation.prometheus import bolt_lines
+
+        return "" if self._seen is None else bolt_lines(self._seen[1].bolts)
+
     def unhealthy(self) -> str:
         """Return why the process should be started again; "" if it need not be.
 
@@ -123,7 +134,7 @@ class MetricsServer:
 
     def __init__(self, settings: MetricsSettings, scraped: Served) -> None:
         self._scraped = scraped
-        self._metrics = _metrics_app(scraped)
+        self._metrics = metrics_app(scraped)
         self._server = _listen(settings, self._answer)
         self.port: int = self._server.server_port
         self._thread = Thread(target=self._serve, name="flowctl-metrics", daemon=True)
@@ -184,15 +195,26 @@ def _verdict(problem: str, start: Callable[..., Any]) -> Iterable[bytes]:
     return [f"{problem or 'ok'}\n".encode()]
 
 
-def _metrics_app(scraped: Served) -> Callable[..., Any]:
+def metrics_app(scraped: Served) -> Callable[..., Any]:
+    """Return what answers ``/metrics`` (WSGI), always in Prometheus' text format 0.0.4."""
     try:
-        from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
     except ImportError:
         raise MissingExtraError("metrics.port", "prometheus-client", "metrics") from None
     registry = CollectorRegistry()
     registry.register(scraped)
     ProcessCollector(registry=registry)
-    app: Callable[..., Any] = make_wsgi_app(registry)
+
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        body: bytes = generate_latest(registry) + scraped.lines().encode()
+        headers = [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)]
+        if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            headers.append(("Content-Encoding", "gzip"))
+            body = gzip.compress(body, _GZIP_LEVEL)
+        start("200 OK", headers)
+        return [body]
+
     return app
 
 

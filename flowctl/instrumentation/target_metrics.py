@@ -41,6 +41,10 @@ class ScrapedTargets:
         """Yield the metrics; Prometheus gets an error of the server if Redis can't be read."""
         yield from families(self._read())
 
+    def lines(self) -> str:
+        """There are no metrics of bolts."""
+        return ""
+
     def unhealthy(self) -> str:
         """It holds nothing, so there is no reason to start it again."""
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import re
 import threading
@@ -21,7 +22,13 @@ from flowctl.core.counters import Counters
 from flowctl.core.times import BOUNDS_S, AckTimes, Histogram
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.base import BaseView
-from flowctl.instrumentation.metrics_server import HUNG_AFTER_S, MetricsServer, Scraped, served
+from flowctl.instrumentation.metrics_server import (
+    HUNG_AFTER_S,
+    MetricsServer,
+    Scraped,
+    metrics_app,
+    served,
+)
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
@@ -37,7 +44,6 @@ from tests.runtime_parts import ListProducer, Witness
 from tests.unit.test_view_plain import SNAPSHOT
 
 ROOT = Path(__file__).resolve().parents[2]
-prometheus_client = pytest.importorskip("prometheus_client")
 parser = pytest.importorskip("prometheus_client.parser")
 
 BUSY = msgspec.structs.replace(
@@ -53,17 +59,16 @@ BUSY = msgspec.structs.replace(
 
 
 def scrape(*snapshots: Snapshot) -> dict[str, list[Any]]:
-    """The samples by name, after these snapshots."""
+    """The samples of the run by name, after these snapshots."""
     scraped = Scraped(BaseView())
     for snapshot in snapshots:
         scraped.update(snapshot)
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(scraped)
-    text = prometheus_client.generate_latest(registry).decode()
+    [text] = metrics_app(scraped)({}, lambda status, headers: None)
     found: dict[str, list[Any]] = {}
-    for family in parser.text_string_to_metric_families(text):
+    for family in parser.text_string_to_metric_families(text.decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append(sample)
+            if sample.name.startswith("flowctl"):  # the others are of the process
+                found.setdefault(sample.name, []).append(sample)
     return found
 
 
@@ -77,13 +82,12 @@ def test_a_scrape_of_many_bolts_sets_off_no_pass_of_the_garbage_collector() -> N
     many = tuple(msgspec.structs.replace(bolt, name=f"b{n}") for n in range(1_000))
     scraped = Scraped(BaseView())
     scraped.update(msgspec.structs.replace(SNAPSHOT, bolts=many))
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(scraped)
-    prometheus_client.generate_latest(registry)  # imports count once
+    app = metrics_app(scraped)
+    app({}, lambda status, headers: None)  # imports count once
     passes = []
     gc.callbacks.append(lambda phase, info: passes.append(phase))
     try:
-        text = prometheus_client.generate_latest(registry)
+        [text] = app({}, lambda status, headers: None)
     finally:
         gc.callbacks.pop()
     assert text.count(b'{bolt="b999"}') == 6
@@ -136,6 +140,34 @@ def test_each_bolt_is_one_label() -> None:
     assert value(samples, "flowctl_bolt_window_tuples", bolt="b997") == 997
     assert sum(s.value for s in samples["flowctl_bolts"]) == 1000
     assert isinstance(view, BoltView)
+
+
+def test_the_metrics_of_a_bolt_are_its_own_whatever_its_name_is() -> None:
+    name = 'a"b\\c\nd\u00e9'
+    bolt = msgspec.structs.replace(
+        BUSY.bolts[0],
+        name=name,
+        up=True,
+        window=8,
+        in_flight=3,
+        refused=True,
+        records_acked=10**15 + 1,
+        moved_away=5,
+    )
+    samples = scrape(msgspec.structs.replace(BUSY, bolts=(bolt, BUSY.bolts[0])))
+    found = {
+        key.removeprefix("flowctl_bolt_"): value(samples, key, bolt=name)
+        for key in samples
+        if key.startswith("flowctl_bolt_")
+    }
+    assert found == {
+        "up": 1,
+        "window_tuples": 8,
+        "in_flight_tuples": 3,
+        "resting": 1,
+        "records_acked_total": 10**15 + 1,
+        "tuples_moved_total": 5,
+    }
 
 
 # -- histograms ------------------------------------------------------------------------------
@@ -219,6 +251,18 @@ def test_the_three_paths(server: tuple[Scraped, str]) -> None:
     assert (status, "flowctl_tuples_acked_total 7.0" in text) == (200, True)
     assert "process_resident_memory_bytes" in text
     assert get(f"{url}/")[0] == 404
+
+
+def test_what_asks_for_it_gets_the_same_text_compressed(server: tuple[Scraped, str]) -> None:
+    scraped, url = server
+    scraped.update(msgspec.structs.replace(BUSY, phase="running"))
+    asked = urllib.request.Request(f"{url}/metrics", headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        packed = answer.read()
+    names = [line.split()[0] for line in gzip.decompress(packed).decode().splitlines()]
+    assert names == [line.split()[0] for line in get(f"{url}/metrics")[1].splitlines()]
 
 
 def test_a_port_that_is_taken_is_named(server: tuple[Scraped, str]) -> None:
