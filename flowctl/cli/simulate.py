@@ -87,7 +87,8 @@ def simulate(
         command = _command(scenarios, policies, seeds, overrides, report_path)
         report = markdown(rows, command=command)
         if not (scenarios or overrides):
-            report += _of_ranges(chosen.get(DEFAULT, _seeds(seeds)))
+            first_seed = chosen.get(DEFAULT, _seeds(seeds))[0]
+            report += "\n" + _of_ranges(first_seed, jobs or os.cpu_count() or 1)
         if verify:
             is_good &= _is_same(report_path, report, rows_only=verify == "rows")
         else:
@@ -131,10 +132,10 @@ def _run_drawn(
     return met
 
 
-def _of_ranges(seeds: Sequence[int]) -> str:
+def _of_ranges(first_seed: int, processes: int) -> str:
     from flowctl.simulation.ranges.report import ranges_markdown
 
-    return "\n" + ranges_markdown(seeds)
+    return ranges_markdown(first_seed, processes)
 
 
 def _is_same(path: Path, report: str, *, rows_only: bool) -> bool:
