@@ -150,6 +150,8 @@ class SendBuffer:
         """
         run = self._runs[0]
         cut = self._cut_run(run, records_max, bytes_max)
+        if records_max == 1:
+            return cut
         merged: list[Record] | None = None  # copied once, however many small runs there are
         while self._runs and self._runs[0] is not run:
             following = self._runs[0]

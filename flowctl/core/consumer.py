@@ -15,7 +15,7 @@ from flowctl.core.settings import CoreSettings
 from flowctl.core.state import LIVENESS, SILENT, Liveness, Sign, Signal
 from flowctl.core.strays import Strays
 from flowctl.core.telling import StateTeller
-from flowctl.core.times import RecentTimes
+from flowctl.core.times import BoltTimes
 from flowctl.core.tuples import FlowTuple, Ids
 from flowctl.core.window import AckSample, make_policy
 from flowctl.core.window.policy import WindowPolicy
@@ -52,9 +52,9 @@ class AdaptiveFlowConsumer:
         "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max",
         "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held", "called",
         "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
-        "is_in_order", "last_rtts", "last_services", "liveness", "moved_away", "place", "policy",
-        "queued_s", "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
-        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays", "suspect_since_s",
+        "is_in_order", "liveness", "moved_away", "place", "policy", "queued_s", "records_acked",
+        "records_held", "refused_in_a_row", "rests_until_s", "rtt", "sends_heartbeats", "sent",
+        "service", "slots", "slow_since_s", "strays", "suspect_since_s", "times",
     )  # fmt: skip
 
     def __init__(
@@ -100,8 +100,7 @@ class AdaptiveFlowConsumer:
         self.sent: int = 0
         self.called: int = 0  # calls of a topology's bolt: they come like tuples
         self.acked, self.records_acked, self.moved_away = counts
-        self.last_rtts: RecentTimes = RecentTimes()
-        self.last_services: RecentTimes = RecentTimes()
+        self.times: BoltTimes = BoltTimes(self.service.pool.times)
         self._full_at_s = -NEVER  # when a tuple last filled the window
         self._by_signs = settings.timeout.rule == "signs"
         self._settings = settings
@@ -166,16 +165,17 @@ class AdaptiveFlowConsumer:
             held += len(strays)
             work_s += mean_s * len(strays)
         work_max_s = policy.work_max_s
-        if self.liveness is not _ALIVE:
+        if self.bytes_held >= self._bytes_max or self.liveness is not _ALIVE:
             self.has_room: bool = False
         elif work_max_s is None:
             self.has_room = held < int(policy.window)
         else:
-            # A large tuple keeps its slot busy, however much work it is, and leaves others free.
-            most = self._window_max if work_s < work_max_s else min(self.slots, int(policy.window))
-            self.has_room = held < most and not (strays and self.is_mute)
-        if self.has_room and self.bytes_held >= self._bytes_max:
-            self.has_room = False
+            if work_s < work_max_s:
+                has_room = held < self._window_max
+            else:
+                # A large tuple keeps its slot busy, however much work it is; others are free.
+                has_room = held < self.slots and held < int(policy.window)
+            self.has_room = has_room and not (strays and self.is_mute)
         if service.samples >= _SAMPLES_MIN:
             self.completion_s: float = work_s / self.slots + mean_s + service.path_s
         else:
@@ -193,16 +193,18 @@ class AdaptiveFlowConsumer:
             flow_tuple.give(self.bolt)
         flow_tuple.attempt += 1
         flow_tuple.sent_at_s, flow_tuple.deadline_s = now_s, now_s + self.rtt.rto_s
+        sent = self.sent
         if not self.flight:
             self.armed_at_s = now_s
-            if not self.sent:
+            if not sent:
                 self.service.begin_first_call()
-        self.sent += 1
-        flow_tuple.ordinal = self.sent + self.called
+        self.sent = sent = sent + 1
+        flow_tuple.ordinal = sent + self.called
         self.flight[flow_tuple.tuple_id] = flow_tuple
         cut = flow_tuple.cut
         self.records_held += len(cut.records)
-        self._hold(cut.size_bytes)
+        self.bytes_held += cut.size_bytes  # as _hold does, without its call
+        self.service.pool.bytes_held += cut.size_bytes
         self.refresh()
         if not self.has_room and self.bytes_held < self._bytes_max:
             self._full_at_s = now_s
@@ -269,22 +271,23 @@ class AdaptiveFlowConsumer:
 
     def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
         """An ack of a tuple in flight: take its time, move window and state."""
-        records = len(flow_tuple.cut.records)
+        cut, sent_at_s = flow_tuple.cut, flow_tuple.sent_at_s
+        records, rtt_s = len(cut.records), now_s - sent_at_s
         del self.flight[flow_tuple.tuple_id]
         self.records_held -= records
-        self._hold(-flow_tuple.cut.size_bytes)
+        self.bytes_held -= cut.size_bytes  # as _hold does, without its call
+        self.service.pool.bytes_held -= cut.size_bytes
         self.acked += 1
         self.records_acked += records
         self.refused_in_a_row = 0
-        rtt_s = now_s - flow_tuple.sent_at_s
         self._learn(ack, now_s, rtt_s, records)
         self.armed_at_s = now_s
         if self.strays:
-            self.strays.forget_before(flow_tuple.sent_at_s)
-        limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
+            self.strays.forget_before(sent_at_s)
+        limited = flow_tuple.window_limited and self._full_at_s >= sent_at_s
         signal = self.policy.on_ack(
             AckSample(
-                now_s, flow_tuple.sent_at_s, rtt_s, ack.wait_s, ack.service_s,
+                now_s, sent_at_s, rtt_s, ack.wait_s, ack.service_s,
                 records, limited, self.service, ack.idle_total_s, self.slots,
             )
         )  # fmt: skip
@@ -316,16 +319,13 @@ class AdaptiveFlowConsumer:
     def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
         wait_s, service_s = ack.wait_s, ack.service_s
         if not self.acked % _RTT_EVERY:
-            self.last_rtts.add(rtt_s)
-            self.service.pool.times.observe(rtt_s, wait_s, service_s)
+            self.times.keep(rtt_s, wait_s, service_s)
         if wait_s is None or service_s is None:
             # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
             self.service.on_sample(now_s, busy_s, 0.0, records)
             self.rtt.on_sample(now_s, rtt_s, is_checked=False)
             return
-        if not self.acked % _RTT_EVERY:
-            self.last_services.add(service_s)
         unqueued_s = rtt_s - wait_s
         self.service.is_told = True
         path_s = unqueued_s - service_s

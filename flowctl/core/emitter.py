@@ -51,6 +51,7 @@ class Emitter:
         self._target = failures.target
         self._watch = recovery.watch
         self._end_phase = end_phase
+        self._cuts_before = end_phase.cuts_before
         self._guard = guard
         self._pool = book.pool
         # The last time that nothing could be sent, there was something to send: windows were the
@@ -138,7 +139,7 @@ class Emitter:
             records_max = size_for(consumer)
         else:
             records_max = records_for(consumer, self._settings, len(self._bolts), self._pool)
-        if self._book.input_ended or self._supply.holds_rest:
+        if self._book.input_ended or (self._cuts_before and self._supply.holds_rest):
             left = self._buffer.records
             records_max = self._end_phase.size_of_next(consumer, records_max, left, now_s)
         if self._target.is_troubled and self._target.records_max < records_max:

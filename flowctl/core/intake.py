@@ -52,6 +52,8 @@ class Intake:
         self._moved: set[str] = set()  # partitions to look at for the next save
         self._unsettled: dict[str, PartitionLedger] = {}  # all that are; some have become settled
         self._paused_at_s: float | None = None
+        # Whether, as far as is known, no more will come: all that there was found room.
+        self.holds_rest: bool = True
         self._is_worked_on = False  # something was acked
         self._is_stream = False
         self._first_at_s: float | None = None  # when records came first
@@ -75,6 +77,7 @@ class Intake:
             self._look_for_stream(taken, now_s)
         if records:  # an empty offer neither begins nor ends an episode
             self._note(taken, taken < len(records), now_s)
+        self.holds_rest = self._paused_at_s is None and not self._is_stream
         if not taken:
             return 0
         ledger = self.ledgers.get(partition) or self._open(partition)
@@ -112,11 +115,6 @@ class Intake:
             elif self._commits_acked:
                 ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
             start = stop
-
-    @property
-    def holds_rest(self) -> bool:
-        """Whether, as far as is known, no more will come: all that there was found room."""
-        return self._paused_at_s is None and not self._is_stream
 
     def _look_for_stream(self, taken: int, now_s: float) -> None:
         """Some sources give what there is now, which does not say how much is left.
@@ -218,13 +216,13 @@ class Intake:
         self._is_worked_on = True
         if not self._commits_acked:
             return  # they were counted when they were read
-        ledger = self.ledgers[cut.partition]
+        partition, seq, records = cut.partition, cut.seq, cut.records
+        ledger, count = self.ledgers[partition], len(records)
         before = ledger.cumulative_seq
-        records = cut.records
-        ledger.ack(cut.seq, cut.seq + len(records), records[0].position, records[-1].position)
+        ledger.ack(seq, seq + count, records[0].position, records[-1].position)
         self.uncommitted -= ledger.cumulative_seq - before
-        self.undone -= len(records)
-        self._moved.add(cut.partition)
+        self.undone -= count
+        self._moved.add(partition)
 
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all is processed, as far as that is known."""

@@ -79,3 +79,21 @@ class RecentTimes:
     def median_s(self) -> float | None:
         """The median; None before the first value."""
         return median(self._values) if self._values else None
+
+
+class BoltTimes:
+    """The last times of one bolt, for people: nothing is decided by them.  Not thread-safe."""
+
+    __slots__ = ("_of_all", "rtts", "services")
+
+    def __init__(self, of_all: AckTimes) -> None:
+        self.rtts: RecentTimes = RecentTimes()
+        self.services: RecentTimes = RecentTimes()
+        self._of_all = of_all
+
+    def keep(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
+        """Take one ack's, here and among those of all bolts; None: the bolt reports no times."""
+        self.rtts.add(rtt_s)
+        if wait_s is not None and service_s is not None:
+            self.services.add(service_s)
+        self._of_all.observe(rtt_s, wait_s, service_s)

@@ -132,18 +132,20 @@ class TupleCore:
             self._on_speaks_again(consumer, now_s)
         if consumer.liveness is not _ALIVE:
             consumer.on_answered()
-        flow_tuple = self._pending.get(ack.tuple_id)
+        tuple_id = ack.tuple_id
+        flow_tuple = self._pending.get(tuple_id)
         if flow_tuple is None:
-            return self._take_needless(ack.tuple_id, consumer)
+            return self._take_needless(tuple_id, consumer)
         self._blame.proven_at_s = flow_tuple.sent_at_s
         target = self._target
         if target.is_troubled:
             target.on_success(flow_tuple.sent_at_s, now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
-        if ack.tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
-            if consumer.is_fifo and next(iter(consumer.flight)) != ack.tuple_id:
+        if tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
+            if consumer.is_fifo and next(iter(consumer.flight)) != tuple_id:
                 self._recovery.on_acked(consumer, flow_tuple, now_s)
-            if self.guard is not None and (ack.sink_s is not None or self.guard.in_use):
+            guard = self.guard
+            if guard is not None and (ack.sink_s is not None or guard.in_use):
                 self._emitter.tell_guard(flow_tuple, ack, now_s)
             consumer.on_ack(flow_tuple, ack, now_s)
             self._recovery.watch(consumer)

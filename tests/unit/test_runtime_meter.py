@@ -368,7 +368,7 @@ def test_in_a_crowd_bolts_are_read_in_turn_and_for_the_report_all():
     for seconds in (1.0, 3.0):
         for bolt in bolts:
             for _ in range(40):
-                stand.control.core.bolts[bolt].last_rtts.add(seconds)
+                stand.control.core.bolts[bolt].times.rtts.add(seconds)
         known = [
             sum(
                 median == seconds
@@ -379,7 +379,7 @@ def test_in_a_crowd_bolts_are_read_in_turn_and_for_the_report_all():
         assert 990 <= known[0] <= 1_000 and known[2] == 2_500, "each is at most three old"
     for bolt in bolts:
         for _ in range(40):
-            stand.control.core.bolts[bolt].last_rtts.add(5.0)
+            stand.control.core.bolts[bolt].times.rtts.add(5.0)
     assert set(medians_of(stand.meter.report("finished", None, 0).bolts)) == {5.0}
 
 

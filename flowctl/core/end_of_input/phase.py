@@ -29,7 +29,7 @@ class EndOfInput:
         self._is_blind = settings.dispatch.choice == "in_turn"
         # Before the end of the input there is nothing to share out where tuples are single records.
         self._is_adaptive = is_by_completion(settings)
-        self._cuts_before = self._is_adaptive and settings.tuple.records_max > 1
+        self.cuts_before: bool = self._is_adaptive and settings.tuple.records_max > 1
         self._counters = book.counters
         self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
@@ -42,8 +42,11 @@ class EndOfInput:
     def size_of_next(
         self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
     ) -> int:
-        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now."""
-        if self._is_blind or not (self._book.input_ended or self._cuts_before):
+        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.
+
+        Asked once the input has ended; before that, if ``cuts_before``.
+        """
+        if self._is_blind:
             return records
         if consumer.service.samples < 2:
             if self._shares.awaits_first(consumer):
