@@ -72,7 +72,7 @@ def _check_fields(names: Iterable[str], kind: Any) -> None:
     known = {field.name for field in kind}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
-        raise ValueError(f"it has a field {unknown!r}, which {kind} has not")
+        raise ValueError(f"it has a field {unknown!r}, which {kind} does not have")
 
 
 def _check_whole(values: Iterable[Any]) -> None:

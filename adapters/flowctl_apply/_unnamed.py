@@ -1,7 +1,7 @@
 """Results that a killed driver's bolts had finished and that its manifest does not name yet.
 
-A result file appears as a whole, and its name says of what it is: so the next driver may name it in
-instead of processing it again.
+A result file appears as a whole, and its name says which rows it covers.  So the next driver may
+adopt it instead of processing these rows again.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from flowctl_files._parquet_blocks import Columns, RowsReader
 
 
 class DataFile(NamedTuple):
-    """What the table says of a file: its rows, its size [bytes], and in which fields all of its
-    rows are equal, by id, as they are partitioned by their values."""
+    """What the table says of a file: its rows, its size [bytes], and the ids of the fields that it
+    is partitioned by, in which all of its rows are equal."""
 
     rows: int
     size: int

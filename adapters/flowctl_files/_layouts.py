@@ -117,7 +117,7 @@ class Fields:
 class ByField:
     """A :class:`Layout`: the fields of a table in one file.
 
-    ``columns`` says under which name the file has each field, None: it has not.
+    ``columns`` says under which name the file has each field, None: it lacks it.
     """
 
     def __init__(self, name: str, schema: Any, fields: Sequence[Field]) -> None:

@@ -137,7 +137,7 @@ class Assignment:
 
 def _cut(name: str, at: int, high: int) -> SourceError:
     return SourceError(
-        f"{name}: the checkpoint stands at offset {at - 1}, the topic ends at {high - 1}: it was"
-        " recreated or truncated.",
+        f"{name}: the checkpoint stands at offset {at - 1}, but the topic ends at {high - 1}: it"
+        " was deleted and created again, or truncated.",
         remedy="Clear the checkpoint, or choose another name for the job.",
     )

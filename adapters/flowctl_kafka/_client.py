@@ -61,7 +61,9 @@ def make_consumer(
     try:
         return Consumer(settings, logger=logging.getLogger("flowctl.kafka"))
     except KafkaException as error:  # its text names the field, never a value that is secret
-        raise ConfigError("config", str(error.args[0].str()), remedy="Fix it.") from None
+        raise ConfigError(
+            "config", str(error.args[0].str()), remedy="See librdkafka's settings."
+        ) from None
 
 
 def list_partitions(consumer: Consumer, topics: Sequence[str], servers: str) -> list[str]:

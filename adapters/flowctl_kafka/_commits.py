@@ -13,8 +13,6 @@ from flowctl_kafka._start import GroupCommit, Note, read_note
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-OFFSET_MAX = (1 << 63) - 1
-
 
 class GroupCommits:
     """Commits only what the checkpoint store holds.  Not thread-safe."""

@@ -203,7 +203,7 @@ class KafkaTopics:
         In this order: subscription, commit if due, poll if nothing is waiting.
         """
         if self._consumer is None:
-            raise SourceError("poll before open.", remedy="Call open first.")
+            raise SourceError("poll was called before open.", remedy="Call open first.")
         now_s = self._clock()
         if self._group is None and self._refresh_timer.expired_reset_on_true(now_s):
             self._refresh()

@@ -3,7 +3,8 @@
 A bolt's connection becomes two streams (:mod:`flowctl_redis.relay_duct`).  The driver waits at a
 third one, the *door*, for the names of new connections, and opens a connection to its own listener
 on loopback for each.  What goes through is what goes over TCP: TLS, the proof of the key, frames.
-So who can read or write Redis can neither read frames nor be a bolt; he can only end connections.
+So whoever can read or write Redis can neither read frames nor be a bolt, only end
+connections.
 
 Nothing stays: what was read is deleted, and each key expires.
 """

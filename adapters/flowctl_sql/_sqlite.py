@@ -103,7 +103,9 @@ def file_at(path: str, timeout_s: float | None, synchronous: Synchronous) -> Sql
             remedy="Name a file: sqlite:///file.db, or sqlite:////absolute/file.db.",
         )
     if synchronous not in ("NORMAL", "FULL"):
-        raise ConfigError("synchronous", f"{synchronous!r}.", remedy="Use NORMAL or FULL.")
+        raise ConfigError(
+            "synchronous", f"{synchronous!r} is unknown.", remedy="Give NORMAL or FULL."
+        )
     return SqliteFile(
         os.path.abspath(os.path.expanduser(path)),
         _LOCK_MAX_S if timeout_s is None else timeout_s,

@@ -1,8 +1,8 @@
 """What a call of ``process`` costs, whatever its size, as far as that is sure.  Pure.
 
-Two batches of different sizes, one after the other, tell it: a line through their times meets no
-records at the time of a call.  A mean over many pairs is as good as they agree: it counts only less
-some of its standard errors.  So costs of records that vary, however much, are not taken for calls.
+Two consecutive batches of different sizes show it: the line through their times reaches zero
+records at the time of a call.  Some standard errors are subtracted from the mean over many pairs,
+so records whose costs vary, however much, are not mistaken for calls.
 """
 
 from __future__ import annotations

@@ -56,19 +56,21 @@ def run_bolt(
     """Run the bolt named ``bolt`` until the spout ends it or is gone.
 
     ``process`` runs in the calling thread, and in ``slots - 1`` more; an ``async def`` runs in an
-    event loop, up to ``slots`` times at once.  Its return value is used only for a range,
-    where bytes are a receipt (docs/ranges.md); an exception (also
-    SystemExit, or a panic of a library in Rust) fails the tuple, or says that the target refused
-    it (``refusal``, then :func:`flowctl.bolts.refusals.refusal_of` decide).  Raises
-    :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the spout
-    does not hold this run's key, :class:`flowctl.errors.InfrastructureError` if it can't be
-    reached. KeyboardInterrupt ends the bolt and passes through.
+    event loop, up to ``slots`` times at once.  Its return value is used only for a range, where
+    bytes are a receipt (docs/ranges.md).  An exception (also SystemExit, or a panic of a library in
+    Rust) fails the tuple, or says that the target refused it (``refusal``, then
+    :func:`flowctl.bolts.refusals.refusal_of` decide).  KeyboardInterrupt ends the bolt and passes
+    through.
+
+    Raises :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the
+    spout does not hold this run's key, :class:`flowctl.errors.InfrastructureError` if it can't be
+    reached.
     """
     return FlowControlBolt(endpoint, bolt, process, slots=slots, refusal=refusal).run()
 
 
 class FlowControlBolt:
-    """One bolt for one connection; :func:`run_bolt` for those who need :meth:`cancel`."""
+    """One bolt for one connection, as in :func:`run_bolt`; for those who need :meth:`cancel`."""
 
     def __init__(
         self,

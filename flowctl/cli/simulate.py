@@ -60,6 +60,7 @@ def simulate(
     wants_list: bool,
 ) -> int:
     """Run scenarios in virtual time.  Without SCENARIO: all scenarios that have gates."""
+    from flowctl.cli.run import parse_overrides
     from flowctl.simulation.policies import DEFAULT
     from flowctl.simulation.report import headline, markdown, rows_of, text_table
     from flowctl.simulation.sweep import jobs_of, run_jobs
@@ -68,7 +69,7 @@ def simulate(
         _show_list()
         return EXIT_FINISHED
     _check_files(plot_path, report_path, verify=verify is not None)
-    changes = _overrides(overrides)
+    changes = parse_overrides(overrides)
     if drawn_names := _drawn_names(scenarios, drawn, seed):
         met = _run_drawn(drawn_names, policies or (DEFAULT,), changes, jobs)
         return EXIT_FINISHED if met or not check else EXIT_FAILED
@@ -185,17 +186,9 @@ def _seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
-        raise ConfigError("--seeds", f"{text!r}.", remedy="Give numbers, as 1,2,3.") from None
-
-
-def _overrides(given: Sequence[str]) -> dict[str, Any]:
-    pairs = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError("--set", f"{pair!r}.", remedy="Give NAME=VALUE.")
-        pairs[name] = value
-    return pairs
+        raise ConfigError(
+            "--seeds", f"{text!r} is not a list of numbers.", remedy="Example: --seeds 1,2,3"
+        ) from None
 
 
 def _run(outcomes: Iterator[Outcome], total: int) -> list[Outcome]:

@@ -206,7 +206,7 @@ def _standstill(event: ev.FlowEvent) -> str:
         case ev.PartitionTakenAway():
             return f"{event.partition} taken away at {show(event.position)}"
         case ev.PartitionGiven():
-            return f"{event.partition} assigned, continuing from {show(event.position)}"
+            return f"{event.partition} given to this driver, continuing from {show(event.position)}"
         case _:
             return ""
 

@@ -86,7 +86,9 @@ class MetricRegistry:
         """Have ``metric`` read every ``interval_s``; a name is unique per task and interval."""
         named = self._metrics.setdefault(interval_s, {}).setdefault(task, {})
         if name in named:
-            raise ConfigError("name", f"{task} has a metric {name!r} already.", remedy="Another.")
+            raise ConfigError(
+                "name", f"{task} has a metric {name!r} already.", remedy="Give another name."
+            )
         named[name] = metric
 
     def points(self, *, task: str, interval_s: float) -> list[Point]:

@@ -138,7 +138,9 @@ def checked_limits(limits: Limits | None) -> Limits:
     for name in ("in_flight_min", "in_flight_max", "in_flight_start"):
         value = getattr(limits, name)
         if not isinstance(value, Integral) or isinstance(value, bool):
-            raise ConfigError("limits", f"{name}={value!r}.", remedy="Give a whole number.")
+            raise ConfigError(
+                "limits", f"{name} must be a whole number, got {value!r}.", remedy="Give one."
+            )
     if not 1 <= least <= most <= _IN_FLIGHT_MOST:
         raise ConfigError(
             "limits",
@@ -146,10 +148,14 @@ def checked_limits(limits: Limits | None) -> Limits:
             remedy=f"Give 1 <= in_flight_min <= in_flight_max <= {_IN_FLIGHT_MOST}.",
         )
     if start < 1:
-        raise ConfigError("limits", f"in_flight_start={start}.", remedy="Give 1 or more.")
+        raise ConfigError(
+            "limits", f"in_flight_start must be 1 or more, got {start}.", remedy="Leave it out."
+        )
     if not _is_number(limits.give_up_after_s) or not limits.give_up_after_s > 0:  # may be endless
         raise ConfigError(
-            "limits", f"give_up_after_s={limits.give_up_after_s!r}.", remedy="Give seconds above 0."
+            "limits",
+            f"give_up_after_s must be greater than 0, got {limits.give_up_after_s!r}.",
+            remedy="Give seconds.",
         )
     return limits
 

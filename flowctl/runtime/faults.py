@@ -88,7 +88,8 @@ def fenced_error(frame: FailFrame | RangeFail) -> FencedError:
 
 
 def fatal_error(bolt: str, frame: FailFrame | RangeFail) -> FlowctlError:
-    """Return the error of what no bolt can do, so that it is left for the next run."""
+    """Return the error for work that no bolt can do: it ends the run, and the next run begins with
+    that work."""
     problem, _, remedy = frame.error.partition("\n")
     if isinstance(frame, RangeFail) and frame.is_read_error:
         return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
@@ -151,7 +152,7 @@ def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
 def emptied_store_error(problem: str, *, newest: int, known: int) -> FencedError:
     """Return the error for a sink that knows ``newest``, while the store knows only ``known``."""
     return FencedError(
-        f"{problem} The checkpoint store knows no driver of epoch {newest}, its newest is"
+        f"{problem} The checkpoint store knows no driver of epoch {newest}; its newest is"
         f" {known}: it was emptied, or a driver's clock was once wrong.",
         remedy=f"Start the job again: its epoch will be above {newest}, so the sink will accept it."
         " Only if another driver of this job writes there, with its own store, stop one of them.",

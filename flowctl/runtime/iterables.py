@@ -175,7 +175,7 @@ class Records:
 
     def _too_few(self, there: int, done: int) -> SourceError:
         return SourceError(
-            f"{self._partition}: there are {there} values, but {done} are done by the checkpoint.",
+            f"{self._partition}: there are {there} values, but the checkpoint counts {done} done.",
             remedy=_OTHER_SOURCE,
         )
 

@@ -196,7 +196,7 @@ def store_of(given: Any) -> CheckpointStore:
         if not given.startswith(_REDIS_SCHEMES):
             raise ConfigError(  # not quoted: it may hold a password
                 "checkpoint",
-                f"the text does not begin with one of {', '.join(_REDIS_SCHEMES)}",
+                f"the text does not begin with one of {', '.join(_REDIS_SCHEMES)}.",
                 remedy='Example: checkpoint="redis://host:6379/0"',
             )
         given = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(given)

@@ -21,7 +21,7 @@ _ANSWER_S: Final = 0.25
 class Reach:
     """Checks the bolts of one run now and then; for one thread.
 
-    A bolt has to be out of reach in two looks on end: after the driver's own machine stood still,
+    A bolt has to be out of reach in two looks in a row: after the driver's own machine stood still,
     the first one comes before the answers.  Looks are half a heartbeat apart or more: a look at
     1,000 bolts takes a millisecond or two, and these send heartbeats once a second.
     """

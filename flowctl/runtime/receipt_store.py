@@ -63,11 +63,12 @@ class ReceiptStore:
     checkpoint that counts them, so after a kill the manifest knows at least as much as ``inner``:
     :meth:`load` returns what the manifest covers.  A driver that a newer one has replaced is
     fenced by the manifest too, so this works with ``inner`` in memory.  What a checkpoint counts
-    without a receipt, as the dead letter keeps it, stands in the manifest as well: it covers what
-    the checkpoint does.  Thread-safe.
+    without a receipt (a record in the dead letter) is in the manifest as well, so the manifest
+    covers all that the checkpoint counts.  Thread-safe.
 
-    ``unnamed`` finds what bolts of the driver of an epoch had finished before it was killed, which
-    the manifest does not name: of that counts what nothing named covers, even in part.
+    ``unnamed`` returns, for the epoch of a driver that was killed, the results that its bolts had
+    finished and that the manifest does not name.  Such a result counts if no named one covers any
+    part of it.
     """
 
     survives = True  # the manifest does, whatever ``inner`` is

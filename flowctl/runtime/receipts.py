@@ -33,8 +33,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     """Entries that were written in one step by the driver of ``epoch``.
 
     A driver begins with a ``base``: all that it adopts of what was there.  From then on nothing
-    counts that an older driver adds.  ``number`` counts the segments of one driver, whose random
-    ``token`` tells two drivers apart that believe to have the same epoch.
+    counts that an older driver adds.  ``number`` counts the segments of one driver.  Its
+    random ``token`` tells it from another driver that believes it has the same epoch.
     """
 
     epoch: int

@@ -19,8 +19,8 @@ class Reports(NamedTuple):
 class SavesTold:
     """Not thread-safe: the caller holds the control's lock.
 
-    ``is_promised``: bolts are told at all, as saves follow soon.  ``is_awaited``: the last reports
-    asked for it.
+    ``is_promised``: bolts are told which reports are saved, because saves follow soon.
+    ``is_awaited``: some of the last reports asked for that.
     """
 
     def __init__(self) -> None:

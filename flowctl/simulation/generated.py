@@ -104,7 +104,7 @@ def generate(seed: int, index: int) -> Scenario:
     if rng.random() < 0.3:
         values["connects_s"] = tuple(rng.uniform(0, 2) for _ in range(bolts))
     speed = slots * sum(values["speeds"] or (1.0,) * bolts)
-    values["records"] = _records(rng, bolts, speed, values["tuple_s"], values["record_s"]) // spouts
+    values["records"] = _records(rng, bolts, speed, values["record_s"]) // spouts
     values["records"] = max(_RECORDS_LEAST, values["records"])
     makespan_s = spouts * values["records"] * values["record_s"] / speed
     values.update(_faults(rng, bolts, makespan_s))
@@ -132,7 +132,7 @@ def _skew(rng: Random) -> dict[str, Any]:
     return {"pareto": rng.choice((1.1, 1.5, 2.5))} if kind == "pareto" else {}
 
 
-def _records(rng: Random, bolts: int, speed: float, tuple_s: float, record_s: float) -> int:
+def _records(rng: Random, bolts: int, speed: float, record_s: float) -> int:
     """From two dozen to what a run can simulate."""
     most_s = _BOLT_SECONDS / bolts
     most = min(_RECORDS, most_s * speed / record_s)

@@ -109,7 +109,9 @@ class Topology:
     ) -> None:
         if not tree_timeout_s > 0:
             raise ConfigError(
-                "tree_timeout_s", f"must be greater than 0, got {tree_timeout_s}.", remedy="Over 0."
+                "tree_timeout_s",
+                f"must be greater than 0, got {tree_timeout_s}.",
+                remedy="Give seconds.",
             )
         if ackers < 0:
             raise ConfigError(

@@ -2,8 +2,8 @@
 
 As :mod:`flowctl.core.blame` has it for the tuples of a spout.  The inputs of a tuple fail one by
 one, so a target that is down looks like many bad records, and each costs its root an attempt.  So a
-root's next failure counts only if the bolt has processed something since that it was sent after the
-one before; and if a stage processes nothing at all, roots go out one at a time, to ask.
+root's next failure counts only if the bolt has processed something that it was sent after the
+root's last failure; and while a stage processes nothing at all, roots go out one at a time, to ask.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class StageCode:
     """A stage's code as it travels; :meth:`for_connection` makes what a bolt calls.
 
     ``isolates``: a :class:`Batched` function that raised is called again with parts of the tuple,
-    until it is known which inputs it can't take (``topology/isolate.py``).
+    until it is known which inputs it can't take (``topology/worker/isolate.py``).
     Pickled by Spark's own cloudpickle, so code and hooks may be a job file's own.
     """
 
