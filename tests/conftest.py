@@ -23,6 +23,9 @@ settings.load_profile(
 )
 
 
+ID_CHARS_MAX = 200  # what one still reads of a test's name
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--req",
@@ -56,6 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A long value is not a name: each worker sends all of them, and each report its own."""
+    if isinstance(val, str | bytes) and len(val) > ID_CHARS_MAX:
+        return f"{argname}_of_{len(val)}"
+    return None
 
 
 def _requirements(item: pytest.Item) -> set[str]:

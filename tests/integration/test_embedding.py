@@ -47,7 +47,8 @@ report = job.run(view="off")
 if CLOSES:
     store.close()
 after = left()
-json.dump([report.outcome, len(lines), before, during[0], after], sys.stdout)
+# What is late on a busy machine may be done twice: this is no sink that knows.
+json.dump([report.outcome, len(set(lines)), before, during[0], after], sys.stdout)
 """
 
 
