@@ -287,8 +287,7 @@ class Link:
     def _receive_on_time(self) -> None:
         """What the link thread would do between two short calls, if it were the one that reads."""
         self._reading.receive()
-        now_s = time.monotonic()
-        if now_s >= self._promise.look_at_s:
+        if (now_s := time.monotonic()) >= self._promise.look_at_s:
             self._keep_promise(now_s)
 
     # -- the link thread -------------------------------------------------------------------
@@ -306,21 +305,25 @@ class Link:
         self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
         while self.ended is None:
-            wait_s = ACK_DELAY_S if self._promise.is_given else max(self._beat_at_s - now_s, 0)
-            ready = not self._reading.look() and readable.poll(wait_s * 1000)
-            if ready:
-                self._reading.receive_in_link()
-            now_s = time.monotonic()
-            if self._promise.is_given and (not ready or now_s >= self._promise.look_at_s):
+            if self._reading.look():  # the process thread does the rest between its calls
+                now_s = time.monotonic()
+                is_due = self._promise.waiting > 0
+            else:
+                wait_s = ACK_DELAY_S if self._promise.is_given else max(self._beat_at_s - now_s, 0)
+                if ready := readable.poll(wait_s * 1000):
+                    self._reading.receive_in_link()
+                now_s = time.monotonic()
+                is_due = self._promise.is_given and (not ready or now_s >= self._promise.look_at_s)
+            if is_due:
                 self._keep_promise(now_s)
             if now_s >= self._beat_at_s:
                 self._beat()
 
     def _obey(self, orders: list[Order], now_s: float) -> None:
-        tuples: list[tuple[TupleFrame | RangeFrame, float]] = []
+        tuples: list[TupleFrame | RangeFrame] = []
         for order in orders:
             if isinstance(order, _TUPLES):
-                tuples.append((order, now_s))
+                tuples.append(order)
                 continue
             self._queue_up(tuples, now_s)
             tuples = []
@@ -335,14 +338,13 @@ class Link:
                 self._end("end")
         self._queue_up(tuples, now_s)
 
-    def _queue_up(self, tuples: list[tuple[TupleFrame | RangeFrame, float]], now_s: float) -> None:
+    def _queue_up(self, tuples: list[TupleFrame | RangeFrame], now_s: float) -> None:
         if not tuples:
             return
         with self._lock:
-            for item in tuples:
-                frame = item[0]
+            for frame in tuples:
                 if self._known.add(frame.tuple_id):
-                    self._queue.append(item)
+                    self._queue.append((frame, now_s))
                     if isinstance(frame, RangeFrame):
                         self.ranges.add([frame])
             self._promise.give(now_s)
@@ -362,9 +364,7 @@ class Link:
         with self._lock:
             given = [f.tuple_id for f, _ in self._queue if f.tuple_id in tuple_ids]
             if given:
-                kept = [item for item in self._queue if item[0].tuple_id not in tuple_ids]
-                self._queue.clear()
-                self._queue.extend(kept)
+                self._queue = deque(i for i in self._queue if i[0].tuple_id not in tuple_ids)
                 self._known.forget(*given)
                 self.ranges.forget(given)
             self._writer.append(Revoked(given))

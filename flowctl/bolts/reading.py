@@ -77,13 +77,16 @@ class Reading:
         self._end = end
         # Guarded by the lock:
         self._lock = lock
-        self._given_back = threading.Condition(lock)
         self._may_change = may_change
         self._reader = _LINK
         self._shortness = 0  # up to _SHORT_CALLS
         self._calls = 0
         self._received_at_s = 0.0
         self._readable: Any = None  # what the process thread waits with
+        # What the link thread sleeps on: a lock that is held, and released to wake it.  A condition
+        # makes a lock for each wait, and has the other one taken three times.
+        self._given_back = threading.Lock()
+        self._given_back.acquire()
 
     def receive(self) -> None:
         """Receive what has arrived; the end of the stream and errors end the link.
@@ -122,21 +125,22 @@ class Reading:
 
         If it is in the same call all that time, the link thread reads from then on.
         """
-        with self._lock:
-            if not self.is_slots:
-                return False
-            calls = self._calls
-            self._given_back.wait(_LOOK_S)
-            if self._reader is _SLOT_LATER and self._calls == calls:
-                self.give_back()
-            return True
+        if not self.is_slots:
+            return False
+        calls = self._calls
+        if not self._given_back.acquire(timeout=_LOOK_S) and self._calls == calls:
+            with self._lock:
+                if self._reader is _SLOT_LATER and self._calls == calls:
+                    self.give_back()
+        return True
 
     # -- for the process thread, with the lock ---------------------------------------------
 
     @property
     def is_slots(self) -> bool:
         """Whether it is the process thread that reads."""
-        return self._reader is _SLOT_LATER or self._reader is _SLOT
+        reader = self._reader  # once: the link thread asks without the lock
+        return reader is _SLOT_LATER or reader is _SLOT
 
     def note(self, outcome: Outcome) -> None:
         """A call has ended."""
@@ -178,7 +182,8 @@ class Reading:
         self._shortness = 0
         if self.is_slots:
             self._reader = _LINK
-            self._given_back.notify()
+            if self._given_back.locked():
+                self._given_back.release()
 
     @property
     def is_due(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,6 +52,17 @@ class Wire:
 
     def poll(self, timeout_ms: float) -> list[bool]:
         return [True] if self.arrived else []
+
+
+class Sleep:
+    """What the link thread sleeps on: ``meanwhile`` happens, and nobody wakes it."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
+
+    def acquire(self, timeout: float) -> bool:
+        self._meanwhile()
+        return False
 
 
 class Bolt:
@@ -143,7 +155,7 @@ def test_two_long_calls_or_fails_may_come_between_but_not_three(bolt, outcome):
 
 def test_while_calls_end_the_link_thread_only_looks(bolt, monkeypatch):
     quick(bolt)
-    monkeypatch.setattr(bolt.reading._given_back, "wait", lambda _: bolt.reading.note(SHORT))
+    monkeypatch.setattr(bolt.reading, "_given_back", Sleep(lambda: bolt.reading.note(SHORT)))
     for _ in range(9):
         assert bolt.reading.look()
     assert bolt.reading.is_slots
@@ -151,12 +163,30 @@ def test_while_calls_end_the_link_thread_only_looks(bolt, monkeypatch):
 
 def test_a_call_that_does_not_end_gives_the_reading_back(bolt, monkeypatch):
     quick(bolt)
-    monkeypatch.setattr(bolt.reading._given_back, "wait", lambda _: False)
+    monkeypatch.setattr(reading, "_LOOK_S", 0.0)
     assert bolt.reading.look()
     assert not bolt.reading.look()
     bolt.wire.put(1)
     bolt.reading.receive_in_link()
     assert bolt.obeyed == [0, 1]
+
+
+def test_what_gives_the_reading_back_wakes_the_link_thread(bolt, monkeypatch):
+    monkeypatch.setattr(reading, "_LOOK_S", threading.TIMEOUT_MAX)
+    quick(bolt)
+    looking = threading.Thread(target=bolt.reading.look)
+    looking.start()
+    bolt.reading.give_back()
+    looking.join()  # before the end of time
+    assert not bolt.reading.look()
+
+
+def test_a_wake_up_that_came_late_is_no_sign_of_a_long_call(bolt):
+    quick(bolt)
+    bolt.reading.give_back()  # while the link thread does not sleep
+    quick(bolt)
+    assert bolt.reading.look()
+    assert bolt.reading.is_slots
 
 
 def test_when_nothing_comes_the_link_thread_waits_again(bolt):
