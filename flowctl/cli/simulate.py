@@ -88,8 +88,7 @@ def simulate(
         command = _command(scenarios, policies, seeds, overrides, report_path)
         report = markdown(rows, command=command)
         if not (scenarios or overrides):
-            first_seed = chosen.get(DEFAULT, _seeds(seeds))[0]
-            report += "\n" + _of_ranges(first_seed, jobs or os.cpu_count() or 1)
+            report += _of_ranges(chosen.get(DEFAULT, _seeds(seeds)), jobs)
         if verify:
             is_good &= _is_same(report_path, report, rows_only=verify == "rows")
         else:
@@ -133,10 +132,10 @@ def _run_drawn(
     return met
 
 
-def _of_ranges(first_seed: int, processes: int) -> str:
+def _of_ranges(seeds: Sequence[int], jobs: int | None) -> str:
     from flowctl.simulation.ranges.report import ranges_markdown
 
-    return ranges_markdown(first_seed, processes)
+    return "\n" + ranges_markdown(seeds[0], jobs or os.cpu_count() or 1)
 
 
 def _is_same(path: Path, report: str, *, rows_only: bool) -> bool:

@@ -58,7 +58,7 @@ def test_a_function_that_returns_the_same_iterator_again_is_refused() -> None:
 def test_an_iterator_with_fewer_values_than_are_done() -> None:
     producer = Records(lambda: iter([1, 2]))
     producer.open(done_to(4))
-    with pytest.raises(SourceError, match="there are 2 values, but 5 are done"):
+    with pytest.raises(SourceError, match="there are 2 values, but the checkpoint counts 5 done"):
         producer.poll(10)
 
 
@@ -67,7 +67,7 @@ def test_an_iterator_with_fewer_values_than_are_done() -> None:
 
 def test_a_shorter_list_and_the_position_of_another_source_are_refused() -> None:
     assert values_of(Records([1, 2]), done_to(1)) == []
-    with pytest.raises(SourceError, match="there are 2 values, but 3 are done"):
+    with pytest.raises(SourceError, match="there are 2 values, but the checkpoint counts 3 done"):
         Records([1, 2]).open(done_to(2))
     with pytest.raises(SourceError, match=r"\(7, 1\) is not a place"):
         Records([1, 2]).open(done_to((7, 1)))
