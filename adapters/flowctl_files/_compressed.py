@@ -17,6 +17,9 @@ _NO_TEXT: Final = (
     *(".7z", ".lz4", ".lzo", ".rar", ".snappy", ".tar", ".xz", ".zip"),
     *(".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.zst"),
 )
+# How compressed data begin; no line of text has these bytes.
+_BEGINNINGS: Final = {b"\x1f\x8b\x08": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+BEGINNING_BYTES: Final = max(map(len, _BEGINNINGS))
 # How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
 _ZSTD_BYTES: Final = 8 << 10
 _EMPTY: Final = "the file is empty, without even a header"
@@ -45,6 +48,19 @@ def check_text(names: Iterable[str]) -> None:
             raise SourceError(
                 f"{name}: this is an archive, or compressed in a way that flowctl can't read.",
                 remedy="Unpack it, or narrow the pattern: plain text, .gz, .bz2 and .zst are read.",
+            )
+
+
+def check_beginning(name: str, data: bytes) -> None:
+    """Raise :class:`SourceError` if a file that would be read as it is begins as a compressed one.
+
+    With ``errors="replace"``, or as Latin-1 or bytes, its lines would pass for records.
+    """
+    for beginning, end in _BEGINNINGS.items():
+        if data.startswith(beginning):
+            raise SourceError(
+                f"{name}: it is compressed ({_KINDS[end]}), but its name does not end in {end}.",
+                remedy=f"Rename it to {name}{end}, or unpack it.",
             )
 
 

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 
 from flowctl.core.records import Record
 from flowctl.errors import SourceError
-from flowctl_files._compressed import decompressed, is_damage, kind_of
+from flowctl_files._compressed import check_beginning, decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
 from flowctl_files._paths import End, found_as
 
@@ -191,6 +191,8 @@ class FileReader:
                     raise self._truncated(self._file.tell())
                 return data
             data = self._file.read(size)
+            if not self.tail.end:
+                check_beginning(self.name, data)
             self._check_tail()
             if not data and self.tail.end < self.tail.size:
                 raise self._truncated(self.tail.end)

@@ -10,7 +10,15 @@ from typing import IO, Any, Final
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
-from flowctl_files._compressed import Decompressed, check_text, decompressed, is_damage, kind_of
+from flowctl_files._compressed import (
+    BEGINNING_BYTES,
+    Decompressed,
+    check_beginning,
+    check_text,
+    decompressed,
+    is_damage,
+    kind_of,
+)
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
 from flowctl_files._spellings import check_names
@@ -131,6 +139,8 @@ class _Plain:
             got: int = self._file.readinto(view)
         except OSError as error:
             raise lasting(self._name, error) from error
+        if not self._place:
+            check_beginning(self._name, bytes(view[: min(got, BEGINNING_BYTES)]))
         self._place += got
         if not got and self._place < self._size:
             raise changed(self._name, f"{self._size} bytes", f"{self._place} bytes")

@@ -23,6 +23,8 @@ from flowctl.wire.frames import (
 # traceback.
 ERROR_CHARS_MAX: Final = 1_000
 _TRACEBACK_CHARS_MAX: Final = 4_000
+# A user, a password and a host in a URL are shorter; keys of cloud services have some 1,500.
+_SECRET_CHARS_MAX: Final = 4_000
 # What Python's own operations on a value raise.  Exceptions of client libraries derive from these
 # too, but then also from OSError (requests).  However many tuples fail this way, the target is not
 # considered down.
@@ -98,7 +100,7 @@ def fail_of(
 
 def _rejected(batch: Batch) -> list[Rejected]:
     return [
-        Rejected(index, sendable(reason)[:ERROR_CHARS_MAX])
+        Rejected(index, sendable_start(reason, ERROR_CHARS_MAX))
         for index, reason in sorted(batch.rejected.items())
     ]
 
@@ -111,7 +113,7 @@ def error_text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # user code: an exception whose __str__ raises
         text = type(error).__name__
-    return sendable(text)[:ERROR_CHARS_MAX]
+    return sendable_start(text, ERROR_CHARS_MAX)
 
 
 def traceback_text(error: BaseException) -> str:
@@ -122,7 +124,27 @@ def traceback_text(error: BaseException) -> str:
         text = "".join(traceback.format_exception(type(error), error, below_us))
     except Exception:
         return ""
-    return sendable(text)[-_TRACEBACK_CHARS_MAX:]
+    return _sendable_end(text, _TRACEBACK_CHARS_MAX)
+
+
+def sendable_start(text: str, chars_max: int) -> str:
+    """Return the first ``chars_max`` characters of ``text``, :func:`sendable`.
+
+    A reason may hold megabytes, and a search of all of it for passwords takes from a second to
+    minutes.  A password that is cut would not be recognised, so more than is wanted is searched.
+    """
+    if len(text) <= chars_max + _SECRET_CHARS_MAX:
+        return sendable(text)[:chars_max]
+    searched = sendable(text[: chars_max + 2 * _SECRET_CHARS_MAX])
+    return searched[:-_SECRET_CHARS_MAX][:chars_max]
+
+
+def _sendable_end(text: str, chars_max: int) -> str:
+    """Return the last ``chars_max`` characters of ``text``; see :func:`sendable_start`."""
+    if len(text) <= chars_max + _SECRET_CHARS_MAX:
+        return sendable(text)[-chars_max:]
+    searched = sendable(text[-chars_max - 2 * _SECRET_CHARS_MAX :])
+    return searched[_SECRET_CHARS_MAX:][-chars_max:]
 
 
 def sendable(text: str) -> str:

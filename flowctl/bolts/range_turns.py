@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, fail_of, sendable, traceback_text
+from flowctl.bolts.outcomes import (
+    ERROR_CHARS_MAX,
+    error_text,
+    fail_of,
+    sendable,
+    sendable_start,
+    traceback_text,
+)
 from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
@@ -267,7 +274,7 @@ def _too_long(receipt: bytes) -> UnrunnableError:
 
 def _rejected(batch: Batch) -> list[RejectedAt]:
     return [
-        RejectedAt(record.position, record.value, sendable(reason)[:ERROR_CHARS_MAX])
+        RejectedAt(record.position, record.value, sendable_start(reason, ERROR_CHARS_MAX))
         for index, reason in sorted(batch.rejected.items())
         for record in (_sent(batch[index]),)
     ]
@@ -286,8 +293,8 @@ def _only(batch: Batch) -> Record:
     try:
         return _sent(batch[0])
     except Exception as error:
-        text = sendable(f"it can't be read: {type(error).__name__}: {error}")
-        return Record(batch.span.first, text[:_SHOWN_CHARS_MAX])
+        text = f"it can't be read: {type(error).__name__}: {error}"
+        return Record(batch.span.first, sendable_start(text, _SHOWN_CHARS_MAX))
 
 
 def _sent(record: Record) -> Record:
@@ -296,5 +303,5 @@ def _sent(record: Record) -> Record:
     try:
         value = carry(record.value)
     except NotCarriedError:
-        value = sendable(repr(record.value))[:_SHOWN_CHARS_MAX]
+        value = sendable_start(repr(record.value), _SHOWN_CHARS_MAX)
     return Record(record.position, value)

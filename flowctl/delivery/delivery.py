@@ -72,6 +72,7 @@ class Delivery:
         self._call_s = 0.0  # in fn, of the piece under way
         self._failing_since_s: float | None = None  # the first failure since a call succeeded
         self._succeeded_at_s = NEVER_JUDGED
+        self._first_failed_s: dict[float, float] = {}  # by what was read together
 
     def run(self, values: Iterable[Any]) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
@@ -123,6 +124,8 @@ class Delivery:
             self._failing_since_s, self._succeeded_at_s = None, self._clock()
             self._pieces.settle(piece, self._clock())
             self._pieces.note_progress()
+            if not self._pieces:
+                self._first_failed_s.clear()
         finally:
             waited_s = self._clock() - began_at_s - self._call_s
             self.tally.waited_s += waited_s
@@ -210,11 +213,13 @@ class Delivery:
         index = None if self._batch is None else self._batch.reading_index
         if self._failing_since_s is None:
             self._failing_since_s = now_s
+        first_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
         is_doubtful = self._is_doubtful(piece, error, now_s)
         if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
-            reason = f"{type(error).__name__}: {error}"
+            if self._is_blameless(piece, error, first_s):
+                self._lost.succeeded()
             for record in piece.cut.records:
-                self._lost.give_up(record, reason, piece.faults, error)
+                self._lost.give_up(record, piece.faults, error)
             self._pieces.settle(piece, now_s, is_done=False)
 
     def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
@@ -227,6 +232,15 @@ class Delivery:
             return False
         since_s = self._failing_since_s
         return since_s is not None and now_s - since_s < _PATIENCE_S
+
+    def _is_blameless(self, piece: FlowTuple, error: Exception, first_s: float) -> bool:
+        """Whether target and ``fn`` have taken other rows since this one began to fail.
+
+        Rows that wait for their back-off are given up one after the other, with no call between
+        them if all others are done.  ``first_s``: when what was read with it failed first.
+        """
+        since_s = first_s if is_data_error(error) else max(first_s, piece.judged_at_s)
+        return since_s < self._succeeded_at_s
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records

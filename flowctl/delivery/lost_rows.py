@@ -40,8 +40,9 @@ class LostRows:
             )
         self._keep(record, f"{REJECTED_PREFIX}{reason}", attempts=1)
 
-    def give_up(self, record: Record, reason: str, attempts: int, error: Exception) -> None:
+    def give_up(self, record: Record, attempts: int, error: Exception) -> None:
         """``record`` failed alone in its last attempt, by ``error``."""
+        reason = f"{type(error).__name__}: {error}"
         self._tally.gave_up += 1
         self._in_a_row += 1
         if self._in_a_row > self._plan.gave_up_in_a_row_max:
@@ -59,7 +60,7 @@ class LostRows:
         self._keep(record, reason, attempts=attempts)
 
     def succeeded(self) -> None:
-        """A call succeeded."""
+        """A call succeeded, or one has since the row that is given up next failed first."""
         self._in_a_row = 0
 
     def end(self) -> None:

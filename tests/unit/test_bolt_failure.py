@@ -3,9 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from flowctl.bolts import outcomes
 from flowctl.bolts.outcomes import fail_of
 from flowctl.core.records import Record
-from flowctl.errors import FencedError
+from flowctl.errors import FencedError, without_secrets
 from flowctl.wire.frames import FailFrame, TupleFrame
 
 FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
@@ -41,6 +42,31 @@ def test_it_is_bounded_whatever_the_error_quotes(text):
     assert frame.error.startswith("ValueError: ")
     assert len(frame.error) <= 1_000
     assert len(frame.traceback) <= 4_000
+
+
+def test_a_text_of_megabytes_is_cut_before_it_is_searched_for_passwords(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each `postgres://` is a place where a search of all that follows begins: it took minutes."""
+    searched: list[int] = []
+
+    def noted(text: str) -> str:
+        searched.append(len(text))
+        return without_secrets(text)
+
+    monkeypatch.setattr(outcomes, "without_secrets", noted)
+    _fail(ValueError("postgres://" * 500_000))
+    assert len(searched) == 2, "the error and its traceback"
+    assert max(searched) < 20_000
+
+
+def test_no_password_is_shown_that_such_a_cut_divides() -> None:
+    for size in (*range(960, 1_000, 9), *range(3_970, 4_000, 7), *range(8_960, 9_000, 3)):
+        frame = _fail(ValueError("x" * size + " redis://user:secret@host:6379 " + "y" * 5_000))
+        assert "user:" not in frame.error
+    for size in (*range(3_970, 4_000, 7), *range(11_970, 12_000, 3)):
+        frame = _fail(ValueError("x" * 9_000 + " redis://user:secret@host:6379 " + "y" * size))
+        assert "cret@" not in frame.traceback
 
 
 def test_the_end_of_a_long_traceback_is_kept():

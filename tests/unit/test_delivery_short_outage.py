@@ -51,6 +51,37 @@ def test_a_bad_row_is_found_without_waiting_for_long(poison: int) -> None:
     assert clock.now_s < 5.0
 
 
+@pytest.mark.parametrize("rows_max", [1, 20, 500])
+@pytest.mark.parametrize("error", [ValueError("seven"), RuntimeError("seven")])
+def test_ten_bad_rows_become_letters_where_all_others_are_written(
+    rows_max: int, error: Exception
+) -> None:
+    """Their last attempts come together when nothing else is left: nine in a row fail then."""
+
+    def write(batch: Batch) -> None:
+        clock.sleep(CALL_S)
+        if any(record.value % 50 == 7 for record in batch):
+            raise error
+        target.take(batch)
+
+    clock, letters, target = Clock(), Letters(), Target()
+    tally = deliver(write, range(500), clock, rows_max=rows_max, dead_letter=letters)
+    assert (tally.written, tally.kept) == (490, 10)
+    assert [letter[3] for letter in sorted(letters.kept)] == list(range(7, 500, 50))
+
+
+def test_so_do_bad_values_that_stand_together() -> None:
+    def write(batch: Batch) -> None:
+        clock.sleep(CALL_S)
+        if any(record.value >= 480 for record in batch):
+            raise ValueError("no number")
+        target.take(batch)
+
+    clock, letters, target = Clock(), Letters(), Target()
+    tally = deliver(write, range(500), clock, rows_max=500, dead_letter=letters)
+    assert (tally.written, tally.kept) == (480, 20)
+
+
 def test_a_target_that_stays_away_fails_the_partition_after_ten_seconds() -> None:
     clock, letters = Clock(), Letters()
     target = Away(clock, 0.1, 1e9)

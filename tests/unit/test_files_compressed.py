@@ -123,3 +123,24 @@ def test_what_is_no_text_is_refused_by_name_before_a_line_of_it_is_read(name: st
     assert "Unpack it" in caught.value.remedy
     with pytest.raises(SourceError, match=f"{name}: this is an archive"):
         TextRanges("*").extents(Checkpoint())
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "compress"),
+    [("gzip", ".gz", gzip.compress), ("zstd", ".zst", zstandard.ZstdCompressor().compress)],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", None])
+def test_compressed_data_under_another_name_are_not_taken_for_lines(
+    kind: str, end: str, compress: Compress, encoding: str | None
+) -> None:
+    Path("a.log").write_bytes(compress(DATA))
+    said = rf"a\.log: it is compressed \({kind}\), but its name does not end in \{end}\."
+    lines = TextLines("a.log", encoding=encoding)
+    lines.open(Checkpoint())
+    with pytest.raises(SourceError, match=said) as caught:
+        lines.poll(1000)
+    assert f"Rename it to a.log{end}" in caught.value.remedy
+    ranges = TextRanges("a.log", encoding=encoding)
+    ((name, extent),) = ranges.extents(Checkpoint()).items()
+    with pytest.raises(SourceError, match=said):
+        list(ranges.reader().open(name, extent.start, extent.stop, extent.identity))

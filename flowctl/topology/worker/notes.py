@@ -6,8 +6,9 @@ from __future__ import annotations
 from operator import index as as_integer
 from typing import Final
 
+from flowctl.bolts.outcomes import sendable_start
 from flowctl.core.trees.settlement import ReportedError, Sum, Watched
-from flowctl.errors import JobError, without_secrets
+from flowctl.errors import JobError
 from flowctl.instrumentation.task_metrics import BOLT_METRICS
 
 # Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
@@ -47,7 +48,7 @@ class Notes:
     def report_error(self, error: BaseException) -> None:
         """Keep ``error``, without secrets, or only its number if there are many."""
         if len(self.errors) < _ERRORS_MAX:
-            problem = problem_of(error)[:_PROBLEM_CHARS_MAX]
+            problem = problem_of(error)
             self.errors.append(ReportedError(type(error).__name__, problem))
         else:
             self.errors_left_out += 1
@@ -63,12 +64,12 @@ class Notes:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return what ``error`` says, without secrets, as what can be sent."""
+    """Return what ``error`` says, cut, without secrets, as what can be sent."""
     try:
         text = str(error)
     except Exception:  # user code again: an exception whose __str__ raises
         text = ""
-    return without_secrets(text).encode("utf-8", "replace").decode()
+    return sendable_start(text, _PROBLEM_CHARS_MAX)
 
 
 def add_to(sums: dict[str, Sum], key: str, value: float) -> None:
