@@ -18,8 +18,10 @@ of each partition with ``foreachPartition``.  Each worker logs a line with its c
 
 **Spans** (``batch.span``) name the rows of a call, so that a sink can recognise a repeat: a task
 that Spark runs again gives the same names.  That holds only if the DataFrame gives the same rows in
-the same order again: no ``repartition`` without a key, no ``rand()``, no source that changed.  The
-same ``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
+the same order again: no ``repartition`` without a key, no ``rand()``, no source that changed.  A
+partition that begins with other rows than before has other names, so it is written again rather
+than left out.  The same ``name`` and ``run`` in another application are the same rows, which
+``SqlSink`` leaves out.
 """
 
 from __future__ import annotations
