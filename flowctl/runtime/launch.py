@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from flowctl.errors import FlowctlError, without_secrets
+from flowctl.errors import FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.metrics_server import served
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
@@ -74,14 +74,19 @@ class Launch:
             if self._run is None:
                 no_run = report_of_no_run(self._plan.job, error)
                 no_run = RunEvents(self._plan.job, self._plan.settings).finished(no_run)
-                self._write(no_run)
+                self._tell(self._write(no_run))
             raise
-        self._write(ending.report)
+        unwritten = self._write(ending.report)
         if isinstance(ending.error, KeyboardInterrupt):
+            self._tell(unwritten)
             raise self._interrupted(ending, run) from None
         if ending.error is not None:
+            self._tell(unwritten)  # why the run failed matters more
             _attach(ending.report, ending.error)
             raise ending.error
+        if unwritten is not None:
+            _attach(ending.report, unwritten)
+            raise unwritten
         return ending.report
 
     def _interrupted(self, ending: Ending, run: Run) -> Interrupted:
@@ -90,18 +95,35 @@ class Launch:
             saved += " in memory only, so a new process starts over"
         hint = self._resume_hint or shown_command(["python", *sys.argv])
         said = f"{saved}; resume with: {hint}"
-        with suppress(OSError):  # the terminal is gone
-            self._view.message(said)
+        self._say(said)
         interrupted = Interrupted(said)
         interrupted.report = ending.report
         return interrupted
 
-    def _write(self, report: Report) -> None:
-        if self._report_path is not None:
-            # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it passes on
-            # non-ASCII characters (C1, bidi controls) to whoever prints the file.
-            text = json.dumps(msgspec.to_builtins(report), indent=2)
+    def _write(self, report: Report) -> InfrastructureError | None:
+        """Write the report if one is wanted; return why it could not be written."""
+        if self._report_path is None:
+            return None
+        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it passes on
+        # non-ASCII characters (C1, bidi controls) to whoever prints the file.
+        text = json.dumps(msgspec.to_builtins(report), indent=2)
+        try:
             Path(self._report_path).write_text(text, encoding="ascii")
+        except OSError as error:
+            return InfrastructureError(
+                f"the run itself is over ({report.outcome}), but its report can't be written to"
+                f" {self._report_path}: {error.strerror}.",
+                remedy="What the report would say is above, and in the event run_finished.",
+            )
+        return None
+
+    def _tell(self, unwritten: InfrastructureError | None) -> None:
+        if unwritten is not None:
+            self._say(unwritten.problem)
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            self._view.message(text)
 
 
 def _made(view: ViewChoice) -> View:

@@ -12,7 +12,12 @@ from flowctl.config import Settings
 from flowctl.core.events import SinkCapChanged
 from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
-from flowctl.errors import CheckpointUnavailableError, ProcessError, SourceError
+from flowctl.errors import (
+    CheckpointUnavailableError,
+    InfrastructureError,
+    ProcessError,
+    SourceError,
+)
 from flowctl.instrumentation.snapshot import BoltView, Waits
 from flowctl.ports import SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
@@ -251,6 +256,19 @@ def test_the_report_is_written_however_the_run_ends(tmp_path: Path):
     assert written["outcome"] == "failed"
     assert "ZeroDivisionError" in written["error"]
     assert caught.value.report.outcome == "failed"
+
+
+def test_a_report_that_can_not_be_written_hides_nothing(tmp_path: Path):
+    """A disk was full when the run ended: a traceback took the place of what the run said."""
+    path = tmp_path / "gone" / "report.json"
+    with pytest.raises(InfrastructureError, match=r"is over \(finished\).*No such file") as caught:
+        spout_of(lambda batch: None, FailingStore()).run(view="off", report_path=path)
+    assert caught.value.report.records_acked == 50
+
+    witness = Witness()
+    with pytest.raises(ProcessError, match="ZeroDivisionError"):
+        spout_of(lambda batch: 1 / 0, FailingStore()).run(view=witness, report_path=path)
+    assert any("its report can't be written" in text for text in witness.messages)
 
 
 def test_the_report_is_written_even_if_the_run_could_not_begin(tmp_path: Path):
