@@ -83,7 +83,12 @@ class Dialect(msgspec.Struct, frozen=True):
         return ".".join([self.quote(part) for part in name.split(".")])
 
     def insert(self, table: str, columns: Sequence[str] | None, width: int) -> str:
-        """Return the statement that inserts one row of ``width`` values."""
+        """Return the statement that inserts one row of ``width`` values.
+
+        Raises :class:`JobError` for names that are one column to SQLite, which keeps one value.
+        """
+        if columns and self.name == "sqlite":
+            _check_differ(columns)
         into = f" ({', '.join([self.quote(column) for column in columns])})" if columns else ""
         return f"INSERT INTO {self.quoted(table)}{into} VALUES ({self.parameters(width)})"
 
@@ -169,6 +174,18 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
             "columns", f"{list(columns)!r} has a name twice.", remedy="Name each column once."
         )
     return tuple(columns)
+
+
+def _check_differ(columns: Sequence[str]) -> None:
+    seen: dict[bytes, str] = {}
+    for column in columns:
+        # Of bytes, as SQLite does: "É" and "é" are two.
+        other = seen.setdefault(column.encode().lower(), column)
+        if other is not column:
+            raise JobError(
+                f"{other!r} and {column!r} are one column to SQLite, so it would keep one of two"
+                " values."
+            )
 
 
 def checked_paramstyle(paramstyle: str, driver: str) -> str:

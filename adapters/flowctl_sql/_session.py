@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
-from flowctl.errors import ConfigError, RetryLater
+from flowctl.errors import ConfigError, JobError, RetryLater
 from flowctl.logs import ModuleLogger
 from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
@@ -230,7 +230,10 @@ class Session:
 
     def _insert(self, insert: Insert) -> None:
         columns, rows = insert
-        statement = self._dialect.insert(self._table, columns, len(rows[0]))
+        try:
+            statement = self._dialect.insert(self._table, columns, len(rows[0]))
+        except JobError as error:
+            raise StatementFault(columns, error) from error
         try:
             self._cursor.executemany(statement, rows)
         except Exception as error:
