@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import ConfigError, JobError
-from flowctl_sql import _rows
+from flowctl.errors import ConfigError, JobError, UnrunnableError
+from flowctl_sql import SqlSink, _rows
 from tests.sql_parts import batch_of, new_sink, query
 
 Point = namedtuple("Point", "number line")
@@ -96,3 +96,17 @@ def test_a_list_that_is_filled_again_is_seen_as_other_rows(
 def test_keys_that_are_no_columns_are_named(row: dict[Any, Any], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         _rows.prepare([row], batch_of([1]), None)
+
+
+def test_names_that_are_one_column_to_sqlite_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the statement, and keeps one of the two values."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"line": "a", "LINE": "b"}]
+    with pytest.raises(UnrunnableError, match="'line' and 'LINE' are one column to SQLite"):
+        new_sink().write(rows, batch=batch_of([1]))
+    assert query("SELECT * FROM t") == []
+    schema = "CREATE TABLE t (é TEXT, É TEXT)"  # two columns: it knows upper case of ASCII only
+    both = SqlSink("sqlite:///other.db", table="t", schema=schema)
+    both.write([{"é": "a", "É": "b"}], batch=batch_of([1]))

@@ -85,17 +85,6 @@ def test_columns_are_the_keys_of_the_dicts() -> None:
     assert query("SELECT * FROM t") == [(None, "1"), (None, "2"), (3, None)]
 
 
-def test_names_that_are_one_column_to_sqlite_are_refused() -> None:
-    """It takes the statement, and keeps one of the two values."""
-    rows = [{"line": "a", "LINE": "b"}]
-    with pytest.raises(UnrunnableError, match="'line' and 'LINE' are one column to SQLite"):
-        new_sink().write(rows, batch=batch_of([1]))
-    assert query("SELECT * FROM t") == []
-    schema = "CREATE TABLE t (é TEXT, É TEXT)"  # two columns: it knows upper case of ASCII only
-    both = SqlSink("sqlite:///other.db", table="t", schema=schema)
-    both.write([{"é": "a", "É": "b"}], batch=batch_of([1]))
-
-
 def test_names_that_need_quotes() -> None:
     schema = 'CREATE TABLE "order" ("group" INTEGER, "größe in m" TEXT)'
     sink = SqlSink("sqlite:///t.db", table="main.order", schema=schema)
