@@ -111,9 +111,10 @@ class _ListSchedule:
                 joined_s, first = scenario.joins_s[spout], nexts[spout]
                 slot = self._team.take(joined_s, self._mean_s)
                 most = 1 if slot is not None and slot.is_new and self._expects else self._size
-                count = min(most, scenario.records - first)
+                records = self._workloads[spout].records or 0
+                count = min(most, records - first)
                 nexts[spout] = first + count
-                if nexts[spout] < scenario.records:
+                if nexts[spout] < records:
                     open_spouts.append(spout)
                 is_run = slot is not None and self._run(slot, _Piece(joined_s, spout, first, count))
             if not is_run:
@@ -143,10 +144,13 @@ class _ListSchedule:
 
 
 def chunks_s(
-    scenario: Scenario, machines: Sequence[Machine], workloads: Sequence[Workload]
+    scenario: Scenario,
+    machines: Sequence[Machine],
+    workloads: Sequence[Workload],
+    chunks: int = CHUNKS,
 ) -> float:
-    """The makespan of 240 equal chunks of each spout's job, each to the slot that is free first."""
-    size = -(-scenario.records // CHUNKS)
+    """The makespan of equal chunks of each spout's job, each to the slot that is free first."""
+    size = -(-max(workload.records or 0 for workload in workloads) // chunks)
     return _ListSchedule(scenario, machines, workloads, size=size, expects=False).run_s()
 
 
