@@ -76,12 +76,7 @@ semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.m
 house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt
 	@$(BIN)/python -m tests.house
 
-# Tests wait a lot: what takes long besides them runs in what they leave idle.
-BESIDE = $(BIN)/python .ci/beside.py
-SUBMAKE = $(MAKE) --no-print-directory
-
-check: format-check lint layers ## everything that CI asks for
-	@$(BESIDE) $(SUBMAKE) test -- $(SUBMAKE) control-rows -- $(SUBMAKE) types -- $(SUBMAKE) semantics -- $(SUBMAKE) house
+check: format-check lint types layers semantics house test control-rows ## everything that CI asks for
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks
