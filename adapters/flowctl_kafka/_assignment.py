@@ -108,9 +108,16 @@ class Assignment:
             self._consumer.resume(still)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Other drivers read them now."""
-        for name in names:
-            self.reading.pop(name, None)
+        """Other drivers read them now.
+
+        None may stay paused: the client keeps that beyond a rebalance, and if such a partition
+        comes back it gives nothing of it.
+        """
+        from confluent_kafka import TopicPartition
+
+        gone = [name for name in names if self.reading.pop(name, None) is not None]
+        if gone:
+            self._consumer.resume([TopicPartition(*split_name(name)) for name in gone])
 
     def assign(self) -> None:
         """Let the client read each partition from its next offset."""

@@ -10,13 +10,16 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from fault_parts import until
 from group_parts import Member, take_over, topic_of_group
 from guarantee_parts import Effects
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
+from flowctl.core.records import Checkpoint
 from flowctl.runtime.flow_control_spout import FlowControlSpout
+from flowctl_kafka import KafkaTopics
 from flowctl_redis.embedded import EmbeddedServer
 from tests.kafka_parts import MockKafka
 
@@ -57,6 +60,38 @@ class SpoutMember(Member):
 
     def conduct(self) -> None:
         self._spout.run(view=self.view)
+
+
+@pytest.mark.req("S99")
+@pytest.mark.timeout(120)
+def test_partitions_that_went_while_they_were_paused_are_read_when_they_come_back(
+    kafka: MockKafka,
+) -> None:
+    """The client keeps a pause beyond a rebalance: such partitions were given, and never read."""
+    topic = "paused-and-back"
+    kafka.fill(topic, RECORDS)
+    first, second = topic_of_group(kafka, topic), topic_of_group(kafka, topic)
+    first.open(Checkpoint())
+    until(lambda: bool(_polled(first)), "records")
+    assert first.keep()  # there is no room: all partitions are paused
+    second.open(Checkpoint())
+    until(lambda: not _polled(second) and not first.keep(), "the partitions to go")
+    given: set[str] = set()
+
+    def has_come_back() -> bool:
+        _polled(second)
+        given.update(_polled(first))
+        return len(given) >= 2
+
+    until(has_come_back, "records of two partitions")
+    second.close()
+    first.close()
+
+
+def _polled(source: KafkaTopics) -> list[str]:
+    """The partition of which there are records, if there are any."""
+    chunk = source.poll(10)
+    return [chunk.partition] if chunk is not None and chunk.records else []
 
 
 @pytest.mark.req("S99", "S108", "S113")
