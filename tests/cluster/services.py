@@ -19,6 +19,9 @@ from tests.cluster.network import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120  # a JVM takes 3 s; on a machine that others load, far longer
+# The first compiler and the smallest collector: half of the CPU time of a JVM's start, and starts
+# are most of a scenario.
+_QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CORES = 110  # of each worker: bolts mostly wait, and all must find room on one
 
 
@@ -148,8 +151,7 @@ class Spark:
             "spark.network.crypto.enabled": "true",
             "spark.ui.enabled": "false",
             "spark.executor.memory": "512m",
-            # Half of the CPU time of an executor's start, which is most of a scenario.
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.executor.extraJavaOptions": _QUICK_JVM,
             # Two bolts on each of two workers; the Master replaces an executor that is lost.
             "spark.executor.cores": "2",
             "spark.cores.max": "4",
@@ -180,7 +182,9 @@ class Spark:
             "SPARK_WORKER_CORES": str(_CORES),
             "SPARK_WORKER_MEMORY": "4g",
             "SPARK_WORKER_DIR": str(host.node / "work"),
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": _QUICK_JVM,
+            "SPARK_SUBMIT_OPTS": _QUICK_JVM,  # of programs with a session of their own
+            "SPARK_LAUNCHER_OPTS": _QUICK_JVM,  # the JVM that works out a command line
         }
 
     def start(self, name: str) -> None:
