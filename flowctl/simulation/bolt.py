@@ -1,4 +1,4 @@
-"""A bolt as the spout meets it: a FIFO queue, slots, heartbeats, revokes, and what goes wrong.
+"""A bolt as the spout meets it: a queue, slots, heartbeats, revokes, and what goes wrong.
 
 Says what :mod:`flowctl.bolts` says: acks with wait, service and idle time, heartbeats with busy
 slots and queue length, answers to revokes.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowctl.core.joined import Beat
 from flowctl.core.records import Ack
+from flowctl.simulation.bolt_queue import BoltQueue
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.network import Channel, Sending
@@ -44,13 +45,12 @@ class SimBolt:
         self._rng = Random(f"bolt {world.seed} {index}")
         self._slots = scenario.slots
         self._links: list[tuple[SimSpout, Channel]] = []
-        self._queue: deque[Sending] = deque()
-        self._running: dict[Sending, None] = {}  # in order, so that runs are repeatable
+        spouts = len(scenario.joins_s) if scenario.takes_turns else 1
+        self._queues = [BoltQueue(self._slots) for _ in range(spouts)]
+        self._busy = 0  # slots
         self._inbox: deque[tuple[Handler, Any]] = deque()  # came while frozen
         self._outbox: list[tuple[Sending, Ack]] = []  # acks that wait to leave together
         self._arrived: Counter[int] = Counter()  # tuples on this connection, by spout
-        self._idle_s = 0.0  # slot-seconds until _idle_at_s
-        self._idle_at_s = 0.0
         # Bound once: a handler is told from another by identity, and each access makes a new one.
         self.on_tuple: Handler = self._receive_tuple
         self.on_revoke: Handler = self._receive_revoke
@@ -90,12 +90,9 @@ class SimBolt:
             return
         if self._machine.loss and self._rng.random() < self._machine.loss:
             return
-        sending.received_at_s = at_s
         self._arrived[sending.spout] += 1
-        if len(self._running) < self._slots:
-            self._begin(at_s, sending)
-        else:
-            self._queue.append(sending)
+        self._queue_of(sending.spout).add(at_s, sending, self._queues)
+        self._begin_next(at_s)
 
     def _receive_revoke(self, at_s: float, order: tuple[int, int, list[int]], _: Any) -> None:
         spout, epoch, tuple_ids = order
@@ -103,32 +100,26 @@ class SimBolt:
             return
         if self._frozen and self._is_kept(at_s, self.on_revoke, order):
             return
-        wanted = set(tuple_ids)
-        given: list[int] = []
-        kept: deque[Sending] = deque()
-        for sending in self._queue:
-            if sending.spout == spout and sending.tuple_id in wanted:
-                given.append(sending.tuple_id)
-                self._tally.waited_s += at_s - sending.received_at_s
-            else:
-                kept.append(sending)
-        self._queue = kept
+        given = self._queue_of(spout).give_back(at_s, spout, tuple_ids)
+        for sending in given:
+            self._tally.waited_s += at_s - sending.received_at_s
+        said = (self.epoch, [sending.tuple_id for sending in given])
         for peer, back in self._links:
             if peer.index == spout:
-                back.send(at_s, peer.on_revoked, self, (self.epoch, given))
+                back.send(at_s, peer.on_revoked, self, said)
 
     # -- work ----------------------------------------------------------------------------
 
-    def _idle_slot_s(self, at_s: float) -> float:
-        """Idle time until now, all slots together."""
-        self._idle_s += (self._slots - len(self._running)) * (at_s - self._idle_at_s)
-        self._idle_at_s = at_s
-        return self._idle_s
+    def _queue_of(self, spout: int) -> BoltQueue:
+        return self._queues[spout if len(self._queues) > 1 else 0]
 
-    def _begin(self, at_s: float, sending: Sending) -> None:
-        sending.idle_total_s = self._idle_slot_s(at_s) / self._slots
-        sending.began_at_s = at_s
-        self._running[sending] = None
+    def _begin_next(self, at_s: float) -> None:
+        """Fill a slot that is free."""
+        waiting = [queue for queue in self._queues if queue.waiting]
+        if not waiting or self._busy == self._slots:
+            return
+        self._busy += 1
+        sending = min(waiting, key=lambda queue: queue.claim).begin(at_s)
         self._tally.waited_s += at_s - sending.received_at_s
         work_s = self._world.cost_s(sending)
         self._loop.at(self._profile.finish(at_s, work_s), self._on_serviced, sending)
@@ -143,17 +134,19 @@ class SimBolt:
     def _done(self, at_s: float, sending: Sending, _: Any) -> None:
         if sending.epoch != self.epoch or self.is_dead:
             return  # it died with its bolt
-        self._idle_slot_s(at_s)
+        turn_at_s = sending.turn_at_s
+        assert turn_at_s is not None  # as it was begun
         sending.ended_at_s = at_s
-        del self._running[sending]
+        self._queue_of(sending.spout).end(at_s, sending)
+        self._busy -= 1
         self._tally.completed(self.index, sending, at_s)
         ack = Ack(
             bolt=self.name,
             epoch=sending.epoch,
             tuple_id=sending.tuple_id,
             attempt=sending.attempt,
-            wait_s=sending.began_at_s - sending.received_at_s,
-            service_s=at_s - sending.began_at_s,
+            wait_s=turn_at_s - sending.received_at_s,
+            service_s=at_s - turn_at_s,
             idle_total_s=sending.idle_total_s,
             sink_s=at_s - sending.entered_sink_at_s if self._world.sink else None,
         )
@@ -163,8 +156,7 @@ class SimBolt:
             self._hold(at_s, sending, ack)
         else:
             self._send_ack(at_s, sending, ack)
-        if self._queue:
-            self._begin(at_s, self._queue.popleft())
+        self._begin_next(at_s)
 
     # -- messages to spouts --------------------------------------------------------------
 
@@ -205,8 +197,9 @@ class SimBolt:
             return
         for spout, back in self._links:
             # A connection knows its own tuples only.
-            begun = [s.tuple_id for s in self._running if s.spout == spout.index]
-            queued = sum(1 for sending in self._queue if sending.spout == spout.index)
+            queue = self._queue_of(spout.index)
+            begun = [s.tuple_id for s in queue.running if s.spout == spout.index]
+            queued = sum(1 for sending in queue.waiting if sending.spout == spout.index)
             told = begun if self._slots > 1 else ()
             # A bolt can't count what the link loses.  A real connection loses nothing.
             arrived = None if self._machine.loss else self._arrived[spout.index]
@@ -216,7 +209,6 @@ class SimBolt:
     # -- life and death ------------------------------------------------------------------
 
     def _die(self, at_s: float, seen_after_s: float | None, _: Any) -> None:
-        self._idle_slot_s(at_s)
         self.end(at_s)
         self.is_dead = True
         if seen_after_s is not None:
@@ -225,12 +217,13 @@ class SimBolt:
 
     def end(self, at_s: float) -> None:
         """Drop all it holds; what was begun was in vain."""
-        for sending in self._queue:
-            self._tally.waited_s += at_s - sending.received_at_s
-        for sending in self._running:
-            self._tally.aborted(self.index, sending, at_s)
-        self._queue.clear()
-        self._running.clear()
+        for queue in self._queues:
+            for sending in queue.waiting:
+                self._tally.waited_s += at_s - sending.received_at_s
+            for sending in queue.running:
+                self._tally.aborted(self.index, sending, at_s)
+            queue.clear(at_s)
+        self._busy = 0
         self._inbox.clear()
         self._outbox.clear()
 
@@ -238,7 +231,8 @@ class SimBolt:
         self.is_dead = False
         self.epoch += 1
         self._arrived.clear()
-        self._idle_s, self._idle_at_s = 0.0, at_s
+        for queue in self._queues:
+            queue.clear(at_s)
         for spout, back in self._links:
             back.send(at_s, spout.on_joined, self, self.epoch)
         self._loop.at(at_s + HEARTBEAT_S, self._beat, self.epoch)

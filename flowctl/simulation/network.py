@@ -25,6 +25,7 @@ class Sending:
         "sink_s",
         "spout",
         "tuple_id",
+        "turn_at_s",
     )
 
     @property
@@ -43,6 +44,7 @@ class Sending:
         self.epoch: int = 0  # of the connection that it was sent on
         self.sent_at_s: float = 0.0
         self.received_at_s: float = 0.0
+        self.turn_at_s: float | None = None  # when it waited for none of its queue any more
         self.began_at_s: float = 0.0
         self.idle_total_s: float = 0.0
         self.ended_at_s: float = 0.0

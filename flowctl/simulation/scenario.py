@@ -151,6 +151,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_late_s: float = 0.0  # a heartbeat leaves up to so much late, uniform
     sink: Sink | None = None
     joins_s: tuple[float, ...] = (0.0,)  # one per spout
+    takes_turns: bool = False  # bolts take spouts in turn; else what came first
     until_s: float | None = None  # stop then; the input does not end
     measured_from_s: float = 0.0  # shares and use count from here, where until_s is given
     converge: Converge | None = None
