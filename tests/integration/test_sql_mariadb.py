@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sql_parts import write_from_many_threads, write_numbers
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
@@ -47,17 +46,6 @@ def sink(server: Any) -> Iterator[SqlSink]:
     sink.close()
 
 
-def _write(
-    sink: SqlSink, first: int, last: int, *, epoch: int = 1, part: str = "p", done: int = -1
-) -> Any:
-    records = [Record((n, 0), f"línea {n}") for n in range(first, last)]
-    acked_through = None if done < 0 else (done, 0)
-    span = Span("job", part, records[0].position, records[-1].position, epoch, acked_through)
-    batch = Batch(records, span, bolt="b", attempt=1)
-    rows = [{"part": part, "number": r.position[0], "line": r.value} for r in batch]
-    return sink.write(rows, batch=batch)
-
-
 def _numbers(server: Any, part: str = "p") -> list[int]:
     found = server.execute(
         f"SELECT number FROM `rows` WHERE BINARY part = '{part}' ORDER BY number"
@@ -66,81 +54,60 @@ def _numbers(server: Any, part: str = "p") -> list[int]:
 
 
 def test_replays_overlaps_fencing_and_forgetting(sink: SqlSink, server: Any) -> None:
-    assert _write(sink, 0, 10) == (10, 0)
-    assert _write(sink, 0, 10) == (0, 10)
-    assert _write(sink, 5, 15, epoch=2) == (5, 5)
+    assert write_numbers(sink, 0, 10) == (10, 0)
+    assert write_numbers(sink, 0, 10) == (0, 10)
+    assert write_numbers(sink, 5, 15, epoch=2) == (5, 5)
     with pytest.raises(FencedError):
-        _write(sink, 15, 20, epoch=1)
+        write_numbers(sink, 15, 20, epoch=1)
     assert _numbers(server) == list(range(15))
     assert sink.newest_epoch("job") == 2
     assert sink.forget("job", "p", above=(9, 0))
-    assert _write(sink, 5, 12, epoch=2) == (2, 5)
+    assert write_numbers(sink, 5, 12, epoch=2) == (2, 5)
     assert sink.forget("job") and not sink.forget("job")
     sink.unfence("job")
-    assert _write(sink, 0, 1, epoch=1) == (1, 0)
+    assert write_numbers(sink, 0, 1, epoch=1) == (1, 0)
 
 
 def test_names_that_its_collation_takes_for_one(sink: SqlSink, server: Any) -> None:
     for part in ("p", "P", "p ", "á", "a"):
-        assert _write(sink, 0, 3, part=part) == (3, 0)
-        assert _write(sink, 0, 3, part=part) == (0, 3)
+        assert write_numbers(sink, 0, 3, part=part) == (3, 0)
+        assert write_numbers(sink, 0, 3, part=part) == (0, 3)
 
 
 def test_ranges_are_merged(sink: SqlSink, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 4)
     for first in range(0, 200, 5):
-        _write(sink, first, first + 5, done=first - 1)
+        write_numbers(sink, first, first + 5, done=first - 1)
     assert server.execute("SELECT count(*) FROM flowctl_spans")[0][0] <= 6
-    assert _write(sink, 0, 200, epoch=2) == (0, 200)
+    assert write_numbers(sink, 0, 200, epoch=2) == (0, 200)
 
 
 def test_a_failed_write_rolls_back(sink: SqlSink, server: Any) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     batch = Batch([Record((7, 0), "")], Span("job", "p", (7, 0), (7, 0), 1), bolt="b", attempt=1)
     with pytest.raises(pymysql.err.DataError):
         sink.write([("p", "not a number", "")], batch=batch)
-    assert _write(sink, 7, 8) == (1, 0)
+    assert write_numbers(sink, 7, 8) == (1, 0)
     assert _numbers(server) == [0, 7]
 
 
 @pytest.mark.req("S70")
 def test_many_writers_at_once(sink: SqlSink, server: Any) -> None:
     """First rows, first epochs and tables are raced for; then overlaps under way at once."""
-    errors: list[BaseException] = []
-    begin = threading.Barrier(8)
 
     def again(first: int, last: int, part: str) -> None:
         for _ in range(5):  # as a bolt does; InnoDB finds deadlocks among first rows
             with contextlib.suppress(RetryLater):
-                _write(sink, first, last, part=part)
+                write_numbers(sink, first, last, part=part)
                 return
         raise AssertionError("refused again and again")
 
-    def work(seed: int) -> None:
-        rng = random.Random(seed)
-        try:
-            begin.wait()
-            for _ in range(20):
-                first = rng.randrange(300)
-                again(first, min(first + rng.randrange(1, 40), 300), rng.choice("pq"))
-            for part in "pq":
-                again(0, 300, part)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            sink.close()
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert _numbers(server, "p") == _numbers(server, "q") == list(range(300))
+    expected = write_from_many_threads(sink, again, times=20)
+    assert _numbers(server, "p") == _numbers(server, "q") == expected
 
 
 def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, server: Any) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     cursor = sink._session()._cursor
     cursor.execute(
         "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@idle_transaction_timeout,"
@@ -150,14 +117,14 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, server: Any) 
 
 
 def test_a_lock_that_is_held_too_long_is_a_refusal(sink: SqlSink, server: Any) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     impatient = SqlSink(server.url, table="rows", timeout_s=0.2)  # a second at least
     blocker = server.connect()
     blocker.cursor().execute("UPDATE flowctl_partitions SET writes = writes + 1")
     with pytest.raises(RetryLater, match=r"mysql\+pymysql://\*\*\*@127.* now: .*Lock wait timeout"):
-        _write(impatient, 0, 5)
+        write_numbers(impatient, 0, 5)
     blocker.close()
-    assert _write(impatient, 0, 5) == (4, 1)
+    assert write_numbers(impatient, 0, 5) == (4, 1)
     impatient.close()
 
 
@@ -166,7 +133,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
 ) -> None:
     monkeypatch.setattr("flowctl_sql._mysql.IDLE_MAX_S", 1.0)
     stalls = SqlSink(server.url, table="rows", schema=_SCHEMA)
-    _write(stalls, 0, 1)
+    write_numbers(stalls, 0, 1)
     session = stalls._session()
     covered = session.ledger.covered
 
@@ -176,28 +143,28 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
 
     monkeypatch.setattr(session.ledger, "covered", stall)
     with pytest.raises(RetryLater):
-        _write(stalls, 1, 5)
-    assert _write(sink, 1, 3) == (2, 0)
-    assert _write(stalls, 1, 5) == (2, 2)
+        write_numbers(stalls, 1, 5)
+    assert write_numbers(sink, 1, 3) == (2, 0)
+    assert write_numbers(stalls, 1, 5) == (2, 2)
     assert _numbers(server) == list(range(5))
     stalls.close()
 
 
 def test_a_server_that_is_killed_and_back(sink: SqlSink, server: Any) -> None:
-    _write(sink, 0, 5)
+    write_numbers(sink, 0, 5)
     server.kill()
     for _ in range(2):  # on the old connection, and with none
         with pytest.raises(RetryLater, match="can't take it now"):
-            _write(sink, 5, 10)
+            write_numbers(sink, 5, 10)
     server.start()
-    assert _write(sink, 0, 10) == (5, 5)
+    assert write_numbers(sink, 0, 10) == (5, 5)
     assert _numbers(server) == list(range(10))
 
 
 def test_a_table_without_transactions_is_refused(sink: SqlSink, server: Any) -> None:
     schema = f"{_SCHEMA} ENGINE=MyISAM"
     with pytest.raises(ConfigError, match="'rows' uses the engine MyISAM") as caught:
-        _write(SqlSink(server.url, table="rows", schema=schema), 0, 1)
+        write_numbers(SqlSink(server.url, table="rows", schema=schema), 0, 1)
     assert "ENGINE = InnoDB" in caught.value.remedy
 
 
@@ -209,12 +176,12 @@ def test_connections_of_ones_own(sink: SqlSink, server: Any, autocommit: bool) -
     own = SqlSink("mysql+pymysql://", connect=connect, table="rows", schema=_SCHEMA)
     if autocommit:
         with pytest.raises(ConfigError, match="autocommit"):
-            _write(own, 0, 1)
+            write_numbers(own, 0, 1)
     else:
-        assert _write(own, 0, 5) == (5, 0)
-        assert _write(sink, 0, 5) == (0, 5)
+        assert write_numbers(own, 0, 5) == (5, 0)
+        assert write_numbers(sink, 0, 5) == (0, 5)
         with pytest.raises(ConfigError, match=r"pymysql.*URL too"):
-            _write(SqlSink(connect=connect, table="rows"), 0, 1)
+            write_numbers(SqlSink(connect=connect, table="rows"), 0, 1)
     own.close()
 
 
@@ -227,7 +194,7 @@ def test_statements_that_no_row_can_be_written_with() -> None:
 def test_a_missing_database_is_a_fault(server: Any) -> None:
     sink = SqlSink(server.url.replace("/test", "/nosuch"), table="rows")
     with pytest.raises(InfrastructureError, match=r"can't be opened: .*Unknown database"):
-        _write(sink, 0, 1)
+        write_numbers(sink, 0, 1)
 
 
 def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from sql_parts import write_from_many_threads, write_numbers
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
@@ -52,14 +52,6 @@ def sink(uri: str) -> Iterator[SqlSink]:
     sink.close()
 
 
-def _write(sink: SqlSink, first: int, last: int, *, epoch: int = 1, part: str = "p") -> Any:
-    records = [Record((n, 0), f"line {n}") for n in range(first, last)]
-    span = Span("job", part, records[0].position, records[-1].position, epoch, None)
-    batch = Batch(records, span, bolt="b", attempt=1)
-    rows = [{"part": part, "number": r.position[0], "line": r.value} for r in batch]
-    return sink.write(rows, batch=batch)
-
-
 def _numbers(uri: str, part: str = "p") -> list[int]:
     with psycopg.connect(uri) as connection:
         found = connection.execute(
@@ -69,19 +61,19 @@ def _numbers(uri: str, part: str = "p") -> list[int]:
 
 
 def test_replays_overlaps_and_fencing(sink: SqlSink, uri: str) -> None:
-    assert _write(sink, 0, 10) == (10, 0)
-    assert _write(sink, 0, 10) == (0, 10)
-    assert _write(sink, 5, 15, epoch=2) == (5, 5)
+    assert write_numbers(sink, 0, 10) == (10, 0)
+    assert write_numbers(sink, 0, 10) == (0, 10)
+    assert write_numbers(sink, 5, 15, epoch=2) == (5, 5)
     with pytest.raises(FencedError):
-        _write(sink, 15, 20, epoch=1)
+        write_numbers(sink, 15, 20, epoch=1)
     assert _numbers(uri) == list(range(15))
 
 
 def test_forget_one_partition_above_a_position(sink: SqlSink, uri: str) -> None:
-    _write(sink, 100, 110, part="f")
-    _write(sink, 120, 130, part="f")
+    write_numbers(sink, 100, 110, part="f")
+    write_numbers(sink, 120, 130, part="f")
     assert sink.forget("job", "f", above=(104, 0))
-    assert _write(sink, 100, 130, part="f", epoch=1) == (25, 5)
+    assert write_numbers(sink, 100, 130, part="f", epoch=1) == (25, 5)
     assert sink.forget("job", "f")
     assert not sink.forget("job", "f")
 
@@ -97,60 +89,42 @@ def test_other_keys_get_defaults_and_a_wrong_column_ends_the_run(sink: SqlSink, 
 
 def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
-        _write(SqlSink(connect=lambda: psycopg.connect(uri), table="nowhere"), 0, 1)
+        write_numbers(SqlSink(connect=lambda: psycopg.connect(uri), table="nowhere"), 0, 1)
     automatic = SqlSink(connect=lambda: psycopg.connect(uri, autocommit=True), table="rows")
     with pytest.raises(ConfigError, match="autocommit"):
-        _write(automatic, 0, 1)
+        write_numbers(automatic, 0, 1)
 
 
 def test_a_failed_write_rolls_back(sink: SqlSink, uri: str) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     batch = Batch([Record((7, 0), "")], Span("job", "p", (7, 0), (7, 0), 1), bolt="b", attempt=1)
     with pytest.raises(psycopg.errors.InvalidTextRepresentation):
         sink.write([("p", "no number", "")], batch=batch)
-    assert _write(sink, 7, 8) == (1, 0)
+    assert write_numbers(sink, 7, 8) == (1, 0)
     assert _numbers(uri) == [0, 7]
 
 
 @pytest.mark.req("S70")
 def test_many_writers_at_once(sink: SqlSink, uri: str) -> None:
     """First rows, first epochs and tables are raced for; then overlaps under way at once."""
-    errors: list[BaseException] = []
-    begin = threading.Barrier(8)
 
-    def work(seed: int) -> None:
-        rng = random.Random(seed)
-        try:
-            begin.wait()
-            for _ in range(30):
-                first = rng.randrange(300)
-                _write(sink, first, min(first + rng.randrange(1, 40), 300), part=rng.choice("pq"))
-            for part in "pq":
-                _write(sink, 0, 300, part=part)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            sink.close()
+    def write(first: int, last: int, part: str) -> None:
+        write_numbers(sink, first, last, part=part)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert _numbers(uri, "p") == _numbers(uri, "q") == list(range(300))
+    expected = write_from_many_threads(sink, write, times=30)
+    assert _numbers(uri, "p") == _numbers(uri, "q") == expected
 
 
 def test_a_connection_that_the_server_ends_is_replaced(sink: SqlSink, uri: str) -> None:
-    _write(sink, 0, 5)
+    write_numbers(sink, 0, 5)
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
     with pytest.raises(RetryLater, match="can't take it now"):  # nothing is wrong with the records
-        _write(sink, 5, 10)
-    assert _write(sink, 0, 10) == (5, 5)
+        write_numbers(sink, 5, 10)
+    assert write_numbers(sink, 0, 10) == (5, 5)
     assert _numbers(uri) == list(range(10))
 
 
@@ -162,7 +136,7 @@ def _setting(sink: SqlSink, name: str) -> str:
 
 
 def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     assert _setting(sink, "idle_in_transaction_session_timeout") == "5s"
     assert _setting(sink, "lock_timeout") == "500ms"  # then it looks who holds the lock
     assert _setting(sink, "application_name") == "flowctl/job/b"
@@ -175,7 +149,7 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> 
         table="rows",
         timeout_s=60,
     )
-    _write(tight, 1, 2)
+    write_numbers(tight, 1, 2)
     assert _setting(tight, "idle_in_transaction_session_timeout") == "2s"  # tighter than ours
     assert _setting(tight, "lock_timeout") == "500ms"
     assert tight._session()._lock_max_s == 60
@@ -186,7 +160,7 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> 
 @pytest.mark.parametrize("first_row", [False, True])
 def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) -> None:
     if not first_row:
-        _write(sink, 0, 1)
+        write_numbers(sink, 0, 1)
     impatient = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=0.2)
     with psycopg.connect(uri, application_name="flowctl/job/b7") as blocker:
         if first_row:
@@ -197,33 +171,33 @@ def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) ->
         pid = blocker.info.backend_pid
         said = rf"partition 'p' .*b7 \(backend {pid}, idle in transaction\) since \d\d:\d\d:\d\d"
         with pytest.raises(RetryLater, match=said):
-            _write(impatient, 0, 5)
+            write_numbers(impatient, 0, 5)
         blocker.rollback()
-    assert _write(impatient, 0, 5).written == 5 - (not first_row)
+    assert write_numbers(impatient, 0, 5).written == 5 - (not first_row)
     impatient.close()
 
 
 def test_a_writer_that_stalls_with_the_lock_is_ended_by_one_that_waits_for_it(
     sink: SqlSink, uri: str
 ) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     waits = SqlSink(connect=lambda: psycopg.connect(uri), table="rows")
     with psycopg.connect(uri, application_name="flowctl/job/b7") as stalled:
         stalled.execute("UPDATE flowctl_partitions SET writes = writes + 1")
-        assert _write(waits, 1, 5) == (4, 0)  # without a refusal
+        assert write_numbers(waits, 1, 5) == (4, 0)  # without a refusal
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             stalled.execute("SELECT 1")
     with psycopg.connect(uri, application_name="flowctl/job/b8") as another:
         another.execute("UPDATE flowctl_partitions SET writes = writes + 1")
         with pytest.raises(RetryLater, match="is locked by b8"):  # one in a while
-            _write(waits, 5, 6)
+            write_numbers(waits, 5, 6)
         another.rollback()
     waits.close()
 
 
 @pytest.mark.parametrize("why", ["others", "busy"])
 def test_who_does_not_stall_or_is_not_ours_is_not_ended(sink: SqlSink, uri: str, why: str) -> None:
-    _write(sink, 0, 1)
+    write_numbers(sink, 0, 1)
     name = "theirs" if why == "others" else "flowctl/job/b7"
     waits = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=2.5)
     with psycopg.connect(uri, application_name=name) as holder:
@@ -238,12 +212,12 @@ def test_who_does_not_stall_or_is_not_ours_is_not_ended(sink: SqlSink, uri: str,
         if why == "busy":
             thread.start()
         with pytest.raises(RetryLater, match="is locked by"):
-            _write(waits, 1, 5)
+            write_numbers(waits, 1, 5)
         over.set()
         if why == "busy":
             thread.join()
         holder.commit()  # it was left alone
-    assert _write(waits, 1, 5) == (4, 0)
+    assert write_numbers(waits, 1, 5) == (4, 0)
     waits.close()
 
 
@@ -252,7 +226,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
 ) -> None:
     monkeypatch.setattr("flowctl_sql._postgres.IDLE_MAX_S", 0.3)
     stalls = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", schema=_SCHEMA)
-    _write(stalls, 0, 1)
+    write_numbers(stalls, 0, 1)
     session = stalls._session()
     covered = session.ledger.covered
 
@@ -262,9 +236,9 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
 
     monkeypatch.setattr(session.ledger, "covered", stall)
     with pytest.raises(RetryLater):
-        _write(stalls, 1, 5)
-    assert _write(sink, 1, 3) == (2, 0)
-    assert _write(stalls, 1, 5) == (2, 2)
+        write_numbers(stalls, 1, 5)
+    assert write_numbers(sink, 1, 3) == (2, 0)
+    assert write_numbers(stalls, 1, 5) == (2, 2)
     assert _numbers(uri) == list(range(5))
     stalls.close()
 
@@ -293,7 +267,7 @@ def test_what_is_no_fault_of_the_records(uri: str, refused: bool, error: Excepti
     is_the_drivers = isinstance(error, psycopg.Error)
     fault = InfrastructureError if is_the_drivers else type(error)
     with pytest.raises(RetryLater if refused else fault) as caught:
-        _write(SqlSink(connect=connect, table="rows"), 0, 1)
+        write_numbers(SqlSink(connect=connect, table="rows"), 0, 1)
     assert " ".join(str(error).split()).strip("'") in str(caught.value)
 
 
