@@ -14,6 +14,7 @@ from tests.cluster.parts import (
     Figures,
     figures,
     kill_executors,
+    long,
     needs,
     scenario,
     site_of,
@@ -102,6 +103,7 @@ def many_bolts(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@long
 def dynamic_allocation(cluster: Cluster, draw: random.Random) -> Figures:
     """0 to 3 executors and back, with ``SparkBolts(count="auto")``: a bolt for each slot."""
     cluster.spark.write(
@@ -170,6 +172,7 @@ def doctor_of_a_good_cluster(cluster: Cluster, draw: random.Random) -> Figures:
 
 
 @scenario
+@long
 @needs(LINKS)
 def doctor_of_a_cut_way(cluster: Cluster, draw: random.Random) -> Figures:
     """The listener is advertised at an address that nobody answers, then at an unknown name."""
