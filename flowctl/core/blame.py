@@ -19,15 +19,17 @@ from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 #: A target that is full refuses at most every other call for long: twenty refusals in a row of one
 #: tuple, while others succeed, are one in a million then.
 REFUSALS_MAX = 20
-# Where all that is left of a job fails, the target may be down, or all of that bad.  If so few
-# records are left, they count as bad after so long: most restarts of a service behind a balancer
-# are over then, and nobody minds that a job with a bad end takes that much longer.  Of more it is
-# likelier that the target is down.
-_BAD_END_RECORDS_MAX = 100
-_BAD_END_S = 10.0
-# So few that are left are not worth waiting for: as many as may be given up before anything has
-# succeeded.
-_FEW_RECORDS = 8
+#: So many records (of a topology: roots) may be given up, and kept elsewhere, before anything has
+#: succeeded: a process that never works must not empty the source into the dead letter.
+GIVEN_UP_FIRST_MAX = 8
+#: Where all that is left of a job fails, the target may be down, or all of that bad.  If so few
+#: are left, they count as bad after so long: most restarts of a service behind a balancer are over
+#: then, and nobody minds that a job with a bad end takes that much longer.  Of more it is likelier
+#: that the target is down.
+BAD_END_MAX = 100
+BAD_END_S = 10.0
+#: So few that are left are not worth waiting for, as so few may be given up anyway.
+FEW_LEFT = GIVEN_UP_FIRST_MAX
 
 
 class Blame:
@@ -99,9 +101,9 @@ class Blame:
     def _has_bad_end(self, now_s: float) -> bool:
         """Whether what is left, all of which fails, counts as bad, not the target as down."""
         breaker = self._target.breaker
-        if breaker.has_refused or now_s - breaker.down_since_s < _BAD_END_S:
+        if breaker.has_refused or now_s - breaker.down_since_s < BAD_END_S:
             return False
-        return not self._are_left(_BAD_END_RECORDS_MAX, self._book.pending.values())
+        return not self._are_left(BAD_END_MAX, self._book.pending.values())
 
     def _are_left(self, more_than: int, tuples: Iterable[FlowTuple]) -> bool:
         """Whether ``tuples`` hold more records than that, as far as is known."""
@@ -150,10 +152,10 @@ class Blame:
         """
         if self._proven_then_s != self.proven_at_s:
             self._proven_then_s, self._failing_since_s = self.proven_at_s, now_s
-        if now_s - self._failing_since_s >= _BAD_END_S or not self._lacks_proof(failed):
+        if now_s - self._failing_since_s >= BAD_END_S or not self._lacks_proof(failed):
             return False
         others = self._book.pending.values()
-        return self._are_left(_FEW_RECORDS, (one for one in others if not one.is_given_up))
+        return self._are_left(FEW_LEFT, (one for one in others if not one.is_given_up))
 
     def excuse(self) -> None:
         """The target went down: the faults just before were its own; take unbegun work back."""

@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from flowctl.core.blame import REFUSALS_MAX, Blame
+from flowctl.core.blame import GIVEN_UP_FIRST_MAX, REFUSALS_MAX, Blame
 from flowctl.core.book import Book, Lost
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import (
@@ -26,16 +26,11 @@ from flowctl.core.events import (
 from flowctl.core.isolation import Isolation
 from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
-from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.retry import DOUBT_WAIT_MAX_S, RetryQueue, backoff_s
 from flowctl.core.state import Liveness
 from flowctl.core.target import Refused, Target
 from flowctl.core.tuples import FlowTuple
 
-# A refused tuple waits at most this long by itself, so that the end of a job does not wait for it.
-_REFUSED_WAIT_MAX_S = 2.0
-#: So many records may be given up, and kept elsewhere, before anything has succeeded: a process
-#: that never works must not empty the source into the dead letter.
-GIVEN_UP_FIRST_MAX = 8
 #: Stands in the reason then, for those who say what to do.
 NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
 
@@ -183,7 +178,7 @@ class Failures:
         """
         wait_s = after_s
         if wait_s is None:
-            most_s = min(_REFUSED_WAIT_MAX_S, self._settings.backoff_max_s)
+            most_s = min(DOUBT_WAIT_MAX_S, self._settings.backoff_max_s)
             settings = msgspec.structs.replace(self._settings, backoff_max_s=most_s)
             wait_s = backoff_s(max(1, flow_tuple.refusals), settings, self._chance)
         self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)

@@ -9,6 +9,10 @@ from math import inf
 from flowctl.core.settings import RetrySettings
 from flowctl.core.tuples import FlowTuple
 
+#: What was refused, or failed perhaps by the target's fault, waits at most this long by itself, so
+#: that the end of a job does not wait for it.
+DOUBT_WAIT_MAX_S = 2.0
+
 
 def backoff_s(
     faults: int, settings: RetrySettings, chance: Callable[[], float] | None = None

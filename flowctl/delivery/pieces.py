@@ -14,13 +14,10 @@ from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.isolation import Isolation
 from flowctl.core.records import Position, Record
-from flowctl.core.retry import RetryQueue, backoff_s
+from flowctl.core.retry import DOUBT_WAIT_MAX_S, RetryQueue, backoff_s
 from flowctl.core.settings import CoreSettings
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import FlowTuple
-
-# A row that fails alone, and perhaps not by its fault, waits at most this long: as in the core.
-_DOUBT_WAIT_MAX_S = 2.0
 
 
 class Pieces:
@@ -39,7 +36,7 @@ class Pieces:
         self._book = Book(settings, Backlog())
         self._retries = RetryQueue(settings.retry, chance)
         self._chance = chance
-        most_s = min(_DOUBT_WAIT_MAX_S, settings.retry.backoff_max_s)
+        most_s = min(DOUBT_WAIT_MAX_S, settings.retry.backoff_max_s)
         self._doubt = replace(settings.retry, backoff_max_s=most_s)
         self._isolation = Isolation(self._book, self._retries)
         self._last: Position | None = None  # of the newest row

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.events import PartitionGiven, PartitionTakenAway
-from flowctl.core.failures import GIVEN_UP_FIRST_MAX
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.ports import SharingProducer, SourceChunk, SourceHost

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.events import TargetCameBack, TargetWentDown
-from flowctl.core.failures import GIVEN_UP_FIRST_MAX, NOTHING_SUCCEEDED
+from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.topology import Batched, Collector, Input
 from tests.topology_driver import Hub, passing, topology
 

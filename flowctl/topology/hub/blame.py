@@ -10,32 +10,29 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from flowctl.core.attempts import Attempts, Fate
-from flowctl.core.blame import REFUSALS_MAX
+from flowctl.core.blame import (
+    BAD_END_MAX,
+    BAD_END_S,
+    FEW_LEFT,
+    GIVEN_UP_FIRST_MAX,
+    REFUSALS_MAX,
+)
 from flowctl.core.breaker import Breaker
 from flowctl.core.events import FlowEvent, TargetCameBack, TargetWentDown
-from flowctl.core.failures import GIVEN_UP_FIRST_MAX, NOTHING_SUCCEEDED
+from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.letters import redrive_number
-from flowctl.core.retry import backoff_s
+from flowctl.core.retry import DOUBT_WAIT_MAX_S, backoff_s
 from flowctl.core.settings import RetrySettings
 from flowctl.core.target import went_down
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuples import NEVER_JUDGED
 from flowctl.topology.hub.stage import Stage
 from flowctl.topology.hub.tree_root import Root
-
-# So few roots that are left may all be bad: nothing is there to ask with, and nobody should wait
-# long for them.  As many as may be given up before anything has succeeded (core/failures.py).
-_FEW_ROOTS: Final = 8
-# Of so few, all of which fail for so long, each counts as bad; see core/blame.py.
-_BAD_END_ROOTS_MAX: Final = 100
-_BAD_END_S: Final = 10.0
-# A root whose failure does not count waits at most this long, as a refused tuple does.
-_DOUBT_WAIT_MAX_S: Final = 2.0
 
 
 class FailedAt(NamedTuple):
@@ -61,7 +58,7 @@ class RootBlame:
         self, attempts: Attempts[Root], settings: RetrySettings, events: deque[FlowEvent]
     ) -> None:
         self.down_s: float = 0.0  # how long places were down, stretches that are over
-        most_s = min(_DOUBT_WAIT_MAX_S, settings.backoff_max_s)
+        most_s = min(DOUBT_WAIT_MAX_S, settings.backoff_max_s)
         self._settings = replace(settings, backoff_max_s=most_s)
         self._attempts = attempts
         self._given_up_first = 0  # before anything had succeeded where they failed
@@ -90,7 +87,7 @@ class RootBlame:
         if done > 0:
             if sent_at_s is not None:
                 self._succeeded(at, sent_at_s, now_s)
-        elif failed and at.place in self._proven_at_s and pending > _FEW_ROOTS:
+        elif failed and at.place in self._proven_at_s and pending > FEW_LEFT:
             self._nothing_done(at, failed[0].reason, now_s)
 
     def _succeeded(self, at: FailedAt, sent_at_s: float, now_s: float) -> None:
@@ -151,12 +148,12 @@ class RootBlame:
         breaker = self._breakers.get(place)
         if breaker is not None and breaker.is_down:
             return self._is_bad_end(breaker, place, pending, now_s)
-        if at.bolt in self._proven_at_s and pending <= _FEW_ROOTS:
+        if at.bolt in self._proven_at_s and pending <= FEW_LEFT:
             return True
         return root.doubts >= REFUSALS_MAX
 
     def _is_bad_end(self, breaker: Breaker, place: str, pending: int, now_s: float) -> bool:
-        if pending > _BAD_END_ROOTS_MAX or now_s - breaker.down_since_s < _BAD_END_S:
+        if pending > BAD_END_MAX or now_s - breaker.down_since_s < BAD_END_S:
             return False
         self._dismissed.add(place)
         self._close(breaker, "so few roots are left that they count as bad", now_s)
