@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas
 
-from flowctl import Batch, Checkpoint, Record, SourceChunk
+from flowctl import Batch, Checkpoint, Record, RetryLater, SourceChunk
 
 
 class Numbers:
@@ -62,6 +62,18 @@ def halves(batch: Batch) -> list[tuple[int, float]]:
 def framed(batch: Batch) -> pandas.DataFrame:
     """Return number and twice the number, as pandas has them."""
     return pandas.DataFrame({"n": [r.value for r in batch], "twice": [2 * r.value for r in batch]})
+
+
+def refused_in_part(batch: Batch) -> list[tuple[int, int]]:
+    """Return number and twice the number, but at first a target refuses one record."""
+    if batch.attempt == 1:
+        raise RetryLater("one refused", again=[0], after_s=0)
+    return double(batch)
+
+
+async def refused_in_part_later(batch: Batch) -> list[tuple[int, int]]:
+    """As :func:`refused_in_part`."""
+    return refused_in_part(batch)
 
 
 def nothing(batch: Batch) -> None:

@@ -13,11 +13,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _BYTES = 16  # 128 bits: no two of any number of rows get the same
 
 
-def call_key(batch: Batch) -> str:
-    """Return the name of a call: the same for the same rows of the same job, and only for them."""
+def call_key(batch: Batch, place: str) -> str:
+    """Return the name of a call: the same for the same rows of the same job, and only for them.
+
+    ``place``: method and path, as rows that go to two places of a service are two calls.
+    """
     span = batch.span
     positions = [record.position for record in batch]
-    return _digest((span.job, span.partition, positions))
+    return _digest((span.job, span.partition, positions, place))
 
 
 def row_key(batch: Batch, position: Position) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,8 +33,10 @@ class HttpSink:
     the worker, for certificates, proxies or HTTP/2; then ``timeout_s`` is not used.
 
     Each request has the header ``idempotency_header`` (None: no such header) with a hash of the
-    job, the partition and the positions of its rows.  If the same rows are sent again, the key is
-    the same, so a service that keeps such keys takes the rows once.  Keys are as good as
+    job, the partition, the positions of its rows, the method and the path of ``url``.  If the same
+    rows are sent again in one request, the key is the same, so a service that keeps such keys takes
+    them once.  What is sent again may be cut into other requests, which have other keys: give
+    ``rows_max=1``, or a service that knows each row by an id of its own.  Keys are as good as
     ``batch.span`` is (see ``flow_sink``).
 
     429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
@@ -84,7 +87,8 @@ class HttpSink:
         content, kind = _encoded(listed if self._body is None else self._body(listed))
         headers = {"Content-Type": kind}
         if self._key_header is not None:
-            headers[self._key_header] = call_key(batch)
+            place = f"{self._method} {urlsplit(self._url).path}"
+            headers[self._key_header] = call_key(batch, place)
         with batch.in_sink():
             response = self._client.send(Request(self._method, self._url, content, headers))
         if self._on_response is not None:

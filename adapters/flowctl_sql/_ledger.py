@@ -150,17 +150,31 @@ class Ledger:
             self._replace(span, touching, new)
 
     def merge(self, span: Span) -> None:
-        """Merge the ranges up to ``span.acked_through``: nothing between them can still come."""
+        """Merge the ranges up to ``span.acked_through``: nothing between them can still come.
+
+        Not over ``span.unsettled``, where something can.
+        """
         if span.acked_through is None:
             return
-        rows = self._run(
+        ranges = self._up_to(span, span.acked_through)
+        if span.unsettled is None:
+            self._join(span, ranges)
+            return
+        last, first = map(encode, span.unsettled)
+        self._join(span, [each for each in ranges if each.last <= last])
+        self._join(span, [each for each in ranges if each.first >= first])
+
+    def _up_to(self, span: Span, last: Position) -> list[Range]:
+        found = self._run(
             f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
             "AND last_position <= ? ORDER BY first_position",
             *self._here(span.job, span.partition),
-            self._dialect.stored_position(encode(span.acked_through)),
+            self._dialect.stored_position(encode(last)),
         ).fetchall()
-        if len(rows) > 1:
-            ranges = self._ranges(rows)
+        return self._ranges(found)
+
+    def _join(self, span: Span, ranges: Sequence[Range]) -> None:
+        if len(ranges) > 1:
             self._replace(span, ranges, Range(ranges[0].first, ranges[-1].last))
 
     def _replace(self, span: Span, old: Sequence[Range], new: Range) -> None:

@@ -27,7 +27,8 @@ _log = ModuleLogger("pyspark_flowctl")
 _MARK_ROWS: Final = 8
 # What differs from run to run in rows that are the same: moments, which current_timestamp() gives,
 # and where in memory an object is.
-_PASSING: Final = re.compile(r"datetime\.datetime\([^)]*\)| at 0x[0-9a-f]+")
+_MOMENT: Final = re.compile(r"datetime\.datetime\([^)]*\)")
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,15 +92,23 @@ def _partition_id() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
-def marked(rows: Iterable[Any]) -> tuple[Iterator[Any], int]:
+def marked(rows: Iterable[Any], *, with_moments: bool = True) -> tuple[Iterator[Any], int]:
     """Return the rows, and a number that tells whether another run's begin with the same ones.
 
     Spark numbers partitions, but what is in partition 3 may change with the number of cores, or
     after a shuffle.  Without the number, row 7 of another partition 3 would pass for written.
+    A moment that all of the first rows have does not count; others do ``with_moments``: events may
+    differ in nothing but their time.
     """
     rows = iter(rows)
     first = list(islice(rows, _MARK_ROWS))
-    text = _PASSING.sub("", repr(first))
+    texts = [_ADDRESS.sub("", repr(row)) for row in first]
+    shared = set.intersection(*(set(_MOMENT.findall(text)) for text in texts or [""]))
+
+    def moment(found: re.Match[str]) -> str:
+        return found[0] if with_moments and found[0] not in shared else ""
+
+    text = _MOMENT.sub(moment, f"[{', '.join(texts)}]")
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
     return chain(first, rows), int.from_bytes(digest)
 
@@ -121,7 +130,7 @@ def deliver(
     parts = {name: pickle.loads(part) for name, part in task.parts.items()}
     sink = parts.get("sink")
     plan = _plan(task, parts, at_end=at_end)
-    rows, mark = marked(rows)
+    rows, mark = marked(rows, with_moments=not origin.by_stage)
     where = origin.where(task.job, mark)
     pacer = TargetPacer(
         task.target,

@@ -70,6 +70,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batches = 0
         self._stops_when_empty = False
         self._is_over = False
+        self._has_told_end = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers need the options and the schema only."""
@@ -105,6 +106,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces, ends = self._source().take(begin, rows)
         if not pieces and ends == begin.partitions:
             self._is_over = self._stops_when_empty
+            self._tell_of_end()
             return start
         end = Offset(sizes.rows, ends, self._options.slots * _CHUNKS_PER_SLOT).packed()
         self._taken = (start, end, pieces)
@@ -136,6 +138,19 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reading.close()
         if self._progress is not None:
             self._progress.close()
+
+    def _tell_of_end(self) -> None:
+        """Say that a query waits for nothing: a source that does not follow never has more."""
+        if self._stops_when_empty or self._has_told_end or not self._source().is_over:
+            return
+        self._has_told_end = True
+        _log.warning(
+            "source_ended",
+            stream=self._options.job,
+            remedy="The query runs on, but its source gives no more records: what is added is read"
+            " when the query is started again. .option('producer.follow', 'true') follows files"
+            " that grow or are added; .trigger(availableNow=True) ends the query here.",
+        )
 
     def _measure(self, sizes: BatchRows) -> None:
         """The last batch is over, for Spark asks for another."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flowctl.adapters import load_adapter
@@ -14,6 +15,7 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece
+from flowctl.errors import RetryLater
 from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
 
@@ -75,14 +77,32 @@ def _keeping(
     if is_async(process):
 
         async def awaited(batch: Batch) -> None:
-            keep(await process(batch))
+            with _all_again():
+                made = await process(batch)
+            keep(made)
 
         return awaited
 
     def plain(batch: Batch) -> None:
-        keep(process(batch))
+        with _all_again():
+            made = process(batch)
+        keep(made)
 
     return plain
+
+
+@contextmanager
+def _all_again() -> Iterator[None]:
+    """A call that is refused in part (``again=``) has returned no rows for the other part either.
+
+    They would be missing, so all of its records go again, as with a bolt.
+    """
+    try:
+        yield
+    except RetryLater as refused:
+        if refused.again is None:
+            raise
+        raise RetryLater(refused.problem, after_s=refused.after_s) from refused
 
 
 def _text(value: Any) -> str:

@@ -64,6 +64,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     the driver that sent it: a sink refuses one older than the newest it has seen.
     ``acked_through`` is the partition's cumulative ack when the tuple was sent: everything up
     to it has been processed, so a sink may merge its memory of spans up to there.
+    ``unsettled``: but for what lies between these two positions, without them.
     """
 
     job: str
@@ -72,6 +73,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: Position
     epoch: int
     acked_through: Position | None = None
+    unsettled: tuple[Position, Position] | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, gc=False):

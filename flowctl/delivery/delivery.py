@@ -117,6 +117,8 @@ class Delivery:
             self._pacer.run(lambda: self._call(piece, process), price)
         except _FATAL:
             raise
+        except _NotSettledError as ended:
+            raise ended.error from ended.error.__cause__
         except Exception as error:
             self._failed(piece, error)
         else:
@@ -201,10 +203,13 @@ class Delivery:
 
     def _settle(self, batch: Batch, indices: Iterable[int]) -> None:
         for index in indices:
-            if (reason := batch.rejected.get(index)) is not None:
-                self._lost.reject(batch[index], reason)
-            else:
+            if (reason := batch.rejected.get(index)) is None:
                 self.tally.written += 1
+                continue
+            try:
+                self._lost.reject(batch[index], reason)
+            except Exception as error:
+                raise _NotSettledError(error) from None
         self.tally.left_out += batch.left_out
 
     def _failed(self, piece: FlowTuple, error: Exception) -> None:
@@ -244,18 +249,35 @@ class Delivery:
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records
-        through = self._pieces.acked_through()
+        through, unsettled = self._pieces.acked_through(), None
+        if through is None:
+            through = where.before
+        elif where.before is not None:
+            unsettled = where.before, where.place(0)
         span = Span(
             where.job,
             where.partition,
             records[0].position,
             records[-1].position,
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
-            where.before if through is None else through,
+            through,
+            unsettled,
         )
         # What Spark's earlier attempts of the task have sent counts too, as once each.
         attempt += where.attempt - 1
         return Batch(records, span, bolt=where.partition, attempt=attempt, clock=self._clock)
+
+
+class _NotSettledError(BaseException):
+    """A rejected row can't be kept, which ends the partition.
+
+    No ``Exception``: the target has taken the other rows, and whatever treats ``error`` as a
+    failure or a refusal of the call (a full disk) would send them again.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 def _is_slow(error: Exception) -> bool:

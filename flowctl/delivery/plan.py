@@ -29,7 +29,8 @@ class Where(msgspec.Struct, frozen=True):
 
     ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
     of a position.  ``before``: the position up to which all of the partition was settled before;
-    None: nothing, or nobody knows.
+    between it and the first of this delivery there may be others, as of a batch of a stream that
+    was cut in another way.  None: all positions are this delivery's.
     """
 
     job: str

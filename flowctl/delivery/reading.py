@@ -94,6 +94,7 @@ class Reading:
     def __init__(
         self, make: Callable[[], FlowProducer], clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self.is_over: bool = False  # the producer said that nothing will come any more
         self._make = make
         self._clock = clock
         self._producer: FlowProducer | None = None
@@ -108,6 +109,7 @@ class Reading:
         began_at_s = self._clock()
         while left > 0:
             chunk = self._next(left)
+            self.is_over = chunk is None
             if chunk is None:
                 break
             if chunk.records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -320,6 +321,28 @@ def test_rejected_rows_are_kept_or_accepted_up_to_a_share() -> None:
         deliver(process, range(500), fail_over="1%")
     with pytest.raises(TooManyLostError, match="fail_over allows 3"):
         deliver(process, range(500), fail_over="3")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "disk full"), ValueError("no JSON")])
+def test_a_rejected_row_that_can_not_be_kept_ends_the_partition_and_nothing_is_sent_twice(
+    error: Exception,
+) -> None:
+    """A full disk of the dead letter is no refusal of the target, which has the other rows."""
+    target = Target()
+
+    def reject_one(batch: Batch) -> None:
+        target.take(batch)
+        for record in batch:
+            if record.value == 7:
+                batch.reject(record, "no seven")
+
+    class Full(Letters):
+        def dead_letter(self, *given: Any, **named: Any) -> None:
+            raise error
+
+    with pytest.raises(ProcessError, match="the dead letter Full raised"):
+        deliver(reject_one, range(20), dead_letter=Full())
+    assert target.taken == Counter(range(20))
 
 
 def test_the_dead_letter_gets_what_it_can_keep() -> None:

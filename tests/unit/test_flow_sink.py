@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sqlite3
 from collections import Counter
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.positions import encode
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     ConfigError,
@@ -28,11 +27,10 @@ from flowctl.errors import (
 )
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
-from pyspark_flowctl import flow_batch, flow_sink, sink_task
+from pyspark_flowctl import flow_batch, flow_sink
 from pyspark_flowctl.sink_letters import _row
-from pyspark_flowctl.sink_task import Origin, plain_row
+from pyspark_flowctl.sink_task import plain_row
 from pyspark_flowctl.sink_writers import sink_of
-from pyspark_flowctl.sinks import FlowSink
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
@@ -86,59 +84,6 @@ def test_without_a_run_each_action_is_another() -> None:
     spans = _Spans.seen.pop("spans")
     assert spans[0].partition != spans[1].partition
     assert spans[0].job == "t"
-
-
-def test_batches_of_a_stream_are_named_by_query_and_number() -> None:
-    where = Origin("query", batch_id=7).where("job", mark=5)
-    assert (where.partition, where.place(3), where.before) == ("query/0", (7, 5, 3), (7, -1))
-    assert encode(where.before) < encode(where.place(0)), "all batches before this one"
-
-
-def _numbers(sink: FlowSink, layout: dict[int, range], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write partitions with these numbers, as Spark would."""
-    for partition, numbers in layout.items():
-        monkeypatch.setattr(sink_task, "_partition_id", lambda partition=partition: partition)
-        sink([Row(n=n) for n in numbers])
-
-
-@pytest.mark.parametrize("batch_id", [None, 7])
-def test_rows_of_partitions_that_are_cut_elsewhere_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_id: int | None
-) -> None:
-    """With two cores partition 1 had other rows than with four, and only it was written."""
-    database = tmp_path / "out.db"
-    into = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (n INTEGER)")
-    task = flow_sink(sink=into, target="db").task
-    sink = FlowSink(task, Origin("2026-11-22", batch_id=batch_id))
-    two = {0: range(20), 1: range(20, 40)}
-    four = {part: range(10 * part, 10 * part + 10) for part in range(4)}
-    _numbers(sink, {1: two[1]}, monkeypatch)
-    _numbers(sink, four, monkeypatch)
-    _numbers(sink, four, monkeypatch)  # the same again
-    with sqlite3.connect(database) as connection:
-        found = Counter(n for (n,) in connection.execute("SELECT n FROM t"))
-    assert sorted(found) == list(range(40)), "none is missing"
-    assert sum(found.values()) == 60, "again is only what began with other rows"
-
-
-def test_moments_and_addresses_do_not_make_rows_other_ones() -> None:
-    class Point:
-        """Its repr is where it is in memory."""
-
-    def mark(*rows: Row) -> int:
-        return sink_task.marked(rows)[1]
-
-    early, late = datetime(2026, 11, 22, 1, 2, 3, 4), datetime(2026, 11, 23)
-    assert mark(Row(n=1, at=early, p=Point())) == mark(Row(n=1, at=late, p=Point()))
-    assert mark(Row(n=1, at=early)) != mark(Row(n=2, at=early))
-    assert mark(Row(n=1, at=[early])) != mark(Row(n=1, at=[early, early]))
-    assert mark() == mark()
-
-
-def test_the_mark_takes_no_row_away() -> None:
-    for count in (0, 1, 8, 9, 100):
-        rows, _ = sink_task.marked(iter(ROWS[:count]))
-        assert list(rows) == ROWS[:count]
 
 
 def test_a_bulk_sink_that_refuses_a_twentieth_of_the_items_gets_each_once() -> None:

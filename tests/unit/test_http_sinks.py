@@ -70,6 +70,14 @@ def test_the_same_rows_have_the_same_key_and_others_another(service: Service) ->
     assert len(set(keys)) == 4
 
 
+def test_rows_that_go_to_two_places_of_a_service_have_two_keys(service: Service) -> None:
+    """Else a service that keeps the keys of all its paths would leave out the second."""
+    for place in ("orders", "audit"):
+        write(HttpSink(f"{service.url}/{place}"), ["x"])
+    write(HttpSink(f"{service.url}/audit", method="PUT"), ["x"])
+    assert len({headers["idempotency-key"] for _, headers, _ in service.requests}) == 3
+
+
 def test_body_method_and_headers_are_the_users(service: Service) -> None:
     tokens = iter(["t1", "t2"])
     sink = HttpSink(

@@ -43,3 +43,11 @@ def test_a_value_that_does_not_fit_its_column_is_the_fault_of_its_record(tmp_pat
 
 def test_rows_may_be_a_frame() -> None:
     assert rows("framed") == [{"n": n, "twice": 2 * n} for n in range(20)]
+
+
+@pytest.mark.parametrize("process", ["refused_in_part", "refused_in_part_later"])
+def test_a_call_that_is_refused_in_part_goes_again_whole_and_no_row_is_missing(
+    process: str,
+) -> None:
+    """It raised instead of returning, so there are no rows of what the target did take."""
+    assert rows(process) == [{"n": n, "twice": 2 * n} for n in range(20)]
