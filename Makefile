@@ -17,6 +17,10 @@ CLUSTER_ARGS ?=
 # Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
 PYTHONS ?= python3.11 python3.12 python3.13
 
+# Where it is set, as in many images, each of the hundreds of processes that tests start would compile
+# all that it imports: three quarters of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
 WANTED := pyproject.toml constraints.txt
