@@ -20,7 +20,11 @@ logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 class Postponed(Protocol):
     """structlog's configuration, for as long as nothing has loaded structlog."""
 
-    def log(self, name: str, level: int, event: str, fields: dict[str, Any]) -> None: ...
+    def end(self) -> None:
+        """Configure it now, unless the user's code has."""
+
+    def log(self, name: str, level: int, event: str, fields: dict[str, Any]) -> None:
+        """Take an event: with the first one that is to be written it ends."""
 
 
 # Set by ``flowctl.instrumentation.logging.configure``, in programs of ours.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from flowctl.errors import ConfigError, FlowctlError, JobError, without_secrets
+from flowctl.instrumentation.logging import settle
 from flowctl.instrumentation.text import printable_block
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def load_object(spec: str, *, field: str, attribute: str) -> Found:
         module = _load_file(Path(target), field)
     else:
         module = _import_module(target, field)
+    settle()  # its code may log as flowctl does
     attribute = named or attribute
     value = getattr(module, attribute, None)
     if value is None:

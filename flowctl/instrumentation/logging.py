@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from functools import partial
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from flowctl import logs
@@ -58,19 +54,24 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
     events of the core and the run, for when a view shows them.
 
     structlog takes as long to load as the rest of a command's start, and most runs log nothing.
-    So where it is not loaded yet, it is configured when it is: by the first event that is
-    written, or by the user's code.
+    So where it is not loaded yet, it is configured with the first event that is to be written, or
+    by :func:`settle`.
     """
     setup = _Setup(level, flow_events=flow_events, as_json=as_json)
     if "structlog" in sys.modules:
         setup.apply()
     else:
-        setup.postpone()
+        logs.postponed = setup
+
+
+def settle() -> None:
+    """If the user's code has loaded structlog by now: configure it, unless that code has."""
+    if logs.postponed is not None and "structlog" in sys.modules:
+        logs.postponed.end()
 
 
 class _Setup:
-    """What :func:`configure` was given.  While postponed, it stands among the import system's
-    finders, so that it sees structlog come."""
+    """What :func:`configure` was given."""
 
     def __init__(self, level: str, *, flow_events: bool, as_json: bool) -> None:
         self._level: int = logging.getLevelNamesMapping()[level.upper()]
@@ -95,38 +96,20 @@ class _Setup:
             logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
         )
 
-    def postpone(self) -> None:
-        """Wait for structlog, in place of an earlier one that waits."""
-        others = [each for each in sys.meta_path if not isinstance(each, _Setup)]
-        sys.meta_path[:] = [self, *others]
-        logs.postponed = self
+    def end(self) -> None:
+        """See :class:`flowctl.logs.Postponed`.  Threads may do this at once: each configures the
+        same before it writes."""
+        import structlog
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """structlog as the other finders find it, but configured as soon as it is loaded."""
-        if fullname != "structlog":
-            return None
-        others = (each for each in sys.meta_path if each is not self)
-        found = (each.find_spec(fullname, path, target) for each in others)
-        spec = next(filter(None, found), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = partial(  # type: ignore[method-assign]
-                self._load, spec.loader.exec_module
-            )
-        return spec
-
-    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        load(module)
-        # The loader of a zip file loads others too.
-        if module.__name__ == "structlog" and logs.postponed is self:
+        if not structlog.is_configured():
             self.apply()
-            logs.postponed = None
-            sys.meta_path.remove(self)
+        logs.postponed = None
 
     def log(self, name: str, level: int, event: str, fields: dict[str, Any]) -> None:
         """See :class:`flowctl.logs.Postponed`."""
-        if "structlog" in sys.modules or (
-            level >= self._level and (self._flow_events or not _is_flow_event(event))
-        ):
+        is_shown = self._flow_events or not _is_flow_event(event)
+        if "structlog" in sys.modules or (level >= self._level and is_shown):
+            self.end()
             _structlogs(name).log(level, event, **fields)
 
 
