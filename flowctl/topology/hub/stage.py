@@ -84,7 +84,8 @@ class Stage:
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         # records a second that it and the stages after it can process
         self.rate: float | None = None
-        self._arrived = [0] * len(plan.sources)  # by whom it is from
+        self._components: list[str] = [component_of(source) for source in plan.sources]
+        self._arrived: dict[str, int] = dict.fromkeys(self._components, 0)  # by whom it is from
         self._bytes_max = settings.buffer.bytes_max
         self._unsent: list[list[Record]] = [[] for _ in self.cores]
         self._has_unsent = False
@@ -97,7 +98,7 @@ class Stage:
         """A value for the stage, under a number that rises; offered at the next :meth:`flush`."""
         input_id = input_id_of(number, parcel.source)
         self.parcels[input_id] = parcel
-        self._arrived[parcel.source] += 1
+        self._arrived[self._components[parcel.source]] += 1
         self._unsent[parcel.core].append(record_of(input_id, parcel.value))
         self._has_unsent = True
 
@@ -145,12 +146,7 @@ class Stage:
         done = feeder.done
         if not done:
             return 1.0
-        made = sum(
-            arrived
-            for arrived, source in zip(self._arrived, self.plan.sources, strict=True)
-            if component_of(source) == feeder.name
-        )
-        return made / done
+        return self._arrived.get(feeder.name, 0) / done
 
     @property
     def at_bolts(self) -> int:
