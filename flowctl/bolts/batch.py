@@ -51,7 +51,7 @@ class Batch(Sequence[Record]):
         self.attempt: int = attempt
         self._reading: Iterator[Record] | _Counted = iter(())
         # Iterators that were under way when a newer one was made, and where; the newest first.
-        self._older: list[tuple[Iterator[Record] | _Counted, int]] = []
+        self._older: Sequence[tuple[Iterator[Record] | _Counted, int]] = ()
         self.rejected: dict[int, str] = {}
         self.left_out: int = 0
         self.tell_prolonged: Callable[[int, Batch], None] | None = None

@@ -8,6 +8,8 @@ from typing import Final
 # thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.
 # So many are known, and at most twice as many.
 KNOWN_MIN: Final = 1 << 13
+# So many new ones are at most kept apart, in the order in which they came.
+_APART_MAX: Final = 1 << 8
 
 
 class KnownTuples:
@@ -23,13 +25,18 @@ class KnownTuples:
     again on purpose.  ``arrived`` counts what came, copies too.
     """
 
-    __slots__ = ("_begun", "_ids", "_older", "_slots", "arrived")
+    __slots__ = ("_apart", "_begun", "_highest", "_ids", "_older", "_slots", "arrived")
 
     def __init__(self, slots: int = 1) -> None:
         # The newest, and KNOWN_MIN before them.  They go all at once: a dict that loses its first
         # key each time it gets one is slow.
         self._ids: set[int] = set()
         self._older: set[int] = set()
+        # Ids rise, so nearly all are known to be new by the highest.  These are appended to a list:
+        # a set of thousands is scattered in memory, and a bolt that sleeps between two tuples finds
+        # none of it in the cache.
+        self._apart: list[int] = []
+        self._highest = -1
         self._begun: dict[int, None] = {}
         self._slots = slots
         self.arrived: int = 0
@@ -37,14 +44,27 @@ class KnownTuples:
     def add(self, tuple_id: int) -> bool:
         """Remember ``tuple_id``; return False if it was known, so this is a copy."""
         self.arrived += 1
-        ids = self._ids
-        if tuple_id in ids or tuple_id in self._older:
+        if tuple_id > self._highest:
+            self._highest = tuple_id
+            self._apart.append(tuple_id)
+            if len(self._apart) >= _APART_MAX:
+                self._sort_in()
+            return True
+        self._sort_in()
+        if tuple_id in self._ids or tuple_id in self._older:
             return False
-        if len(ids) >= KNOWN_MIN:
-            self._older, self._ids = ids, set()
-            ids = self._ids
-        ids.add(tuple_id)
+        self._put(tuple_id)
         return True
+
+    def _sort_in(self) -> None:
+        for tuple_id in self._apart:
+            self._put(tuple_id)
+        self._apart.clear()
+
+    def _put(self, tuple_id: int) -> None:
+        if len(self._ids) >= KNOWN_MIN:
+            self._older, self._ids = self._ids, set()
+        self._ids.add(tuple_id)
 
     @property
     def begun(self) -> list[int]:
@@ -62,6 +82,7 @@ class KnownTuples:
 
     def forget(self, *tuple_ids: int) -> None:
         """These may come again."""
+        self._sort_in()
         for tuple_id in tuple_ids:
             self._ids.discard(tuple_id)
             self._older.discard(tuple_id)

@@ -52,7 +52,8 @@ def ack_of(
     ``times_s``: ``wait_s``, ``service_s`` and ``idle_total_s`` of :class:`AckFrame`.
     """
     said = (frame.tuple_id, frame.attempt, *times_s, batch.sink_s)
-    if isinstance(made, Settlement):  # a topology's bolt settles each input itself
+    # A bolt of a topology settles each input itself.
+    if made is not None and isinstance(made, Settlement):
         return SettledFrame(*said, made)
     if batch.rejected or batch.left_out:
         return DetailedAckFrame(*said, _rejected(batch), batch.left_out)

@@ -34,11 +34,6 @@ class FlushPromise:
         self._looks_left = 0  # how many more times there will be a look, if nothing is reported
         self._reported = False  # since the last look
 
-    @property
-    def lets_wait(self) -> bool:
-        """Whether an ack may wait for more."""
-        return self.is_given and self.waiting < _ACKS_PER_SEND
-
     def give(self, now_s: float) -> None:
         """There are tuples, so there will be acks."""
         self._looks_left = LOOKS_IN_VAIN
@@ -46,10 +41,11 @@ class FlushPromise:
             self.is_given = True
             self.look_at_s = now_s + ACK_DELAY_S
 
-    def reported(self) -> None:
-        """One more ack waits."""
+    def reported(self) -> bool:
+        """One more ack waits; return whether it may wait for others."""
         self.waiting += 1
         self._reported = True
+        return self.is_given and self.waiting < _ACKS_PER_SEND
 
     def keep(self, now_s: float) -> bool:
         """Return whether to flush now.  The next look is scheduled while tuples are being finished.

@@ -10,17 +10,16 @@ again, since somebody has to answer for the bolt.
 from __future__ import annotations
 
 import enum
-import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from flowctl.bolts.work import Order, Outcome
 from flowctl.errors import WireError
 from flowctl.wire.codec import FrameReader
 from flowctl.wire.frames import AckFrame
-from flowctl.wire.stream import Stream
+from flowctl.wire.stream import WaitingStream
 
 # one call receives a window of small tuples, or four tuples of 64 KB
 _RECEIVE_BYTES: Final = 256 << 10
@@ -32,12 +31,10 @@ _SHORT_S: Final = 100e-6
 _SHORT_CALLS: Final = 64
 _LONG_COSTS: Final = 16
 _ENOUGH: Final = 32
-# How often the link thread looks whether the process thread still reads.  Half of the shortest
-# round trip that a window can feel on a busy machine; 200 looks a second cost 0.3 % of a core.
-_LOOK_S: Final = 0.005
-# Without tuples for so long, the process thread waits for the link thread as before: no looks are
-# needed while nothing happens.
-_LONE_S: Final = 0.02
+# How often the link thread looks whether the process thread still reads.  It is the shortest round
+# trip that a window can feel on a busy machine, and acks wait no longer than the call lasts; each
+# look is a wake-up, and 200 a second were a twentieth of what a bolt with a window of 2 takes.
+_LOOK_S: Final = 0.01
 # While more is queued it also reads this often, so that the time a tuple waited is known as exactly
 # as it was.
 _AGAIN_S: Final = 100e-6
@@ -62,7 +59,7 @@ class Reading:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: WaitingStream,
         frames: FrameReader[Order],
         lock: threading.Lock,
         *,
@@ -82,7 +79,6 @@ class Reading:
         self._shortness = 0  # up to _SHORT_CALLS
         self._calls = 0
         self._received_at_s = 0.0
-        self._readable: Any = None  # what the process thread waits with
         # What the link thread sleeps on: a lock that is held, and released to wake it.  A condition
         # makes a lock for each wait, and has the other one taken three times.
         self._given_back = threading.Lock()
@@ -93,20 +89,30 @@ class Reading:
 
         For the thread whose turn it is, without the lock.
         """
+        self._received_at_s = time.monotonic()
+        self._receive(self._stream.recv_into)
+
+    def _receive(self, first: Callable[[memoryview], int | None]) -> bool:
+        """Receive, beginning with a read by ``first``; return whether that read anything."""
         stream, buffer = self._stream, self._buffer
-        now_s = self._received_at_s = time.monotonic()
         try:
-            while (size := stream.recv_into(buffer)) is not None:
+            size = first(buffer)
+            if size is None:
+                return False
+            now_s = self._received_at_s = time.monotonic()
+            while size is not None:
                 if size == 0:
                     self._end("eof")
-                    return
+                    return True
                 self._obey(self._frames.feed(buffer[:size]), now_s)
                 if not stream.pending():
-                    return
+                    return True
+                size = stream.recv_into(buffer)
         except OSError as error:
             self._end(f"eof: {error.strerror or error}")
         except WireError as error:
             self._end(f"broken: {error.problem}")
+        return True
 
     # -- for the link thread, without the lock ---------------------------------------------
 
@@ -168,9 +174,7 @@ class Reading:
         self._lock.release()
         came = False
         try:
-            came = self._await_bytes()
-            if came:
-                self.receive()
+            came = self._receive(self._stream.await_into)
         finally:
             self._lock.acquire()
             self._reader = _SLOT_LATER
@@ -191,9 +195,3 @@ class Reading:
         if self._reader is not _SLOT_LATER:
             return False
         return time.monotonic() - self._received_at_s >= _AGAIN_S
-
-    def _await_bytes(self) -> bool:
-        if self._readable is None:
-            self._readable = select.poll()
-            self._readable.register(self._stream.fileno(), select.POLLIN)
-        return len(self._readable.poll(_LONE_S * 1e3)) > 0

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
+import msgspec
+
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import ack_of, fail_of
@@ -53,7 +55,7 @@ class Turns:
         assert isinstance(frame, TupleFrame)
         records = frame.records
         batch = self.batch(frame, records, records[0].position, records[-1].position)
-        return Turn(self, work, frame, batch)
+        return Turn(self, work, frame, batch, time.monotonic())
 
     def begin_range(
         self, work: Work, slot: Hashable, on_ready: Callable[[], None] = lambda: None
@@ -76,29 +78,26 @@ class Turns:
         return batch
 
 
-class Turn:
-    """One call of ``process``."""
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One call of ``process``.  Not tracked by the collector: one at a time."""
 
-    __slots__ = ("_began_at_s", "_frame", "_turns", "_work", "batch")
-
-    def __init__(self, turns: Turns, work: Work, frame: TupleFrame, batch: Batch) -> None:
-        self._turns = turns
-        self._work = work
-        self._frame = frame
-        self._began_at_s = time.monotonic()
-        self.batch: Batch = batch
+    turns: Turns
+    work: Work
+    frame: TupleFrame
+    batch: Batch
+    began_at_s: float
 
     def returned(self, made: object) -> Outcome:
         """``process`` returned ``made``; return what to report."""
-        turns, work = self._turns, self._work
-        service_s = time.monotonic() - self._began_at_s
+        turns, work, frame, began_at_s = self.turns, self.work, self.frame, self.began_at_s
+        service_s = time.monotonic() - began_at_s
         turns.acked += 1
-        turns.records += len(self.batch)
+        turns.records += len(frame.records)
         turns.service_s += service_s
-        wait_s = self._began_at_s - work.received_at_s
-        return ack_of(self._frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
+        wait_s = began_at_s - work.received_at_s
+        return ack_of(frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
 
     def raised(self, error: BaseException) -> Outcome:
         """``process`` raised ``error``; return what to report."""
-        self._turns.failed += 1
-        return fail_of(self._frame, error, self.batch.reading_index, self._turns.refusal)
+        self.turns.failed += 1
+        return fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from flowctl.wire.frames import (
     AckFrame,
@@ -19,7 +21,7 @@ Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | Saved | End
 Outcome: TypeAlias = AckFrame | FailFrame
 
 
-class Work(NamedTuple):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`AckFrame`."""
 
     frame: TupleFrame | RangeFrame

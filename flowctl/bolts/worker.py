@@ -18,7 +18,7 @@ from flowctl.errors import InfrastructureError
 from flowctl.ports import Endpoint, PerConnection, Process
 from flowctl.wire.frames import RangeFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
-from flowctl.wire.stream import stream_of
+from flowctl.wire.stream import waiting_stream_of
 
 # The spout listens before it starts bolts, so what fails is a full accept queue or a short network
 # failure: eight tries over some 6 s.
@@ -132,7 +132,8 @@ class FlowControlBolt:
                     raise self._unreachable(error) from None
                 pause_s *= 2
             else:
-                stream = stream_of(sock, tls=self._endpoint.certificate_pem is not None)
+                uses_tls = self._endpoint.certificate_pem is not None
+                stream = waiting_stream_of(sock, tls=uses_tls)
                 return welcome, Link(stream, self._endpoint, bolt=self._bolt, slots=self._slots)
         raise AssertionError("not reached")
 
@@ -184,7 +185,7 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            if isinstance(work.frame, RangeFrame):
+            if type(work.frame) is RangeFrame:
                 self._work_on_range(turns.begin_range(work, idling))
                 work = link.take(idling)
             else:
@@ -209,7 +210,8 @@ class FlowControlBolt:
         turn = turns.begin(work)
         try:
             made: Any = self._process(turn.batch)
-            check_returned(made)
+            if made is not None:
+                check_returned(made)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, or a panic in a library written in Rust

@@ -80,10 +80,29 @@ class FrameReader(Generic[T]):
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[T]:
         """Return the frames that ``data`` completes.  ``data`` may be reused afterwards."""
+        # The hot loop of both sides: no calls per frame except unpack, slice and decode.
         view = memoryview(data)
         frames: list[T] = []
         start = self._complete_kept(view, frames) if self._kept else 0
-        self._read_whole(view, start, frames)
+        decode, unpack, limit = self._decode, LENGTH.unpack_from, self._frame_bytes_max
+        end = len(view)
+        body = start + LENGTH_BYTES
+        try:
+            while body <= end:
+                stop = body + unpack(view, start)[0]
+                if stop - body > limit:
+                    check_length(stop - body, limit)
+                if stop > end:
+                    self._need = LENGTH_BYTES + stop - body
+                    break
+                frames.append(decode(view[body:stop]))
+                start = stop
+                body = start + LENGTH_BYTES
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            decode_frame(self._decoder, view[body:stop])  # raises again, with our message
+            raise
+        if start < end:  # the beginning of the next frame
+            self._kept += view[start:]
         return frames
 
     def _complete_kept(self, view: memoryview, frames: list[T]) -> int:
@@ -105,29 +124,6 @@ class FrameReader(Generic[T]):
         self._need = LENGTH_BYTES
         frames.append(decode_frame(self._decoder, memoryview(kept)[LENGTH_BYTES:]))
         return start
-
-    def _read_whole(self, view: memoryview, start: int, frames: list[T]) -> None:
-        """Take the frames that are complete in ``view``; keep the beginning of the last one."""
-        # The hot loop of both sides: no calls per frame except unpack, slice and decode.
-        decode, unpack, limit = self._decode, LENGTH.unpack_from, self._frame_bytes_max
-        end = len(view)
-        body = start + LENGTH_BYTES
-        try:
-            while body <= end:
-                stop = body + unpack(view, start)[0]
-                if stop - body > limit:
-                    check_length(stop - body, limit)
-                if stop > end:
-                    self._need = LENGTH_BYTES + stop - body
-                    break
-                frames.append(decode(view[body:stop]))
-                start = stop
-                body = start + LENGTH_BYTES
-        except (msgspec.MsgspecError, RecursionError, ValueError):
-            decode_frame(self._decoder, view[body:stop])  # raises again, with our message
-            raise
-        if start < end:
-            self._kept += view[start:]
 
 
 class FrameWriter:

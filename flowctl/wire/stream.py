@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import struct
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     import ssl
+
+
+# How long a stream waits that is made for waiting: a bolt's thread that gets no tuples for so long
+# lets another thread wait, which costs a change of threads and no more.
+AWAIT_S: Final = 0.02
 
 
 class Stream(Protocol):
@@ -42,10 +49,25 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
+class WaitingStream(Stream, Protocol):
+    """A stream on which a thread may also wait."""
+
+    def await_into(self, buffer: memoryview) -> int | None:
+        """As :meth:`recv_into`, but wait for bytes, ``AWAIT_S`` at most; for one thread."""
+
+
 def stream_of(sock: socket.socket, *, tls: bool) -> Stream:
     """Make ``sock`` non-blocking and take ownership of it."""
     sock.setblocking(False)
     return TlsStream(sock) if tls else PlainStream(sock)
+
+
+def waiting_stream_of(sock: socket.socket, *, tls: bool) -> WaitingStream:
+    """As :func:`stream_of`, for a bolt."""
+    if not tls:
+        return BlockingStream(sock)
+    sock.setblocking(False)
+    return TlsStream(sock)
 
 
 class PlainStream:
@@ -82,6 +104,34 @@ class PlainStream:
         self._sock.close()
 
 
+class BlockingStream(PlainStream):
+    """Plain TCP whose socket blocks, so that a wait and the read after it are one system call."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        sock.setblocking(True)
+        timeout = struct.pack("@ll", 0, int(AWAIT_S * 1e6))  # a struct timeval
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._sock.recv_into(buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
+    def send(self, data: bytearray) -> int:
+        try:
+            return self._sock.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def await_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._sock.recv_into(buffer)
+        except BlockingIOError:
+            return None
+
+
 class TlsStream:
     """TLS: each call may need the other direction first; OpenSSL allows one caller at a time."""
 
@@ -92,6 +142,7 @@ class TlsStream:
         self._sock: ssl.SSLSocket = sock
         self._lock = threading.Lock()
         self._blocked = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+        self._readable: Any = None
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -103,6 +154,13 @@ class TlsStream:
                 return self._sock.recv_into(buffer)
         except self._blocked:
             return None
+
+    def await_into(self, buffer: memoryview) -> int | None:
+        """Not in a read, as nobody could send meanwhile."""
+        if self._readable is None:
+            self._readable = select.poll()
+            self._readable.register(self.fileno(), select.POLLIN)
+        return self.recv_into(buffer) if self._readable.poll(AWAIT_S * 1e3) else None
 
     def send(self, data: bytearray) -> int:
         """One TLS record after the other, until the kernel accepts no more."""

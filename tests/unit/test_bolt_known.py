@@ -20,6 +20,13 @@ def test_what_was_failed_refused_or_given_back_may_come_again():
     assert [tuples.add(n) for n in (1, 2)] == [True, False]
 
 
+def test_a_copy_is_known_however_many_came_since_in_whatever_order():
+    tuples = KnownTuples()
+    ids = [*range(0, 2000, 2), *range(1, 2000, 2)]
+    assert [tuples.add(n) for n in ids] == [True] * 2000
+    assert [tuples.add(n) for n in reversed(ids)] == [False] * 2000
+
+
 def test_the_oldest_are_forgotten_first(monkeypatch):
     monkeypatch.setattr(known, "KNOWN_MIN", 3)
     tuples = KnownTuples()
