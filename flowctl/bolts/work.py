@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from flowctl.prepared import prepare
 from flowctl.wire.frames import (
     AckFrame,
     End,
@@ -13,10 +14,12 @@ from flowctl.wire.frames import (
     Saved,
     SplitFrame,
     TupleFrame,
+    Welcome,
 )
 
 Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | Saved | End
 Outcome: TypeAlias = AckFrame | FailFrame
+prepare(Welcome, Order)
 
 
 class Work(NamedTuple):
