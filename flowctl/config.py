@@ -12,6 +12,7 @@ import msgspec
 
 from flowctl.core.settings import CoreSettings, Count, LongSeconds, Seconds, _Section
 from flowctl.errors import ConfigError
+from flowctl.prepared import prepare
 
 CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
 # Upper limit of every wait between two checks: a minute is far above any use, and no thread's wait
@@ -145,6 +146,9 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
         For settings built with constructors, which do not check anything.
         """
         return _converted(msgspec.to_builtins(self))
+
+
+prepare(Settings)
 
 
 def _converted(tree: dict[str, Any]) -> Settings:

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class Reading:
     """A partition that is read here: the next offset, and where ``until_end`` stops."""
 
-    __slots__ = ("end", "name", "next")
+    __slots__ = ("end", "gap_max", "name", "next")
 
     def __init__(self, name: str, next_: int, end: int) -> None:
         self.name = name
         self.next = next_
         self.end = end
+        self.gap_max = 0  # the most offsets that were not there so far
 
 
 class Assignment:
@@ -58,7 +59,17 @@ class Assignment:
         self._host = host
         self._first_poll: FirstPoll = first_poll
         self._servers = servers
+        self._first: frozenset[str] = frozenset()
         self._logger = ModuleLogger("flowctl.kafka")
+
+    def note_first(self, names: Sequence[str]) -> None:
+        """``first_poll`` is about ``names``.  What appears later holds nothing that is older than
+        the job, and is read from its beginning.
+
+        Without a group, what this job does not know of a topic that it knows has appeared since.
+        """
+        known = {split_name(name)[0] for name in self.own} if self._commits is None else set()
+        self._first = frozenset(name for name in names if split_name(name)[0] not in known)
 
     def begin(self, names: Sequence[str]) -> None:
         """Read ``names`` too, each from where it was left."""
@@ -70,10 +81,12 @@ class Assignment:
             low, high = self._bounds(TopicPartition(*split_name(name)))
             state = where_to_start(
                 self.own.get(name), committed.get(name), job=job, first_poll=self._first_poll
-            ) or first_position(self._first_poll, low=low, high=high)
+            ) or first_position(
+                self._first_poll if name in self._first else "earliest", low=low, high=high
+            )
             at = next_offset(state, low=low)
             if at > high:
-                raise _cut(name, at, high)
+                raise cut_off(name, at, high)
             self.own[name] = state
             if self._host is not None:  # also if nothing is new: it may have been taken away before
                 self._host.give(name, state)
@@ -87,6 +100,28 @@ class Assignment:
             return at
         self._logger.warning("kafka_offsets_vanished", partition=name, first=at, last=low - 1)
         return forward
+
+    def look_at_gap(self, reading: Reading, found: int) -> SourceError | None:
+        """``found`` comes in the place of the next offset: log what retention has removed; return
+        an error if the partition ends before that offset, as ``found`` is not what was done.
+
+        Markers of transactions and compaction leave gaps too, so only those are looked into that
+        are larger than any before.
+        """
+        from confluent_kafka import TopicPartition
+
+        at, gap = reading.next, found - reading.next
+        if 0 < gap <= reading.gap_max:
+            return None
+        reading.gap_max = max(reading.gap_max, gap)
+        try:
+            low, high = self._bounds(TopicPartition(*split_name(reading.name)))
+        except SourceError:
+            return None  # nothing is known against it
+        if at > high:
+            return cut_off(reading.name, at, high)
+        self._jump(reading.name, at, min(low, found))
+        return None
 
     def all(self) -> list[TopicPartition]:
         """What is read here, for the client."""
@@ -142,7 +177,8 @@ class Assignment:
         return found
 
 
-def _cut(name: str, at: int, high: int) -> SourceError:
+def cut_off(name: str, at: int, high: int) -> SourceError:
+    """Return the error for a partition that ends before the offset that is to be read next."""
     return SourceError(
         f"{name}: the checkpoint stands at offset {at - 1}, but the topic ends at {high - 1}: it"
         " was deleted and created again, or truncated.",

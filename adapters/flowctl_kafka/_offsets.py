@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flowctl.core.records import NOTHING, Record
 from flowctl.errors import ConfigError, SourceError
-from flowctl_kafka._client import is_passing, make_consumer, split_name, unreachable
+from flowctl.logs import ModuleLogger
+from flowctl_kafka._assignment import cut_off
+from flowctl_kafka._client import TIMEOUT_S, is_passing, make_consumer, split_name, unreachable
 from flowctl_kafka._topic_ids import TopicIds
 from flowctl_kafka.translate import Translate, translated
 
@@ -117,8 +119,8 @@ class KafkaReader:
             records: list[Record] = []
             size_bytes = 0
             for message in messages:
-                found = self._offset(message)
-                if found is None:
+                found = self._offset(message, consumer, partition, (at, stop))
+                if found is None or found < at:  # what was not asked for is another range's
                     continue
                 at = max(at, min(found, stop))  # what lies between no longer exists
                 if message.error() is not None or found >= stop:
@@ -135,23 +137,48 @@ class KafkaReader:
             # Empty too: so a reader that is not wanted any more is closed.
             yield MessagesBlock(records, at, size_bytes)
 
-    def _offset(self, message: Message) -> int | None:
-        """Return where the message is, or the end of the partition if it says so; None: it says
-        neither."""
+    def _offset(
+        self, message: Message, consumer: Consumer, partition: str, left: tuple[int, int]
+    ) -> int | None:
+        """Return where the message is, or the end of the partition if it says so, or where reading
+        goes on if the first offset of ``left`` is not there; None: it says none of these."""
         from confluent_kafka import KafkaError as Codes
 
         error = message.error()
         if error is None or error.code() == Codes._PARTITION_EOF:
             return message.offset()
+        if error.code() == Codes._AUTO_OFFSET_RESET:
+            return self._found_again(consumer, partition, *left)
         if is_passing(error) and not error.fatal():
             return None
         raise unreachable(self._servers, error)
+
+    def _found_again(self, consumer: Consumer, partition: str, at: int, stop: int) -> int:
+        """``at`` is not there: go on at the first offset that is, if it lies ahead."""
+        from confluent_kafka import TopicPartition
+
+        place = TopicPartition(*_named(partition))
+        low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+        if at > high:
+            raise cut_off(partition, at, high)
+        tell_vanished(partition, at - 1, min(low, stop))
+        consumer.assign([TopicPartition(place.topic, place.partition, max(at, low))])
+        return max(at, low)
+
+
+def tell_vanished(partition: str, done: object, low: int) -> None:
+    """Log which offsets between ``done`` and ``low`` retention has removed, if it has."""
+    if isinstance(done, int) and done + 1 < low:
+        vanished = {"partition": partition, "first": done + 1, "last": low - 1}
+        ModuleLogger("flowctl.kafka").warning("kafka_offsets_vanished", **vanished)
 
 
 def new_consumer(servers: str, config: Config) -> Consumer:
     """Return a consumer of no group, with this machine's own secrets."""
     given = config() if callable(config) else config
-    settings = {"queued.max.messages.kbytes": _AHEAD_KB, **given}
+    # An offset that is not there is an error: retention removed it, or the topic was created again,
+    # and what the client would give lies below the range.
+    settings = {"queued.max.messages.kbytes": _AHEAD_KB, "auto.offset.reset": "error", **given}
     return make_consumer(servers, None, settings, refresh_s=60, on_commit=lambda *_: None)
 
 

@@ -78,10 +78,12 @@ def where_to_start(
 
 
 def first_position(first_poll: FirstPoll, *, low: int, high: int) -> PartitionCheckpoint:
-    """Where a partition begins that nobody has read: its first offset, or after its last."""
-    first = high if first_poll.endswith("latest") else low
-    # None while nothing lies before it: then the job has read nothing.
-    return PartitionCheckpoint(first - 1 if first > low else None)
+    """Where a partition begins that nobody has read: its first offset, or after its last.
+
+    After the last of an empty partition is a position too, -1: it is saved, so that what is written
+    before a restart is read, and not taken for what was there at the first start.
+    """
+    return PartitionCheckpoint(high - 1 if first_poll.endswith("latest") else None)
 
 
 def next_offset(state: PartitionCheckpoint, *, low: int) -> int:

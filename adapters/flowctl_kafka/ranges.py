@@ -10,7 +10,7 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
 from flowctl_kafka._client import TIMEOUT_S, is_passing, list_partitions, split_name, unreachable
-from flowctl_kafka._offsets import KafkaReader, check_travels, new_consumer
+from flowctl_kafka._offsets import KafkaReader, check_travels, new_consumer, tell_vanished
 from flowctl_kafka._topic_ids import TopicIds
 from flowctl_kafka.translate import Translate, value_of
 
@@ -74,6 +74,7 @@ class KafkaRanges:
         if not self._extents:
             for name in found.keys() & checkpoint.partitions.keys():
                 _check_place(name, found[name], checkpoint.partitions[name].position)
+                tell_vanished(name, checkpoint.partitions[name].position, found[name].start)
         self._extents = found
         return found
 

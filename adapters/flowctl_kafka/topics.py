@@ -48,10 +48,11 @@ class KafkaTopics:
 
     ``first_poll`` says where a partition begins that nobody has read, as in Storm: ``earliest``,
     ``latest``, or ``uncommitted_…``: at the offset that a client other than flowctl committed in
-    this group, if there is one.  ``until_end``: the input ends at the offsets that were the last
-    ones at the start; otherwise it never ends.  ``uncommitted_max``: a partition with this many
-    records read above its cumulative ack is paused until it has fewer (None: only
-    ``buffer.uncommitted_max``). ``config`` goes to the client (security, fetch sizes).
+    this group, if there is one.  A partition that is added later begins at its first offset.
+    ``until_end``: the input ends at the offsets that were the last ones at the start; otherwise it
+    never ends.  ``uncommitted_max``: a partition with this many records read above its cumulative
+    ack is paused until it has fewer (None: only ``buffer.uncommitted_max``). ``config`` goes to the
+    client (security, fetch sizes).
 
     Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors. Calls
     come from one thread.
@@ -145,6 +146,7 @@ class KafkaTopics:
             servers=self._servers,
         )
         names = list_partitions(consumer, self._topics, self._servers)
+        self._parts.note_first(names)
         if self._group is None:
             self._begin(names)
         else:
@@ -154,8 +156,6 @@ class KafkaTopics:
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
-
-    # -- partitions come and go -----------------------------------------------------------
 
     def _begin(self, names: Sequence[str]) -> None:
         """Read ``names`` too, each from where it was left."""
@@ -194,8 +194,6 @@ class KafkaTopics:
         if are_ours and self._host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
             self._commits.save(states, wait=True)
         self._commits.forget(names)
-
-    # -- reading --------------------------------------------------------------------------
 
     def poll(self, max_records: int) -> SourceChunk | None:
         """Return the next records, of one partition; see :class:`flowctl.ports.FlowProducer`.
@@ -275,13 +273,12 @@ class KafkaTopics:
                 self._parts.assign()
             return
         by_partition: dict[str, list[Message]] = {}
-        failures: list[Message] = []
+        failures = [message for message in messages if message.error() is not None]
         for message in messages:
-            if message.error() is not None:
-                failures.append(message)
-                continue
-            self._is_troubled = False
-            by_partition.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
+            if message.error() is None:
+                self._is_troubled = False
+                name = f"{message.topic()}-{message.partition()}"
+                by_partition.setdefault(name, []).append(message)
         for name, group in by_partition.items():
             self._take(name, group)
         for message in failures:  # last, as an end comes after what was before it
@@ -310,6 +307,8 @@ class KafkaTopics:
         reading = self._parts.reading.get(name)
         if reading is None:
             return
+        if (first := messages[0].offset()) is not None and first != reading.next:
+            self._error = self._error or self._parts.look_at_gap(reading, first)
         records: list[Record] = []
         for message in messages:
             offset = message.offset()
@@ -354,8 +353,6 @@ class KafkaTopics:
             self._parts.reading[name].next = first
         self._waiting.clear()
         self._parts.assign()
-
-    # -- pauses and errors ----------------------------------------------------------------
 
     def _pause(self) -> list[TopicPartition]:
         """Pause the partitions that may not be polled."""

@@ -38,7 +38,8 @@ class SqlRanges:
     The job reads the rows whose keys lie between the smallest and the largest key at its start,
     ``page_rows`` at a time, each page in a transaction of its own.  There is no common snapshot: a
     row that changes during the run is read as it is then, and a row that is added with a key below
-    the largest one may be missed.
+    the largest one may be missed.  A later run of the job reads the keys above those: a row that
+    was added since, or committed since, with a smaller key is never read.
 
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """

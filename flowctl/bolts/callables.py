@@ -21,6 +21,7 @@ _WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end 
 _LOOP_OVER: Final = "Do the work in a loop and return, without yield."
 _PLAIN: Final = "Write it as a plain def."
 _COLLECTIONS: Final = frozenset({list, tuple, set, frozenset, dict})
+_FINISHED: Final = frozenset({type(None), bool, int, float, str, bytes})
 _LAZY: Final = (map, filter, zip, enumerate)
 
 
@@ -125,18 +126,33 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
 
 
 def _unfinished_of(parts: Collection[Any], kind: type) -> tuple[str, str] | None:
-    """As :func:`_unfinished`, of a collection: its first part stands for all."""
-    one = next(iter(parts))
-    first = _unfinished(one)
-    if first is None:
+    """As :func:`_unfinished`, of a collection: its first part of each type stands for the others.
+
+    Not the first part alone: ``[send(r) if wanted(r) else None for r in batch]``.
+    """
+    one = _first_unfinished(parts)
+    if one is None:
         return None
-    for part in parts:
-        if inspect.iscoroutine(part):
-            part.close()
-    remedy = first[1]
-    if inspect.isawaitable(one):
+    part, (what, remedy) = one
+    for other in parts:
+        if inspect.iscoroutine(other):
+            other.close()
+    if inspect.isawaitable(part):
         remedy = "Await all of them: `await asyncio.gather(*them)` in an `async def process`."
-    return f"a {kind.__name__} of which the first is {first[0]}", remedy
+    is_first = part is next(iter(parts))
+    return f"a {kind.__name__} of which {'the first' if is_first else 'one'} is {what}", remedy
+
+
+def _first_unfinished(parts: Collection[Any]) -> tuple[Any, tuple[str, str]] | None:
+    """Return the first unfinished part, and what it is; mostly, only types are looked at."""
+    kinds = set(map(type, parts)) - _FINISHED
+    for part in parts if kinds else ():
+        if type(part) in kinds:
+            kinds.discard(type(part))
+            found = _unfinished(part)
+            if found is not None:
+                return part, found
+    return None
 
 
 def _name_with_module(kind: type) -> str:

@@ -26,6 +26,7 @@ from flowctl.bolts.outcomes import (
 from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
+from flowctl.core.letters import to_show
 from flowctl.core.records import Position, Record
 from flowctl.errors import InternalError, JobError, UnrunnableError
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
@@ -294,7 +295,7 @@ def _only(batch: Batch) -> Record:
         return _sent(batch[0])
     except Exception as error:
         text = f"it can't be read: {type(error).__name__}: {error}"
-        return Record(batch.span.first, sendable_start(text, _SHOWN_CHARS_MAX))
+        return Record(batch.span.first, to_show(sendable_start(text, _SHOWN_CHARS_MAX)))
 
 
 def _sent(record: Record) -> Record:
@@ -303,5 +304,5 @@ def _sent(record: Record) -> Record:
     try:
         value = carry(record.value)
     except NotCarriedError:
-        value = sendable_start(repr(record.value), _SHOWN_CHARS_MAX)
+        value = to_show(sendable_start(repr(record.value), _SHOWN_CHARS_MAX))
     return Record(record.position, value)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from flowctl.prepared import prepare
 from flowctl.wire.frames import (
     AckFrame,
     End,
@@ -15,10 +16,12 @@ from flowctl.wire.frames import (
     Saved,
     SplitFrame,
     TupleFrame,
+    Welcome,
 )
 
 Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | Saved | End
 Outcome: TypeAlias = AckFrame | FailFrame
+prepare(Welcome, Order)
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):

@@ -26,6 +26,31 @@ REJECTED_PREFIX: Final = "rejected: "
 _REDRIVE: Final = re.compile(r"(?:^|:)redrive:(\d{13,})$")
 
 
+# What stands for a value on its way from a bolt that read it and can't send it.
+_SHOWN_KEY: Final = "flowctl: shown only"
+
+
+class Shown(str):
+    """What can be shown of a value that could not be sent to the driver: no letter keeps it
+    exactly, so that it is never processed in the value's place."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def to_show(text: str) -> dict[str, str]:
+    """Return what is sent in the place of a value of which only ``text`` can be shown."""
+    return {_SHOWN_KEY: text}
+
+
+def as_sent(value: Any) -> Any:
+    """Return ``value`` as a bolt sent it; a :class:`Shown` of what :func:`to_show` made."""
+    is_shown = type(value) is dict and len(value) == 1 and _SHOWN_KEY in value
+    return Shown(value[_SHOWN_KEY]) if is_shown else value
+
+
 class LeftOut(msgspec.Struct, frozen=True, gc=False):
     """Records of one tuple that can't be processed, and why; each becomes a letter."""
 

@@ -9,6 +9,7 @@ from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, AckOutcome, Rejected
 from flowctl.errors import InternalError, ProcessError
+from flowctl.prepared import prepare
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.faults import (
@@ -26,10 +27,13 @@ from flowctl.wire.frames import (
     FailFrame,
     Heartbeat,
     RangeFail,
+    Reported,
     Revoked,
     SettledFrame,
 )
 from flowctl.wire.server import Inbound, Joined, Left, Received
+
+prepare(Reported)
 
 
 class InboundHandler:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -19,11 +21,16 @@ class Interrupts:
     The first signal raises KeyboardInterrupt.  After that, and after :meth:`hold`, signals only set
     ``is_hurried``: an exception inside the last save would end it.  :meth:`release` lets the next
     signal raise again.
+
+    A process that is forked inside a run (``multiprocessing`` in ``process``) inherits the handler,
+    but is not the run: there a signal does what it did before.
     """
 
     def __init__(self) -> None:
         self.is_hurried: bool = False
         self._is_held = False
+        self._pid = os.getpid()
+        self._before: dict[signal.Signals, Any] = {}
 
     def hold(self) -> None:
         """From here on nothing may be skipped, only hurried."""
@@ -40,7 +47,8 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {
+        self._pid = os.getpid()
+        self._before = before = {
             number: signal.signal(number, self._on_signal)
             for number in _SIGNALS
             # None: not set from Python code, so it could not be restored.
@@ -54,7 +62,11 @@ class Interrupts:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Only assignments: the interrupted code may hold any lock.
-        del number, frame
+        del frame
+        if os.getpid() != self._pid:
+            signal.signal(number, self._before.get(signal.Signals(number), signal.SIG_DFL))
+            os.kill(os.getpid(), number)
+            return
         if self._is_held:
             self.is_hurried = True
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowctl.core.carried import plain_value
+from flowctl.core.letters import as_sent
 from flowctl.core.positions import show
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.messages import Progress, RangeFailed, RejectedRecord, SplitAnswered
@@ -66,7 +67,7 @@ class RangeInbound:
 
 def _progress(bolt: str, epoch: int, frame: ProgressFrame) -> Progress:
     rejected = [
-        RejectedRecord(one.position, plain_value(one.value), one.reason)
+        RejectedRecord(one.position, as_sent(plain_value(one.value)), one.reason)
         for one in frame.rejected
         if isinstance(one.position, int)
     ]
@@ -96,7 +97,7 @@ def _failed(bolt: str, epoch: int, frame: RangeFail) -> RangeFailed:
         reason = f"{reason}, at record {show(frame.record_at)}"
     record = frame.record
     if record is not None:
-        record = Record(record.position, plain_value(record.value))
+        record = Record(record.position, as_sent(plain_value(record.value)))
     return RangeFailed(
         bolt=bolt,
         epoch=epoch,

@@ -113,7 +113,10 @@ class NoLetters:
         if not self._waiting:
             return ""
         letters = counted(self._waiting, "dead letter")
-        return f"{letters} wait to be processed again, which a job of ranges can't do yet"
+        return (
+            f"{letters} wait to be processed again, which a job of ranges can't do: see Letters of"
+            " ranges in docs/dead-letters.md"
+        )
 
     def settle(self, saved: Checkpoint) -> None:
         """Nothing is to be deleted."""

@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from confluent_kafka import TopicPartition
+
 from flowctl.core.ranges.intake import RangeIntake
 from flowctl.core.records import NOTHING, Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
@@ -80,6 +82,44 @@ def test_a_partition_that_grows_is_read_on(kafka, topic):
         )
     source.close()
     fixed.close()
+
+
+@pytest.fixture(scope="module")
+def trimmed(kafka: MockKafka) -> tuple[str, int]:
+    """A topic, and the first offset of partition 0 that the mock has kept of 4,000: some 5 MB."""
+    kafka.write("trimmed", [b"%06d" % n + bytes(2_000) for n in range(4_000)], partition=0)
+    client = kafka.client("any")
+    low, _ = client.get_watermark_offsets(TopicPartition("trimmed", 0), timeout=10)
+    client.close()
+    assert 5 < low < 3_990
+    return "trimmed", low
+
+
+def test_offsets_that_retention_removed_between_two_runs_are_told(kafka, trimmed, caplog):
+    topic, low = trimmed
+    source = KafkaRanges(topic, servers=kafka.servers, until_end=True)
+    source.extents(Checkpoint({f"{topic}-0": PartitionCheckpoint(4)}))
+    source.close()
+    assert f"kafka_offsets_vanished partition='{topic}-0' first=5 last={low - 1}" in caplog.text
+
+
+def test_offsets_that_retention_removes_before_they_are_read_are_told(kafka, trimmed, caplog):
+    topic, low = trimmed
+    reader = KafkaRanges(topic, servers=kafka.servers).reader()
+    blocks = list(reader.open(f"{topic}-0", 5, low + 3, ""))
+    found = [r.position for block in blocks for r in block.batch_records(0, len(block))]
+    assert found == [low, low + 1, low + 2]
+    assert f"kafka_offsets_vanished partition='{topic}-0' first=5 last={low - 1}" in caplog.text
+    caplog.clear()
+    assert not sum(len(block) for block in reader.open(f"{topic}-0", 3, 5, ""))
+    assert f"kafka_offsets_vanished partition='{topic}-0' first=3 last=4" in caplog.text
+
+
+def test_a_topic_that_is_cut_off_gives_no_offsets_below_the_range(kafka, trimmed):
+    topic, _ = trimmed
+    reader = KafkaRanges(topic, servers=kafka.servers).reader()
+    with pytest.raises(SourceError, match=f"{topic}-0: the checkpoint stands at offset 4499, but"):
+        list(reader.open(f"{topic}-0", 4_500, 4_600, ""))
 
 
 class Message:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from confluent_kafka import TopicPartition
 from fault_parts import until
 from kafka_runs import numbers, run, source
 
@@ -269,3 +270,98 @@ def test_ranges_of_a_checkpoint_are_skipped(kafka: MockKafka, topic: str) -> Non
     state = PartitionCheckpoint(1, 2, (AckedRange(4, 6, 3),))
     store.save("job", Checkpoint({f"{topic}-0": state}), epoch=store.acquire("job"))
     assert numbers(run(source(kafka, topic), store)) == [2, 3, 7, 8, 9]
+
+
+def _trimmed(kafka: MockKafka, topic: str) -> int:
+    """Write 8 MB into partition 0, of which the mock keeps some 5; return the first offset kept."""
+    kafka.write(topic, [b"%06d" % n + bytes(2_000) for n in range(4_000)], partition=0)
+    client = kafka.client(topic)
+    low, high = client.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    client.close()
+    assert 0 < low < high == 4_000
+    return low
+
+
+def _begun(kafka: MockKafka, topic: str, at: int) -> KafkaTopics:
+    """A producer that reads partition 0 from ``at`` on, whatever is there."""
+    producer = source(kafka, topic)
+    producer.open(Checkpoint())
+    producer._parts.drop([f"{topic}-{number}" for number in (1, 2, 3)])
+    reading = producer._parts.reading[f"{topic}-0"]
+    reading.next, reading.end = at, max(at + 1, reading.end)
+    producer._parts.assign()
+    return producer
+
+
+@pytest.mark.req("S97", "S99", "S100")
+def test_offsets_that_are_trimmed_away_while_it_reads_are_told(
+    kafka: MockKafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    low = _trimmed(kafka, topic)
+    producer = _begun(kafka, topic, at=5)
+    found = until(lambda: producer.poll(10).records, "records")  # type: ignore[union-attr]
+    producer.close()
+    assert found[0].position == low
+    assert f"kafka_offsets_vanished partition='{topic}-0' first=5 last={low - 1}" in caplog.text
+
+
+def test_a_topic_that_is_cut_off_while_it_is_read_is_refused(kafka: MockKafka, topic: str) -> None:
+    kafka.write(topic, [b"0", b"1"], partition=0)
+    producer = _begun(kafka, topic, at=7)  # as if it had been longer, and was made again
+    try:
+        with pytest.raises(SourceError, match=f"{topic}-0: the checkpoint stands at offset 6, but"):
+            until(lambda: producer.poll(10) is None, "the error")
+    finally:
+        producer.close()
+
+
+@pytest.mark.req("S114")
+@pytest.mark.parametrize("there", [0, 3], ids=["empty", "some records"])
+def test_latest_holds_from_the_first_start_even_if_nothing_was_read_before_a_kill(
+    kafka: MockKafka, topic: str, there: int
+) -> None:
+    store = MemoryCheckpointStore()
+    kafka.write(topic, [b"old"], partition=1)  # so that the topic is there
+    kafka.write(topic, [b"old"] * there, partition=0)
+    spout = ManualSpout(
+        name="job", producer=source(kafka, topic, first_poll="latest"), checkpoint=store
+    )
+    spout.open({"one": 1})
+    spout.activate()
+    saved = dict(store.load("job").partitions)  # what is there if it is killed now
+    spout.close()
+    assert saved[f"{topic}-0"].position == there - 1
+    again = MemoryCheckpointStore()
+    again.save("job", Checkpoint(saved), epoch=again.acquire("job"))
+    kafka.write(topic, [b"9"], partition=0)
+    assert run(source(kafka, topic, first_poll="latest"), again) == [b"9"]
+
+
+@pytest.mark.req("S90", "S91", "S114")
+@pytest.mark.parametrize("when", ["while it runs", "between two runs"])
+def test_a_partition_that_is_added_is_read_from_its_beginning_also_with_latest(
+    kafka: MockKafka, topic: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.write(topic, [b"old"], partition=0)
+    known = Checkpoint()
+    if when == "between two runs":
+        known = Checkpoint({f"{topic}-{number}": PartitionCheckpoint(0) for number in (0, 1, 2)})
+        known.partitions.update({f"{topic}-{n}": PartitionCheckpoint(-1) for n in (1, 2)})
+    now_s = [0.0]
+    producer = KafkaTopics(
+        topic, servers=kafka.servers, first_poll="latest", clock=lambda: now_s[0]
+    )
+    if when == "while it runs":
+        names = [f"{topic}-{number}" for number in (0, 1, 2)]
+        with monkeypatch.context() as patch:
+            patch.setattr("flowctl_kafka.topics.list_partitions", lambda *_: names)
+            producer.open(known)
+    kafka.write(topic, [b"new"], partition=3)
+    if when == "between two runs":
+        producer.open(known)
+    now_s[0] = 2.5
+    try:
+        found = until(lambda: producer.poll(10).records, "the new partition")  # type: ignore[union-attr]
+    finally:
+        producer.close()
+    assert [record.value for record in found] == [b"new"]

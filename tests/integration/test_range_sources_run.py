@@ -235,3 +235,21 @@ def test_rows_of_a_table_are_read_by_key(tmp_path: Path):
     report = run(SqlRanges(connect, "items", "id", page_rows=100), seen)
     assert report.records_acked == 2_000
     assert sorted(value["id"] for _, value in seen.values) == [n for n, _ in rows]
+
+
+def test_a_value_that_cannot_be_sent_is_kept_to_be_shown_not_to_be_processed_again(tmp_path: Path):
+    pytest.importorskip("pandas")
+    nanoseconds = pyarrow.array([1_700_000_000_123_456_789], pyarrow.timestamp("ns"))
+    parquet.write_table(pyarrow.table({"at": nanoseconds}), tmp_path / "a.parquet")
+    letters = JsonLinesDeadLetter(tmp_path / "dead.jsonl")
+    FlowControlSpout(
+        name="job",
+        producer=ParquetRanges(tmp_path / "a.parquet"),
+        bolts=LocalBolts(lambda batch: batch.reject(0, "no"), count=1),
+        dead_letter=letters,
+    ).run(view="off")
+    file = letters.file_of("job")
+    [letter] = file.read().of("job")
+    assert letter.value == "{'at': Timestamp('2023-11-14 22:13:20.123456789')}"
+    assert not letter.is_exact
+    assert file.redrive("job")[0] == 0

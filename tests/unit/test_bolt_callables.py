@@ -172,6 +172,8 @@ def test_what_runs_by_itself_is_not_async(process: Any):
             lambda batch: [from_a_pool("apply_async", (batch,))],
             "a list of which the first is an ApplyResult",
         ),
+        (lambda batch: [None, 1, coroutine(batch)], r"a list of which one is a coroutine"),
+        (lambda batch: {1: None, 2: [None, Future()]}, "a dict of which one is a list of which"),
         (lambda batch: from_a_pool("imap", batch), "an IMapIterator"),
         (lambda batch: asyncio.Future(loop=asyncio.new_event_loop()), r"an awaitable \(Future\)"),
     ],

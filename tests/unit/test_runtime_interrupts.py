@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -78,3 +79,21 @@ def test_in_another_thread_it_leaves_the_handlers_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["at work", "saving"])
+def test_a_forked_process_ends_as_if_there_were_no_run(is_held: bool):
+    interrupts = Interrupts()
+    with interrupts.taken():
+        if is_held:
+            interrupts.hold()
+        readable, writable = os.pipe()
+        forked = os.fork()
+        if not forked:
+            os.write(writable, b".")  # a signal that comes before Python has settled is lost
+            while True:
+                pass  # handlers run between two steps
+        os.read(readable, 1)
+        os.kill(forked, signal.SIGTERM)
+        _, status = os.waitpid(forked, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
