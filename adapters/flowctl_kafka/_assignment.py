@@ -68,8 +68,8 @@ class Assignment:
 
         Without a group, what this job does not know of a topic that it knows has appeared since.
         """
-        known = {split_name(name)[0] for name in self.own} if self._commits is None else set()
-        self._first = frozenset(name for name in names if split_name(name)[0] not in known)
+        known = set(map(_topic_of, self.own)) if self._commits is None else set()
+        self._first = frozenset(name for name in names if _topic_of(name) not in known)
 
     def begin(self, names: Sequence[str]) -> None:
         """Read ``names`` too, each from where it was left."""
@@ -184,3 +184,8 @@ def cut_off(name: str, at: int, high: int) -> SourceError:
         " was deleted and created again, or truncated.",
         remedy="Clear the checkpoint, or choose another name for the job.",
     )
+
+
+def _topic_of(name: str) -> str:
+    """Of any name: a checkpoint may know partitions that another source had."""
+    return name.rpartition("-")[0]
