@@ -68,6 +68,12 @@ class FlowctlSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes each batch of a stream (``writeStream``)."""
-        del overwrite
+        if overwrite:
+            raise ConfigError(
+                "outputMode",
+                "complete gives the whole result with each batch, which flowctl can't put in the"
+                " place of the one before.",
+                remedy="Write .outputMode('append'), or replace it yourself in foreachBatch.",
+            )
         check_sendable(schema)
         return StreamWriter(sink_of(dict(self.options)), schema.json())

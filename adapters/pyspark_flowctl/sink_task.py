@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import re
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
-from itertools import chain, islice
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -16,6 +13,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.sections import Sections
 from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
@@ -23,12 +21,6 @@ from flowctl.pacing.settings import Limits
 from pyspark_flowctl.sink_letters import redrive, tell_unnamed
 
 _log = ModuleLogger("pyspark_flowctl")
-# One row may be like many others; eight that are alike, in the same order, are rare.
-_MARK_ROWS: Final = 8
-# What differs from run to run in rows that are the same: moments, which current_timestamp() gives,
-# and where in memory an object is.
-_MOMENT: Final = re.compile(r"datetime\.datetime\([^)]*\)")
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,25 +55,29 @@ class Origin(msgspec.Struct, frozen=True):
     by_stage: bool = False
     batch_id: int | None = None
 
-    def where(self, job: str, mark: int) -> Where:
-        """Return the name of this task's partition, which begins with the rows of ``mark``."""
+    def sections(self, rows: Iterable[Any]) -> Sections:
+        """Return the rows of this task's partition as sections with names.
+
+        Another run of the job has other moments of its own; another attempt of a task has not.
+        """
+        return Sections(rows, passing_moments=not self.by_stage)
+
+    def where(self, job: str, sections: Sections) -> Where:
+        """Return the name of this task's partition, whose rows ``sections`` gives out."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        partition = _partition_id()
         attempt = 0 if context is None else context.attemptNumber()
         stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
-        name = f"{self.name}{stage}/{partition}"
-        batch_id = self.batch_id
-        if batch_id is None:
-            return Where(job, f"{name}-{mark:08x}", attempt + 1)
         # Batches of a stream come one after the other: all before this one are done.
+        batch = () if self.batch_id is None else (self.batch_id,)
         return Where(
             job,
-            name,
+            f"{self.name}{stage}/{_partition_id()}",
             attempt + 1,
-            place=lambda number: (batch_id, mark, number),
-            before=(batch_id, -1),
+            place=lambda number: (*batch, *sections.place(number)),
+            rest=sections.rest,
+            before=(*batch, -1),
         )
 
 
@@ -90,27 +86,6 @@ def _partition_id() -> int:
 
     context = TaskContext.get()
     return 0 if context is None else int(context.partitionId())
-
-
-def marked(rows: Iterable[Any], *, with_moments: bool = True) -> tuple[Iterator[Any], int]:
-    """Return the rows, and a number that tells whether another run's begin with the same ones.
-
-    Spark numbers partitions, but what is in partition 3 may change with the number of cores, or
-    after a shuffle.  Without the number, row 7 of another partition 3 would pass for written.
-    A moment that all of the first rows have does not count; others do ``with_moments``: events may
-    differ in nothing but their time.
-    """
-    rows = iter(rows)
-    first = list(islice(rows, _MARK_ROWS))
-    texts = [_ADDRESS.sub("", repr(row)) for row in first]
-    shared = set.intersection(*(set(_MOMENT.findall(text)) for text in texts or [""]))
-
-    def moment(found: re.Match[str]) -> str:
-        return found[0] if with_moments and found[0] not in shared else ""
-
-    text = _MOMENT.sub(moment, f"[{', '.join(texts)}]")
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
-    return chain(first, rows), int.from_bytes(digest)
 
 
 def deliver(
@@ -130,8 +105,8 @@ def deliver(
     parts = {name: pickle.loads(part) for name, part in task.parts.items()}
     sink = parts.get("sink")
     plan = _plan(task, parts, at_end=at_end)
-    rows, mark = marked(rows, with_moments=not origin.by_stage)
-    where = origin.where(task.job, mark)
+    sections = origin.sections(rows)
+    where = origin.where(task.job, sections)
     pacer = TargetPacer(
         task.target,
         redis=task.redis,
@@ -148,7 +123,7 @@ def deliver(
             delivery.tally.redriven = redrive(plan, task.job, pacer, schema).written
         elif _partition_id() == 0:
             tell_unnamed(plan, task.job)
-        delivery.run(rows)
+        delivery.run(sections)
     except BaseException as error:
         _tell("partition_failed", task, where, delivery.tally, error=f"{type(error).__name__}")
         raise

@@ -80,8 +80,8 @@ class BatchWriter(DataSourceWriter):
 class StreamWriter(DataSourceStreamWriter):
     """For ``writeStream.format("flowctl")``.
 
-    A span's partition holds the query's id, its positions are (batch id, mark of the first
-    rows, row number), as with ``flow_batch``.
+    A span's partition holds the query's id, its positions are (batch id, section, its mark, row
+    number), as with ``flow_batch``.
     """
 
     def __init__(self, sink: FlowSink, schema: str) -> None:

@@ -1,6 +1,6 @@
 """``flow_sink`` and ``flow_batch``: rows of Spark into a fragile target, one line in the job.
 
-**What ``fn`` gets**: a batch whose records' values are the Rows, and whose positions are their
+**What ``fn`` gets**: a batch whose records' values are the Rows, and whose positions end with their
 numbers in the partition.  Rows per call follow what the target does: as few as keep the fixed cost
 of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
 
@@ -17,11 +17,10 @@ of each partition with ``foreachPartition``.  Each worker logs a line with its c
 (:class:`flowctl.delivery.tally.Tally`), as ``foreachPartition`` returns nothing.
 
 **Spans** (``batch.span``) name the rows of a call, so that a sink can recognise a repeat: a task
-that Spark runs again gives the same names.  That holds only if the DataFrame gives the same rows in
-the same order again: no ``repartition`` without a key, no ``rand()``, no source that changed.  A
-partition that begins with other rows than before has other names, so it is written again rather
-than left out.  The same ``name`` and ``run`` in another application are the same rows, which
-``SqlSink`` leaves out.
+that Spark runs again gives the same names to the same rows.  If it gives other rows, or in another
+order (after a shuffle, with ``rand()``, from a source that changed), they have other names from
+their section on (:mod:`flowctl.delivery.sections`): they are written again, not left out.  The same
+``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
 """
 
 from __future__ import annotations
@@ -115,10 +114,10 @@ def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
     """Write each batch of a stream, paced: ``writeStream.foreachBatch(flow_batch(…))``.
 
     The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition`` holds
-    the query's id and ``position`` is (batch id, row number).  So a batch that Spark runs again
-    after a restart has the same names, if the input is deterministic.  ``fail_over`` counts over
-    each batch.  On Spark Connect the function does not know the query's id: give ``name``, and a
-    new one whenever the query begins again with an empty checkpoint.
+    the query's id and ``position`` is (batch id, section, its mark, row number).  So a batch that
+    Spark runs again after a restart has the same names, if the input is deterministic.
+    ``fail_over`` counts over each batch.  On Spark Connect the function does not know the query's
+    id: give ``name``, and a new one whenever the query begins again with an empty checkpoint.
 
     The counts of each batch are logged.  On Connect the function uses the batch's own session, and
     needs none of yours.

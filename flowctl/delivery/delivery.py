@@ -19,6 +19,7 @@ from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.rows_per_call import RowsPerCall
+from flowctl.delivery.sections import below_section
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -99,13 +100,17 @@ class Delivery:
         while True:
             if (piece := pieces.next(self._clock())) is not None:
                 return piece
-            if pieces.waiting < _WAITING_MAX and (
-                read := list(islice(records, self._rows_per_call.next()))
-            ):
+            if pieces.waiting < _WAITING_MAX and (read := self._read(records)):
                 return pieces.add(read)
             if (due_s := pieces.next_due_s()) is None:
                 return None
             self._sleep(max(0.0, due_s - self._clock()))
+
+    def _read(self, records: Iterator[Record]) -> list[Record]:
+        most = self._rows_per_call.next()
+        read = list(islice(records, 1))
+        read += islice(records, min(most - 1, self._where.rest()))
+        return read
 
     # -- one piece -----------------------------------------------------------------------
 
@@ -253,7 +258,7 @@ class Delivery:
         if through is None:
             through = where.before
         elif where.before is not None:
-            unsettled = where.before, where.place(0)
+            unsettled = where.before, below_section(through)
         span = Span(
             where.job,
             where.partition,

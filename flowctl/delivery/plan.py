@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -28,15 +29,18 @@ class Where(msgspec.Struct, frozen=True):
     """The name of what is delivered: ``job`` and ``partition`` of spans and dead letters.
 
     ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
-    of a position.  ``before``: the position up to which all of the partition was settled before;
-    between it and the first of this delivery there may be others, as of a batch of a stream that
-    was cut in another way.  None: all positions are this delivery's.
+    of a position.  ``rest``: how many of the rows that come next are in the section of the one that
+    was read last; a call has rows of one section (:mod:`flowctl.delivery.sections`).  ``before``:
+    the position up to which all of the partition was settled before; above it other sections than
+    this delivery's may have been written.  None: there are no sections, and all positions are this
+    delivery's.
     """
 
     job: str
     partition: str
     attempt: int = 1
     place: Callable[[int], Any] = lambda number: number
+    rest: Callable[[], int] = lambda: sys.maxsize
     before: Any = None
 
 

@@ -39,7 +39,8 @@ ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
 def test_rows_come_as_they_are_and_the_position_is_their_number() -> None:
     sink = flow_sink(_Remembers("rows"), target="t")
     pickle.loads(pickle.dumps(sink))(ROWS)  # as on a worker
-    assert _Remembers.seen.pop("rows") == list(enumerate(ROWS))
+    seen = _Remembers.seen.pop("rows")
+    assert [(position[-1], row) for position, row in seen] == list(enumerate(ROWS))
 
 
 class _Remembers:
@@ -118,7 +119,7 @@ def test_lost_rows_are_kept_as_dicts_and_shown_by_name(tmp_path: Path) -> None:
     flow_sink(write, target="t", name="orders", dead_letter=tmp_path)(ROWS)
     [letter] = FileDeadLetter(tmp_path).file_of("orders").read().of("orders")
     assert letter.value == {"n": 7, "name": "row 7"}
-    assert letter.reason == "rejected: no seven" and letter.position == 7
+    assert letter.reason == "rejected: no seven" and letter.position[-1] == 7
 
 
 def test_letters_that_were_marked_are_written_by_the_next_action(tmp_path: Path) -> None:

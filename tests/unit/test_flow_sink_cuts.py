@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,19 @@ pytest.importorskip("pyspark")
 from pyspark.sql import Row
 
 from flowctl.core.positions import encode
+from flowctl.delivery.sections import Sections
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink, sink_task
-from pyspark_flowctl.sink_task import Origin
+from pyspark_flowctl.sink_task import Origin, SinkTask
 from pyspark_flowctl.sinks import FlowSink
 
 
 def test_batches_of_a_stream_are_named_by_query_and_number() -> None:
-    where = Origin("query", batch_id=7).where("job", mark=5)
-    assert (where.partition, where.place(3), where.before) == ("query/0", (7, 5, 3), (7, -1))
-    assert encode(where.before) < encode(where.place(0)), "all batches before this one"
+    sections = Sections(range(3))
+    where = Origin("query", batch_id=7).where("job", sections)
+    first = where.place(next(iter(sections)))
+    assert (where.partition, first[:2], first[-1], where.before) == ("query/0", (7, 0), 0, (7, -1))
+    assert encode(where.before) < encode(first), "all batches before this one"
 
 
 def _numbers(sink: FlowSink, layout: dict[int, range], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,26 +101,85 @@ def test_events_that_differ_in_their_time_only_are_not_taken_for_others(
     assert len(found) == 40
 
 
-def test_moments_and_addresses_do_not_make_rows_other_ones() -> None:
+def _written(database: Path, task: SinkTask, *attempts: list[Row]) -> Counter[int]:
+    """Run the task of partition 0 with these rows, one attempt after the other; count n."""
+    sink = FlowSink(task, Origin("2026-11-22"))
+    for rows in attempts:
+        sink(rows)
+    with sqlite3.connect(database) as connection:
+        return Counter(n for (n,) in connection.execute("SELECT n FROM t"))
+
+
+@pytest.mark.req("S70")
+@pytest.mark.parametrize("turned_at", [0, 128, 200, 1_000, 2_999])
+def test_rows_that_come_in_another_order_the_second_time_are_all_written(
+    tmp_path: Path, turned_at: int
+) -> None:
+    """After a shuffle a task that runs again gets its rows in any order, also after the first."""
+    database = tmp_path / "out.db"
+    into = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (n INTEGER)")
+    task = flow_sink(sink=into, target="db", rows_max=50).task
+    rows = [Row(n=n) for n in range(3_000)]
+    again = rows[:turned_at] + rows[turned_at:][::-1]
+    found = _written(database, task, rows[: turned_at + 700], again, again)
+    assert sorted(found) == list(range(3_000)), "none is missing"
+    twice = sum(found.values()) - 3_000
+    # What came before in the same order, to the end of a section, is not written again.
+    assert twice <= 700 + turned_at / 2 + 128
+
+
+def test_moments_of_the_run_and_addresses_do_not_make_rows_other_ones() -> None:
     class Point:
         """Its repr is where it is in memory."""
 
-    def mark(*rows: Row) -> int:
-        return sink_task.marked(rows)[1]
+    def mark(*rows: Row, passing_moments: bool = True) -> int:
+        sections = Sections(rows, passing_moments=passing_moments)
+        return sum(sections.place(number)[1] for number, _ in enumerate(sections))
 
     early, late = datetime(2026, 11, 22, 1, 2, 3, 4), datetime(2026, 11, 23)
     assert mark(Row(n=1, at=early, p=Point())) == mark(Row(n=1, at=late, p=Point()))
     assert mark(Row(n=1, at=early)) != mark(Row(n=2, at=early))
     assert mark(Row(n=1, at=[early])) != mark(Row(n=1, at=[early, early]))
-    assert mark() == mark()
     assert mark(Row(at=early), Row(at=late)) != mark(Row(at=early), Row(at=early))
-    loaded = [mark(*(Row(n=n, now=now) for n in range(3))) for now in (early, late)]
-    assert loaded[0] == loaded[1], "current_timestamp() is one moment for all rows"
-    both = sink_task.marked([Row(at=early), Row(at=late)], with_moments=False)[1]
-    assert both == sink_task.marked([Row(at=late), Row(at=early)], with_moments=False)[1]
+    assert mark(Row(at=early), Row(at=late)) != mark(Row(at=late), Row(at=early))
+    runs = [mark(*(Row(n=n, now=now) for n in range(40))) for now in (early, late)]
+    assert runs[0] == runs[1], "current_timestamp() is one moment for all rows"
+    attempts = [
+        mark(*(Row(n=n, now=now) for n in range(40)), passing_moments=False)
+        for now in (early, late)
+    ]
+    assert attempts[0] != attempts[1], "attempts of one task have the same one"
 
 
-def test_the_mark_takes_no_row_away() -> None:
-    for count in (0, 1, 8, 9, 100):
-        rows, _ = sink_task.marked(iter(range(count)))
-        assert list(rows) == list(range(count))
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 100, 40_000])
+def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
+    sections = Sections(iter(range(count)))
+    found = [(row, sections.place(row), sections.rest()) for row in sections]
+    assert [row for row, _, _ in found] == list(range(count))
+    places = [place for _, place, _ in found]
+    assert places == sorted(places), "the ledger needs an order"
+    last_of_each = [place[0] for _, place, rest in found if rest == 0]
+    assert last_of_each == list(range(len(last_of_each))), "a section ends where nothing is left"
+
+
+@pytest.mark.parametrize("odd", [2**70, "\ud800", {(1, 2): 3}, Row(a=Row(b=[1])), float("nan")])
+def test_any_value_has_a_mark(odd: Any) -> None:
+    def mark(value: Any) -> int:
+        sections = Sections([Row(n=1, value=value)])
+        return next(sections.place(number)[1] for number, _ in enumerate(sections))
+
+    assert mark(odd) == mark(odd) != mark("another")
+
+
+def test_large_rows_are_not_collected() -> None:
+    """A task would hold 16,384 of 10 MB."""
+    taken = 0
+
+    def rows() -> Iterator[bytes]:
+        nonlocal taken
+        for _ in range(150):
+            taken += 1
+            yield bytes(10_000_000)
+
+    held = [taken - given for given, _ in enumerate(Sections(rows()))]
+    assert max(held[128:]) <= 3
