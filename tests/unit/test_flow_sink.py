@@ -312,6 +312,20 @@ def test_spark_finds_the_format_and_a_broken_install_breaks_no_other_format(
     assert not hasattr(pyspark_flowctl, "DefaultSource"), "Spark asks exactly this"
 
 
+def test_a_mode_that_would_replace_rows_is_refused() -> None:
+    """Spark gives the whole result with each batch then: it would be in the target again."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from pyspark_flowctl.data_source import FlowctlSource
+
+    schema = StructType([StructField("n", LongType())])
+    source = FlowctlSource({"process": "os:getcwd", "target": "t"})
+    with pytest.raises(ConfigError, match=r"complete gives .* outputMode\('append'\)"):
+        source.streamWriter(schema, overwrite=True)
+    with pytest.raises(ConfigError, match=r"overwrite would .* mode\('append'\)"):
+        source.writer(schema, overwrite=True)
+
+
 def test_tallies_add_up() -> None:
     total = Tally(rows=3, written=3)
     total.add(Tally(rows=2, written=1, rejected=1))
