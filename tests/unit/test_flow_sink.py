@@ -320,9 +320,9 @@ def test_a_mode_that_would_replace_rows_is_refused() -> None:
 
     schema = StructType([StructField("n", LongType())])
     source = FlowctlSource({"process": "os:getcwd", "target": "t"})
-    with pytest.raises(ConfigError, match=r"complete gives .* outputMode\('append'\)"):
+    with pytest.raises(ConfigError, match=r"complete gives .*outputMode\('append'\)"):
         source.streamWriter(schema, overwrite=True)
-    with pytest.raises(ConfigError, match=r"overwrite would .* mode\('append'\)"):
+    with pytest.raises(ConfigError, match=r"overwrite would .*mode\('append'\)"):
         source.writer(schema, overwrite=True)
 
 
