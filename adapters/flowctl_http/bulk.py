@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.positions import row_number
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
 from flowctl_http._client import Client, Headers, Request, checked_url
 from flowctl_http._keys import row_key
@@ -115,12 +116,12 @@ class BulkSink:
             found = self._id(row) if callable(self._id) else row[self._id]
         except KeyError:
             raise JobError(
-                f"the row at {batch[index].position} has no column {self._id!r}.",
+                f"row {row_number(batch[index].position)} has no column {self._id!r}.",
                 remedy="Name a column of the rows as id, or give a function of the row.",
             ) from None
         if found is None:
             raise JobError(
-                f"the row at {batch[index].position} has no id.",
+                f"row {row_number(batch[index].position)} has no id.",
                 remedy="Leave such rows out, or give a function of the row as id.",
             )
         return str(found)

@@ -18,9 +18,9 @@ of each partition with ``foreachPartition``.  Each worker logs a line with its c
 
 **Spans** (``batch.span``) name the rows of a call, so that a sink can recognise a repeat: a task
 that Spark runs again gives the same names to the same rows.  If it gives other rows, or in another
-order (after a shuffle, with ``rand()``, from a source that changed), they have other names from
-their section on (:mod:`flowctl.delivery.sections`): they are written again, not left out.  The same
-``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
+order (after a shuffle, with ``rand()``, from a source that changed), each section of rows that
+differs has other names (:mod:`flowctl.delivery.sections`): it is written again, not left out.  The
+same ``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
 """
 
 from __future__ import annotations

@@ -58,6 +58,11 @@ def show(position: Position | None) -> str:
     return str(position)
 
 
+def row_number(position: Position) -> PositionPart:
+    """Return the last part: the number of a row or a line in what the parts before it name."""
+    return position[-1] if isinstance(position, tuple) else position
+
+
 def show_records(first: Position | None, last: Position | None) -> str:
     """Return a tuple's records as people read them: ``record 7``, ``records 7 to 9``."""
     return f"record {show(first)}" if first == last else f"records {show(first)} to {show(last)}"

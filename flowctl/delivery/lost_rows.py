@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.core.positions import row_number
 from flowctl.core.records import Record
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
@@ -53,7 +54,7 @@ class LostRows:
             ) from error
         if self._plan.dead_letter is None:
             raise ProcessError(
-                f"row {record.position} of partition {self._where.partition} failed"
+                f"row {row_number(record.position)} of partition {self._where.partition} failed"
                 f" {attempts} times: {_sentence(reason)}",
                 remedy="Fix fn or the row, or give dead_letter=DIRECTORY to go on without it.",
             ) from error

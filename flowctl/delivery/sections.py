@@ -3,7 +3,7 @@
 Spark numbers the rows of a partition only by the order in which they come.  But if a task runs
 again after a shuffle, or the job with another number of cores, row 7 may be another row, and a sink
 that knows rows by numbers would leave out one that was never written.  So a row's position contains
-a digest of its whole section and of all rows before it: it is the same only if all of these are.
+the digest of its section, which is the same only if all rows of the section are, in that order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Sections:
         self._rows = iter(rows)
         self._passing_moments = passing_moments
         self._moments: dict[int, datetime] = {}  # those that don't count, by column
-        self._digest = blake2b(digest_size=_MARK_BYTES)
         self._encode = msgspec.msgpack.Encoder(enc_hook=_shown).encode
         self._section = -1
         self._mark = 0
@@ -83,8 +82,8 @@ class Sections:
         if rows and self._section < 0:  # which moments count is known when all of it is there
             self._moments = _shared_moments(rows) if self._passing_moments else {}
             encoded = [self._encoded(row) for row in rows]
-        self._digest.update(b"".join(encoded))
-        self._mark = int.from_bytes(self._digest.digest())
+        digest = blake2b(b"".join(encoded), digest_size=_MARK_BYTES)
+        self._mark = int.from_bytes(digest.digest())
         self._section += 1
         self._first, self._stop = self._stop, self._stop + len(rows)
         return rows

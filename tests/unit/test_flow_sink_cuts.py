@@ -15,8 +15,10 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 
+from flowctl.bolts.batch import Batch
 from flowctl.core.positions import encode
 from flowctl.delivery.sections import Sections
+from flowctl.errors import ProcessError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink, sink_task
 from pyspark_flowctl.sink_task import Origin, SinkTask
@@ -126,6 +128,26 @@ def test_rows_that_come_in_another_order_the_second_time_are_all_written(
     twice = sum(found.values()) - 3_000
     # What came before in the same order, to the end of a section, is not written again.
     assert twice <= 700 + turned_at / 2 + 128
+
+
+def test_a_row_that_fails_is_named_by_its_number() -> None:
+    def write(batch: Batch) -> None:
+        for record in batch:
+            if record.value.n == 7:
+                raise ValueError("no seven")
+
+    with pytest.raises(ProcessError, match=r"row 7 of partition .* failed 5 times: ValueError"):
+        flow_sink(write, target="t", run="2026-11-22")([Row(n=n) for n in range(20)])
+
+
+def test_only_sections_that_differ_are_written_again(tmp_path: Path) -> None:
+    database = tmp_path / "out.db"
+    into = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (n INTEGER)")
+    task = flow_sink(sink=into, target="db", rows_max=50).task
+    rows = [Row(n=n) for n in range(1_000)]
+    turned = rows[:128] + rows[128:256][::-1] + rows[256:]
+    found = _written(database, task, rows, turned, rows)
+    assert found == Counter(range(1_000)) + Counter(range(128, 256))
 
 
 def test_moments_of_the_run_and_addresses_do_not_make_rows_other_ones() -> None:

@@ -258,9 +258,9 @@ def test_a_page_in_place_of_an_answer_is_shown(service: Service) -> None:
 
 def test_a_row_without_its_id_is_named(service: Service) -> None:
     sink = bulk(service, Cluster(taken), id="n")
-    with pytest.raises(JobError, match="the row at 1 has no column 'n'"):
+    with pytest.raises(JobError, match="row 1 has no column 'n'"):
         write(sink, [{"n": 1}, {"v": 2}])
-    with pytest.raises(JobError, match="the row at 0 has no id"):
+    with pytest.raises(JobError, match="row 0 has no id"):
         write(sink, [{"n": None}])
 
 
