@@ -110,7 +110,7 @@ class BlockingStream(PlainStream):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         sock.setblocking(True)
-        timeout = struct.pack("@ll", 0, int(AWAIT_S * 1e6))  # a struct timeval
+        timeout = struct.pack("@ll", *divmod(int(AWAIT_S * 1e6), 1_000_000))  # a struct timeval
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     def recv_into(self, buffer: memoryview) -> int | None:

@@ -1,9 +1,10 @@
-"""A command configures structlog without loading it; whatever loads it finds it configured."""
+"""A command configures structlog when something is written, or the job's code has loaded it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,19 @@ get_logger().log(30, "ours")
         "level='warning' event='written'",
         "level='warning' event='ours'",
     ]
+
+
+def test_so_does_the_file_of_a_job(tmp_path: Path) -> None:
+    """As ``flowctl run`` loads it; it finds structlog configured."""
+    job = tmp_path / "job.py"
+    job.write_text("import structlog\nspout = structlog.get_logger()\n")
+    code = f"""
+from flowctl.cli.find_job import load_object
+found = load_object({str(job)!r}, field="JOB", attribute="spout")
+found.value.info("too_low")
+found.value.warning("written")
+"""
+    assert [line.split(" ", 1)[1] for line in told(code)] == ["level='warning' event='written'"]
 
 
 def test_so_does_code_that_loads_it_later_from_our_next_event_on() -> None:
