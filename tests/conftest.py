@@ -46,12 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = set(config.getoption("--req"))
     kept, left = [], []
     for item in items:
-        if item.get_closest_marker("spark"):  # one session takes enough of a machine
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "links" in getattr(
-            item, "fixturenames", ()
-        ):  # they lay cables with the same addresses
-            item.add_marker(pytest.mark.xdist_group("links"))
+        group = _group(item)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
         is_kept = is_long == bool(item.get_closest_marker("long"))
         if wanted and not wanted & _requirements(item):
             is_kept = False
@@ -59,6 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Return the name of those tests that must not run beside this one, or None."""
+    fixtures = getattr(item, "fixturenames", ())
+    if item.get_closest_marker("spark"):
+        # Two sessions at once take enough of a machine: one of tests, one of programs that they
+        # start.
+        return "spark" if "spark" in fixtures else "spark_programs"
+    if "links" in fixtures:  # they lay cables with the same addresses
+        return "links"
+    return None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fault_parts import QUICK_JVM, until
+from fault_parts import OUR_DAEMON, QUICK_JVM, until
 from lines_parts import Lines
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             # Saves about 40 % of the start-up CPU; the JVM does little here.
             .config("spark.driver.extraJavaOptions", QUICK_JVM)
+            # As a session of our own has it: a worker costs .1 s of CPU time, not .5.  Tests with
+            # workers as Spark starts them are test_spark_bolts and those with other programs.
+            .config(*OUR_DAEMON)
             .getOrCreate()
         )
         yield session

@@ -25,7 +25,9 @@ from flowctl_redis.binary import find_binary
 ROOT = Path(__file__).resolve().parents[2]
 JOB_FILE = Path(__file__).parent / "jobs" / "lines.py"
 PACKAGE = f"{Path(flowctl.__file__).parent}/"
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as pyspark_flowctl.session has it
+# Both as pyspark_flowctl.session has them.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+OUR_DAEMON = ("spark.python.daemon.module", "pyspark_flowctl.daemon")
 PATIENCE_S = 120.0  # a loaded machine with a cold Spark still ends; only a hang takes this long
 
 

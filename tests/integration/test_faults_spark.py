@@ -14,7 +14,17 @@ from typing import Any
 
 import psutil
 import pytest
-from fault_parts import QUICK_JVM, Driver, Job, assert_exact, count_rows, rows, until, write_lines
+from fault_parts import (
+    OUR_DAEMON,
+    QUICK_JVM,
+    Driver,
+    Job,
+    assert_exact,
+    count_rows,
+    rows,
+    until,
+    write_lines,
+)
 
 from flowctl.bolts.batch import Batch
 from flowctl.config import Settings
@@ -47,6 +57,7 @@ def spark() -> Iterator[Any]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": QUICK_JVM,
+        **dict([OUR_DAEMON]),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)

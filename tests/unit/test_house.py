@@ -11,21 +11,27 @@ from flowctl.core.state import LIVENESS, TRANSITIONS, Liveness, Sign
 from tests import house
 from tests.house import Breach, Source
 
+# All that is there is read once, as long as one process runs them.
+reads_all = pytest.mark.xdist_group("house")
+
 BOLT = Source(
     house.BOLT_FILE,
     f"class {house.BOLT_CLASS}:\n    __slots__ = ('acked', 'alarm_s', 'flight')\n",
 )
 
 
+@reads_all
 def test_nothing_is_out_of_order() -> None:
     assert [str(breach) for breach in house.breaches()] == []
 
 
+@reads_all
 def test_what_is_exempt_still_needs_it() -> None:
     wide = {node.name for _, node, count in house.constructors(house.read()) if count > 6}
     assert wide == set(house.PUBLIC_BUILDERS)
 
 
+@reads_all
 def test_there_is_a_bolt_to_watch() -> None:
     fields = house.fields_of(house.read(), house.BOLT_FILE, house.BOLT_CLASS)
     assert {"flight", "acked", "liveness", *house.LENT_FIELDS} <= fields
@@ -36,6 +42,7 @@ def test_the_tables_of_states_have_every_pair() -> None:
     assert {state for state, _ in TRANSITIONS} == set(TRANSITIONS.values())
 
 
+@reads_all
 def test_the_figures_can_be_read() -> None:
     told = "\n".join(house.figures())
     for measure in (

@@ -43,6 +43,30 @@ def test_it_imports_what_bolts_need_and_starts_no_thread(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+_PREFERS = """
+import os, sys
+from pathlib import Path
+import pyspark
+home = Path(pyspark.__file__).parent
+zips = [str(path) for path in (home / "python" / "lib").glob("*.zip")]
+assert len(zips) == 2, zips
+strange = os.environ["STRANGE"]
+sys.path[:0] = [*zips, strange]
+from pyspark_flowctl.daemon import prefer_folders
+prefer_folders()
+assert not set(zips) & set(sys.path), "nothing in them is compiled"
+assert strange in sys.path, "a Spark of another release"
+"""
+
+
+def test_a_spark_that_is_installed_is_not_imported_from_its_zip(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    strange = str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip")
+    subprocess.run(
+        [sys.executable, "-c", _PREFERS], check=True, env={**os.environ, "STRANGE": strange}
+    )
+
+
 def test_what_is_missing_is_left_for_the_bolt_to_report() -> None:
     code = (
         "import sys; sys.modules['flowctl.bolts.worker'] = None\n"
