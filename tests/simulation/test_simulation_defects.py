@@ -16,6 +16,9 @@ from flowctl.simulation.policies import settings_of
 from flowctl.simulation.scenario import Death
 from tests.simulation.simulation_runs import run, said
 
+# They are about other rules; the control report holds what the product's own does.
+pytestmark = pytest.mark.long
+
 # A third of the scenario: what is to be seen is seen by then.
 FEW = 8_000
 
