@@ -7,7 +7,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -161,11 +161,33 @@ def _not_readable(path: str, error: OSError) -> SourceError:
     )
 
 
+def open_regular(path: str) -> IO[bytes]:
+    """Open the file for reading.  Raises :class:`SourceError` or ``OSError``, and never waits.
+
+    A pipe that took the file's place since it was found would wait for somebody who writes to it.
+    """
+    file = open(path, "rb", buffering=0, opener=_open_now)  # noqa: SIM115 - the caller closes it
+    try:
+        _require_mode(path, os.fstat(file.fileno()).st_mode)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _open_now(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # which changes nothing for regular files
+
+
 def _require_regular(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise _not_readable(path, error) from error
+    _require_mode(path, mode)
+
+
+def _require_mode(path: str, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise SourceError(
             f"{path!r} is a directory.", remedy=f"Name its files: {os.path.join(path, '*')!r}."

@@ -14,7 +14,7 @@ from flowctl.core.records import Record
 from flowctl.errors import SourceError
 from flowctl_files._compressed import check_beginning, decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import End, found_as
+from flowctl_files._paths import End, found_as, open_regular
 
 # Fits into a core's cache together with the lines made of it: twice as fast as 128 KiB and more
 # (measured).
@@ -102,7 +102,7 @@ class FileReader:
             raise unreadable(self.name, error) from error
 
     def _open_file(self) -> IO[bytes]:
-        return open(self.name, "rb", buffering=0)
+        return open_regular(self.name)
 
     def size(self) -> int:
         """Bytes of the open file as it lies on disk now."""

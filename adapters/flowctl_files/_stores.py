@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._paths import find, found_as, is_hidden
+from flowctl_files._paths import find, found_as, is_hidden, open_regular
 from flowctl_files._remote import check_url, is_remote
 
 # What pyarrow reads by itself, with no other package.
@@ -97,7 +97,7 @@ class Stores:
         opened: IO[bytes]
         try:
             if self._is_local(name):
-                opened = open(name, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+                opened = open_regular(name)
             else:
                 files, path = self._files(name)
                 opened = files.open(path, "rb", block_size=_REMOTE_BLOCK_BYTES)

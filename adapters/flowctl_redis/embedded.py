@@ -20,7 +20,7 @@ Ctrl-C in the terminal doesn't reach it before the last save is made.  It inheri
 started it.  Each user keeps one connection open; the last one to leave stops the server, even if it
 did not start it.  So an orphan of a driver killed by SIGKILL is used by the next driver, and
 stopped by it.  If there is none within some seconds, :mod:`flowctl_redis.orphans`, a process that
-is started with the server, stops it.
+is started with the server, stops it.  It also ends a server whose directory was removed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,7 @@ class EmbeddedServer:
         self._lease: Any = None  # a redis-py client with one connection that stays open
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
+        self._server_lock: os.stat_result | None = None  # of the server of our lease
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
 
@@ -103,7 +105,7 @@ class EmbeddedServer:
         """
         expected()
         with self._lock:
-            if self._lease is not None and self._ask("PING"):
+            if self.is_there() and self._ask("PING"):
                 return self.url
             problem = self._try_start()
         if problem:
@@ -117,8 +119,22 @@ class EmbeddedServer:
         atexit.register(self.stop)
         return self.url
 
+    def is_there(self) -> bool:
+        """Whether the server that we use is still the directory's.
+
+        False if the directory was removed: that server keeps nothing, and nobody can find it.
+        """
+        try:
+            found = (self.data_dir / "server.lock").stat()
+        except OSError:
+            return False
+        return self._server_lock is not None and os.path.samestat(found, self._server_lock)
+
     def stop(self) -> None:
-        """Leave the server; stop it if nobody else uses it.  Idempotent; never raises."""
+        """Leave the server; stop it if nobody else uses it.  Idempotent; never raises.
+
+        A server whose directory was removed is left to :mod:`flowctl_redis.orphans`.
+        """
         if os.getpid() != self._owner_pid:
             return  # a forked child: the server belongs to its parent
         with self._lock:
@@ -128,10 +144,10 @@ class EmbeddedServer:
                 return
             try:
                 with held(self.data_dir / "users.lock", self._start_timeout_s):
-                    if not _has_others(lease):
+                    if self.is_there() and not _has_others(lease):
                         self._shut_down(lease)
             except (OSError, TimeoutError):
-                pass  # the directory is gone, or the lock stays taken: nothing of ours to end
+                pass  # the directory is gone, or the lock stays taken: nothing that we may end
             finally:
                 lease.close()
 
@@ -165,6 +181,7 @@ class EmbeddedServer:
         binary = find_binary()
         if binary is None:
             return _NO_PROGRAM
+        self._socket.unlink(missing_ok=True)  # nobody holds the lock: what listens there is lost
         log_path = self.data_dir / "server.log"
         config = self.data_dir / "server.conf"
         config.write_text(_config(self.data_dir, self._socket), encoding="utf-8")
@@ -180,19 +197,24 @@ class EmbeddedServer:
             )
         problem = self._await_ready(self._process, binary, log_path, deadline_s)
         if problem is None:
-            self._watch_for_orphan()
+            self._watch_for_orphan(os.fstat(lock).st_ino, self._process.pid)
         return problem
 
-    def _watch_for_orphan(self) -> None:
+    def _watch_for_orphan(self, *lock_and_pid: int) -> None:
         """Start the process that stops the server if all its users are killed."""
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-I", orphans.__file__, self._socket, self.data_dir / "users.lock"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self._socket))
+            orphans.introduce(connection)
+            facts = [connection.fileno(), self.data_dir, *lock_and_pid]
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-I", orphans.__file__, *map(str, facts)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=(connection.fileno(),),
+                start_new_session=True,
+            )
 
     def _await_ready(
         self, process: subprocess.Popen[bytes], binary: ServerBinary, log: Path, deadline_s: float
@@ -217,6 +239,7 @@ class EmbeddedServer:
         try:
             lease = _connect(self._socket)
             lease.ping()  # fails while the server loads its data
+            self._server_lock = (self.data_dir / "server.lock").stat()
         except (RedisError, OSError):
             return False
         if self._lease is not None:

@@ -40,6 +40,10 @@ class ServerHandle:
         self.durable = durable
         self._server = server
 
+    def is_there(self) -> bool:
+        """False if the server's data directory was removed, so that it keeps nothing."""
+        return bool(self._server.is_there())
+
     def ensure(self) -> None:
         """Start the server again if it is gone; its data are back then (if durable)."""
         self._server.start()
@@ -79,6 +83,10 @@ class _FakeServer:
 
     def start(self) -> None:
         """Nothing to do: it lives as long as the process."""
+
+    def is_there(self) -> bool:
+        """It has no directory."""
+        return True
 
     def stop(self) -> None:
         """Keep it running: another store of this process may use it."""

@@ -299,6 +299,8 @@ class RedisCheckpointStore:
 
     def _connected(self) -> Any:
         with self._connect_lock:
+            if self._server is not None and not self._server.is_there():
+                self._drop_client()  # its directory was removed: what is saved there is lost
             if self._client is None:
                 self._client = self._new_client(self._url or self._own_server_url())
             return self._client

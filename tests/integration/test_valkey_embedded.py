@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -136,6 +137,48 @@ def test_an_orphan_that_nobody_comes_for_is_stopped(tmp_path: Path) -> None:
     store = RedisCheckpointStore(data_dir=tmp_path)
     assert store.inspect("job").epoch > 0, "what was saved is there"
     store.close()
+
+
+def _processes_of(data_dir: Path) -> list[int]:
+    """Servers and their watchers, also those whose directory is gone."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        said = f"{process.info['cmdline']} {process.info['cwd']}"
+        if process.info["status"] != psutil.STATUS_ZOMBIE and str(data_dir) in said:
+            found.append(process.pid)
+    return found
+
+
+@pytest.mark.req("S119")
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_a_server_whose_directory_was_removed_ends_with_its_users(tmp_path: Path, how: str) -> None:
+    place = tmp_path / "redis"
+    driver = _Driver(place, how)
+    driver.server_pid()
+    left = _processes_of(place)
+    assert len(left) == 3  # the driver, its server and who watches it
+    shutil.rmtree(place)
+    driver.leave() if how == "close" else driver.kill()
+    for pid in left:
+        _assert_gone(pid)
+
+
+@pytest.mark.req("S117")
+def test_what_is_done_is_saved_again_where_the_directory_was_removed(tmp_path: Path) -> None:
+    store = RedisCheckpointStore(data_dir=tmp_path / "redis")
+    epoch = store.acquire("job")
+    store.save("job", Checkpoint({"a": PartitionCheckpoint(7, 7)}), epoch=epoch)
+    left = _processes_of(tmp_path)
+    shutil.rmtree(tmp_path / "redis")
+    saved = Checkpoint({"a": PartitionCheckpoint(7, 7), "b": PartitionCheckpoint(1, 1)})
+    store.save("job", saved, epoch=epoch)
+    for pid in left:
+        _assert_gone(pid)  # and it takes no file of the new server with it
+    other = RedisCheckpointStore(data_dir=tmp_path / "redis")
+    assert other.load("job") == saved
+    other.close()
+    store.close()
+    assert not _processes_of(tmp_path)
 
 
 def test_a_server_that_is_used_stays_also_without_the_one_that_started_it(tmp_path: Path) -> None:

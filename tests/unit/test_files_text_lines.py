@@ -13,7 +13,7 @@ import pytest
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.errors import ConfigError, SourceError
-from flowctl_files import TextLines
+from flowctl_files import TextLines, TextRanges
 
 
 def _at(**positions: Position) -> Checkpoint:
@@ -206,6 +206,20 @@ def test_a_pipe_is_no_file(here: Path) -> None:
     os.mkfifo(here / "pipe")
     with pytest.raises(SourceError, match="not a regular file"):
         TextLines("pipe").partitions()
+
+
+def test_a_pipe_that_took_the_place_of_a_file_is_not_waited_for(here: Path) -> None:
+    (here / "a.log").write_text("1\n")
+    (here / "b.log").write_text("2\n")
+    lines, ranges = TextLines("*.log"), TextRanges("*.log").reader()
+    lines.open(Checkpoint())
+    assert lines.poll(1) is not None
+    (here / "b.log").unlink()
+    os.mkfifo(here / "b.log")
+    with pytest.raises(SourceError, match="not a regular file"):
+        _drain(lines, [])
+    with pytest.raises(SourceError, match="not a regular file"):
+        next(ranges.open("b.log", 0, 2, ""))
 
 
 def test_a_name_that_is_not_utf8(here: Path) -> None:
