@@ -72,7 +72,10 @@ def _struct(schema: str) -> Any:
 
 
 def _row(value: Any, kind: Any) -> Any:
-    """Return the Row that ``plain_row`` made a dict of; without a type, dicts in it are Rows."""
+    """Return the Row that ``letter_row`` made a dict of.
+
+    Letters of older versions have maps as dicts: these are Rows if nobody knows their type.
+    """
     from pyspark.sql.types import ArrayType, MapType, Row, StructType
 
     if isinstance(value, dict):
@@ -81,7 +84,19 @@ def _row(value: Any, kind: Any) -> Any:
         types = {f.name: f.dataType for f in kind.fields} if isinstance(kind, StructType) else {}
         row = Row(*value)(*(_row(part, types.get(name)) for name, part in value.items()))
         return row
+    if _is_map(value):
+        of_key, of_part = (
+            (kind.keyType, kind.valueType) if isinstance(kind, MapType) else (None, None)
+        )
+        return {_row(key, of_key): _row(part, of_part) for key, part in value}
     if isinstance(value, list):
         element = kind.elementType if isinstance(kind, ArrayType) else None
         return [_row(part, element) for part in value]
     return value
+
+
+def _is_map(value: Any) -> bool:
+    """Whether ``letter_row`` may have made it of a map; letters of other jobs hold any value."""
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    )

@@ -145,7 +145,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:
         dead_letter=_dead_letter(parts.get("dead_letter")),
         fail_over=task.fail_over,
         cost=parts.get("cost"),
-        letter_value=plain_row,
+        letter_value=letter_row,
         at_end=at_end,
         release=getattr(sink, "release", None),
     )
@@ -156,9 +156,18 @@ def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -
     log(event, target=task.target, partition=where.partition, **tally.fields(), **more)
 
 
-def plain_row(value: Any) -> Any:
+def letter_row(value: Any) -> Any:
+    """Return a Row as :func:`plain_row` does, but a map as pairs: nobody takes them for a Row.
+
+    No other value of Spark's is a tuple, and a tuple stays one in a letter.
+    """
+    return plain_row(value, pairs=True)
+
+
+def plain_row(value: Any, *, pairs: bool = False) -> Any:
     """Return a Row as a dict, and Rows within it too; anything else as it is.
 
+    ``pairs``: a map is a tuple of its keys and values, in which keys may be Rows.
     Raises :class:`UnrunnableError` if two columns have one name: one of them would be lost.
     """
     if hasattr(value, "asDict"):
@@ -170,9 +179,11 @@ def plain_row(value: Any) -> Any:
                 f"two columns are called {doubled!r}, so a row can't be a dict.",
                 remedy="Rename one: df.toDF(…).",
             )
-        return {name: plain_row(part) for name, part in zip(names, value, strict=True)}
+        return {name: plain_row(part, pairs=pairs) for name, part in zip(names, value, strict=True)}
     if isinstance(value, list):
-        return [plain_row(part) for part in value]
+        return [plain_row(part, pairs=pairs) for part in value]
+    if isinstance(value, dict) and pairs:
+        return tuple((letter_row(key), letter_row(part)) for key, part in value.items())
     if isinstance(value, dict):
         return {key: plain_row(part) for key, part in value.items()}
     return value

@@ -77,6 +77,8 @@ class Sections:
             if self._section >= 0:
                 encoded.append(self._encoded(row))
                 size += len(encoded[-1])
+            else:
+                size += self._bytes_of(row)
             if len(rows) == most or size >= _BYTES_MAX:
                 break
         if rows and self._section < 0:  # which moments count is known when all of it is there
@@ -88,11 +90,19 @@ class Sections:
         self._first, self._stop = self._stop, self._stop + len(rows)
         return rows
 
+    def _bytes_of(self, row: Any) -> int:
+        """Return how large a row is, without moments: their text is not always of one length."""
+        values = row if isinstance(row, tuple) else (row,)
+        return len(self._packed([None if isinstance(v, datetime) else v for v in values]))
+
     def _encoded(self, row: Any) -> bytes:
         values = list(row) if isinstance(row, tuple) else [row]
         for column, moment in self._moments.items():
             if column < len(values) and values[column] == moment:
                 values[column] = None
+        return self._packed(values)
+
+    def _packed(self, values: list[Any]) -> bytes:
         try:
             return self._encode(values)
         except (OverflowError, TypeError, ValueError):  # an int of more than 64 bits, odd keys

@@ -29,7 +29,7 @@ from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
 from pyspark_flowctl.sink_letters import _row
-from pyspark_flowctl.sink_task import plain_row
+from pyspark_flowctl.sink_task import letter_row, plain_row
 from pyspark_flowctl.sink_writers import sink_of
 from tests.search_service import Cluster, serve
 
@@ -160,8 +160,26 @@ def test_a_redriven_row_has_the_types_of_its_columns() -> None:
     inner = StructType().add("x", number)
     schema = StructType().add("n", number).add("at", inner)
     schema = schema.add("tags", MapType(StringType(), number)).add("parts", ArrayType(inner))
-    back = _row(plain_row(day), schema)
-    assert back == day and type(back.tags) is dict and back.parts[0].x == 2
+    for kept in (letter_row(day), plain_row(day)):  # now, and in letters of older versions
+        back = _row(kept, schema)
+        assert back == day and type(back.tags) is dict and back.parts[0].x == 2
+
+
+def test_a_redriven_map_is_a_dict_also_if_nobody_knows_the_types(tmp_path: Path) -> None:
+    row = Row(n=3, tags={"a": Row(x=1)}, none={}, keyed={Row(x=1): [{2: "b"}]})
+    mended = tmp_path / "mended"
+    sink = flow_sink(_NotYet("maps", mended), target="t", name="maps", dead_letter=tmp_path)
+    sink([row])
+    assert FileDeadLetter(tmp_path).file_of("maps").redrive("maps")[0] == 1
+    mended.touch()
+    sink([])
+    [(_, back)] = _Remembers.seen.pop("maps")
+    assert back == row and back.tags["a"].x == 1 and type(back.none) is dict
+    assert back.keyed == {Row(x=1): [{2: "b"}]}
+
+
+def test_a_letter_of_another_job_may_hold_any_tuple() -> None:
+    assert _row({"n": (1, 2)}, None).n == (1, 2)
 
 
 class _NotYet(_Remembers):
