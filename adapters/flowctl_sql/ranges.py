@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import ConfigError, FlowctlError, SourceError
 from flowctl_sql._dialect import checked_columns, checked_table
-from flowctl_sql._pages import Query, RowsReader, opened, unreadable
+from flowctl_sql._pages import Query, RowsReader, fetched, opened, unreadable
 
 # A range ends before its stop, which databases take as a whole number of 64 bits.
 _KEY_MAX: Final = (1 << 63) - 1
@@ -79,9 +79,9 @@ class SqlRanges:
                     if cursor.fetchone() is not None:
                         raise query.bad_key("is null in some rows")
                     cursor.execute(query.ends(dialect))
-                    first, last = cursor.fetchone()
+                    first, last = fetched(cursor)
                 mark = query.mark_of(connection, dialect)
-            except SourceError:
+            except FlowctlError:
                 raise
             except Exception as error:
                 raise unreadable(query.table, error) from error
