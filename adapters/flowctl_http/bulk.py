@@ -133,13 +133,10 @@ class BulkSink:
                 f"the answer to _bulk does not have {len(indices)} items.",
                 remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
             )
-        if not answer.get("errors", True):
-            return
         again: list[int] = []
         why = ""
         for index, item in zip(indices, items, strict=True):
-            result = next(iter(item.values()))
-            status, kind, reason = _said(result)
+            status, kind, reason = _said(item)
             if status < _ERROR_STATUS_MIN:
                 continue
             if status == _REFUSED_STATUS or status >= _SERVER_STATUS_MIN or kind in _REFUSED_TYPES:
@@ -178,13 +175,21 @@ def _items(response: Any) -> Any:
         ) from None
 
 
-def _said(result: Any) -> tuple[int, str, str]:
-    """Return status, type and reason of one item."""
-    error = result.get("error")
+def _said(item: Any) -> tuple[int, str, str]:
+    """Return status, type and reason of one item; raise :class:`JobError` if it has no status."""
+    results = list(item.values()) if isinstance(item, dict) else []
+    result = results[0] if len(results) == 1 and isinstance(results[0], dict) else {}
+    status, error = result.get("status"), result.get("error")
+    if type(status) is not int or (error and status < _ERROR_STATUS_MIN):
+        shown = encoded(item).decode()[:_REASON_CHARS_MAX]
+        raise JobError(
+            f"an item of the answer to _bulk does not say what became of its document: {shown}.",
+            remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
+        )
     if not isinstance(error, dict):
         error = {"reason": error}
     cause = error.get("caused_by")
     reason = str(error.get("reason") or "")
     if isinstance(cause, dict) and cause.get("reason"):
         reason = f"{reason}: {cause['reason']}"
-    return int(result.get("status", 0)), str(error.get("type") or ""), reason[:_REASON_CHARS_MAX]
+    return status, str(error.get("type") or ""), reason[:_REASON_CHARS_MAX]

@@ -285,6 +285,26 @@ def test_an_answer_that_is_none_of_bulk_is_said(service: Service) -> None:
         write(BulkSink(service.url, index="i"), [{"v": 1}])
 
 
+@pytest.mark.parametrize(
+    "item",
+    ["{}", "null", "[]", '{"index":{}}', '{"index":null}', '{"index":{"status":"x"}}',
+     '{"index":{"error":{"type":"mapper_parsing_exception"}}}',
+     '{"index":{"status":200,"error":{"type":"mapper_parsing_exception"}}}'],
+)  # fmt: skip
+def test_an_item_that_does_not_say_what_became_of_its_document_is_not_taken_for_written(
+    service: Service, item: str
+) -> None:
+    service.answer = lambda *_: (200, {}, b'{"errors":true,"items":[%s]}' % item.encode())
+    with pytest.raises(JobError, match="does not say what became of its document"):
+        write(BulkSink(service.url, index="i"), [{"v": 1}])
+
+
+def test_an_error_in_an_item_counts_whatever_the_answer_says_of_all(service: Service) -> None:
+    items = b'[{"index":{"status":400,"error":{"type":"mapper","reason":"no"}}}]'
+    service.answer = lambda *_: (200, {}, b'{"errors":false,"items":%s}' % items)
+    assert write(BulkSink(service.url, index="i"), [{"v": 1}]).rejected == {0: "mapper: no"}
+
+
 def test_a_page_in_place_of_an_answer_is_shown(service: Service) -> None:
     service.answer = lambda *_: (200, {}, b"<html>\n<p>Log in</p>")
     with pytest.raises(JobError, match=r"/_bulk.* is not JSON: status 200, '<html> <p>Log in</p>'"):
