@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.names import NAME
+from flowctl.cli.names import decoded
 from flowctl.cli.questions import ago, confirmed
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
@@ -52,7 +52,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("name", type=NAME, required=False)
+@click.argument("name", callback=decoded, required=False)
 @_dir
 @_file
 @_json
@@ -114,7 +114,7 @@ def _print_row(row: dict[str, Any]) -> None:
 
 
 @dlq.command("show")
-@click.argument("name", type=NAME)
+@click.argument("name", callback=decoded)
 @click.option("--limit", default=_LIMIT, show_default=True, type=click.IntRange(min=1),
               help="How many letters, the newest first.")  # fmt: skip
 @_ids
@@ -186,7 +186,7 @@ def _tree(letter: Letter) -> dict[str, Any]:
 
 
 @dlq.command("redrive")
-@click.argument("name", type=NAME)
+@click.argument("name", callback=decoded)
 @_ids
 @_dir
 @_file
@@ -226,7 +226,7 @@ def redrive_command(
 
 
 @dlq.command("drop")
-@click.argument("name", type=NAME)
+@click.argument("name", callback=decoded)
 @_ids
 @click.option("--all", "everything", is_flag=True, help="All letters of the job.")
 @click.option("--older-than", metavar="AGE", help="Letters older than this: 7d, 12h, 30min.")
