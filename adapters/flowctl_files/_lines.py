@@ -116,8 +116,12 @@ class LineCodec:
 
 def checked_line_bytes(most: int) -> int:
     """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is below 1."""
-    if most < 1:
-        raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise ConfigError(
+            "max_line_bytes",
+            f"must be a whole number of 1 or more, got {most!r}.",
+            remedy="Give one.",
+        )
     return most
 
 
