@@ -107,16 +107,7 @@ class LossSettings(_Section, frozen=True, kw_only=True):
 
     # "100": that many; "0.1%": that share of the records done.  None: any number, and the run ends
     # with an exit code of its own.
-    fail_over: (
-        Annotated[
-            str,
-            msgspec.Meta(
-                pattern=r"^\d+$|^\d+(\.\d+)? ?%$",
-                description="a count of records (100), a share of them (0.1%)",
-            ),
-        ]
-        | None
-    ) = None
+    fail_over: Annotated[str, msgspec.Meta(pattern=r"^\d+$|^\d+(\.\d+)? ?%$")] | None = None
 
 
 class Settings(CoreSettings, frozen=True, kw_only=True):
@@ -188,8 +179,8 @@ def _allowed(kind: msgspec.inspect.Type) -> str:
     match kind:
         case msgspec.inspect.UnionType(types=types):
             return " or ".join(_allowed(each) for each in types)
-        case msgspec.inspect.Metadata(extra_json_schema={"description": str(text)}):
-            return text
+        case msgspec.inspect.StrType(pattern=str()):  # the only one is loss.fail_over's
+            return "a count of records (100), a share of them (0.1%)"
         case msgspec.inspect.NoneType():
             return "none"
         case msgspec.inspect.LiteralType(values=values):

@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from flowctl.delivery.plan import check_whole
 from flowctl.errors import ConfigError
 
 #: The longest line [bytes] that sources accept by default.  A longer one usually means that the
@@ -115,13 +116,8 @@ class LineCodec:
 
 
 def checked_line_bytes(most: int) -> int:
-    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is below 1."""
-    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        raise ConfigError(
-            "max_line_bytes",
-            f"must be a whole number of 1 or more, got {most!r}.",
-            remedy="Give one.",
-        )
+    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is none."""
+    check_whole(max_line_bytes=most)
     return most
 
 

@@ -70,7 +70,8 @@ class RedisCheckpointStore:
     ) -> None:
         if not prefix or "{" in prefix:
             raise ConfigError("prefix", "is empty or holds a {.", remedy="Use a plain word.")
-        if not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
+        given: Any = timeout_s
+        if not isinstance(given, int | float) or not 0 < given < float("inf"):
             raise ConfigError("timeout_s", f"{timeout_s!r} is no time.", remedy="Give seconds.")
         if url is None and data_dir is None:
             url = os.environ.get(URL_VARIABLE) or None
