@@ -179,6 +179,8 @@ def _allowed(kind: msgspec.inspect.Type) -> str:
     match kind:
         case msgspec.inspect.UnionType(types=types):
             return " or ".join(_allowed(each) for each in types)
+        case msgspec.inspect.StrType(pattern=str()):  # the only one is loss.fail_over's
+            return "a count of records (100), a share of them (0.1%)"
         case msgspec.inspect.NoneType():
             return "none"
         case msgspec.inspect.LiteralType(values=values):

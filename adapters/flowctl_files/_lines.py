@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from flowctl.delivery.plan import check_whole
 from flowctl.errors import ConfigError
 
 #: The longest line [bytes] that sources accept by default.  A longer one usually means that the
@@ -115,9 +116,8 @@ class LineCodec:
 
 
 def checked_line_bytes(most: int) -> int:
-    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is below 1."""
-    if most < 1:
-        raise ConfigError("max_line_bytes", "must be 1 or more.", remedy="Leave it out.")
+    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is none."""
+    check_whole(max_line_bytes=most)
     return most
 
 

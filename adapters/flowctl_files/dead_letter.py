@@ -173,9 +173,9 @@ def default_directory() -> Path:
 
 def file_name(job: str) -> str:
     """Return a file name for ``job`` that every file system accepts, and that no other job has."""
-    name = quote(job, safe=" @+,=")
+    name = quote(_bytes_of(job), safe=" @+,=")
     if len(name) > _NAME_MAX:
-        name = f"{name[: _NAME_MAX - 20]}-{blake2b(job.encode(), digest_size=8).hexdigest()}"
+        name = f"{name[: _NAME_MAX - 20]}-{blake2b(_bytes_of(job), digest_size=8).hexdigest()}"
     return name + _SUFFIX
 
 
@@ -186,3 +186,7 @@ def files_in(directory: Path) -> list[LetterFile]:
     except FileNotFoundError:
         return []
     return [LetterFile(directory / name) for name in names if name.endswith(_SUFFIX)]
+
+
+def _bytes_of(job: str) -> bytes:
+    return job.encode("utf-8", "surrogateescape")  # a name may come from a file's

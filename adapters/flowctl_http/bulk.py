@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
 from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._json import encoded, without_rejected
 from flowctl_http._keys import row_key
 from flowctl_http.sink import wanted_of
 
@@ -28,7 +27,6 @@ _CONFLICT, _NOT_FOUND = 409, 404
 _WRONG_STATUSES = frozenset({401, 403})
 _WRONG_TYPES = frozenset({"index_not_found_exception", "index_closed_exception"})
 _REASON_CHARS_MAX = 500
-_encode = msgspec.json.Encoder().encode
 
 
 class BulkSink:
@@ -44,7 +42,8 @@ class BulkSink:
 
     An item with 429 (``es_rejected_execution_exception``) or 5xx is a refusal: it lowers the
     target's limit and is sent again.  An item that the index can't take (its mapping forbids it) is
-    rejected, with the reason.  A missing index, or a missing right to write, ends the run.
+    rejected, with the reason; so is a row with NaN or an infinity, which JSON does not have.
+    A missing index, or a missing right to write, ends the run.
     ``headers``, ``timeout_s`` and ``client`` are as for :class:`flowctl_http.HttpSink`.
 
     ``flow_sink`` and ``flow_batch`` never send an accepted document again.  In a bolt of
@@ -87,13 +86,13 @@ class BulkSink:
         ``httpx.HTTPError`` if the request as a whole went wrong.
         """
         wanted = wanted_of(rows, batch)
-        if not wanted:
+        made = without_rejected(wanted, batch, lambda index, row: self._lines(row, batch, index))
+        if not made:
             return
-        lines = [self._lines(row, batch, index) for index, row in wanted]
-        headers = {"Content-Type": "application/x-ndjson"}
+        content, headers = b"".join(made.values()), {"Content-Type": "application/x-ndjson"}
         with batch.in_sink():
-            response = self._client.send(Request("POST", self._url, b"".join(lines), headers))
-        self._judge(_items(response), [index for index, _ in wanted], batch)
+            response = self._client.send(Request("POST", self._url, content, headers))
+        self._judge(_items(response), list(made), batch)
 
     def close(self) -> None:
         """Close this thread's connections; the next write opens others."""
@@ -103,11 +102,11 @@ class BulkSink:
         name = self._index(row) if callable(self._index) else self._index
         meta = {self._action: {"_index": name, "_id": self._id_of(row, batch, index)}}
         if self._action == "delete":
-            return _encode(meta) + b"\n"
+            return encoded(meta) + b"\n"
         document = row if self._document is None else self._document(row)
         if self._action == "update":
             document = {"doc": document, "doc_as_upsert": True}
-        return _encode(meta) + b"\n" + _encode(document) + b"\n"
+        return encoded(meta) + b"\n" + encoded(document) + b"\n"
 
     def _id_of(self, row: Any, batch: Batch, index: int) -> str:
         if self._id is None:
@@ -134,13 +133,10 @@ class BulkSink:
                 f"the answer to _bulk does not have {len(indices)} items.",
                 remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
             )
-        if not answer.get("errors", True):
-            return
         again: list[int] = []
         why = ""
         for index, item in zip(indices, items, strict=True):
-            result = next(iter(item.values()))
-            status, kind, reason = _said(result)
+            status, kind, reason = _said(item)
             if status < _ERROR_STATUS_MIN:
                 continue
             if status == _REFUSED_STATUS or status >= _SERVER_STATUS_MIN or kind in _REFUSED_TYPES:
@@ -179,13 +175,21 @@ def _items(response: Any) -> Any:
         ) from None
 
 
-def _said(result: Any) -> tuple[int, str, str]:
-    """Return status, type and reason of one item."""
-    error = result.get("error")
+def _said(item: Any) -> tuple[int, str, str]:
+    """Return status, type and reason of one item; raise :class:`JobError` if it has no status."""
+    results = list(item.values()) if isinstance(item, dict) else []
+    result = results[0] if len(results) == 1 and isinstance(results[0], dict) else {}
+    status, error = result.get("status"), result.get("error")
+    if type(status) is not int or (error and status < _ERROR_STATUS_MIN):
+        shown = encoded(item).decode()[:_REASON_CHARS_MAX]
+        raise JobError(
+            f"an item of the answer to _bulk does not say what became of its document: {shown}.",
+            remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
+        )
     if not isinstance(error, dict):
         error = {"reason": error}
     cause = error.get("caused_by")
     reason = str(error.get("reason") or "")
     if isinstance(cause, dict) and cause.get("reason"):
         reason = f"{reason}: {cause['reason']}"
-    return int(result.get("status", 0)), str(error.get("type") or ""), reason[:_REASON_CHARS_MAX]
+    return status, str(error.get("type") or ""), reason[:_REASON_CHARS_MAX]

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_plain
 from flowctl.errors import ConfigError, JobError
 from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._json import NotInJsonError, encoded, without_rejected
 from flowctl_http._keys import call_key
 
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_JSON = "application/json"
 
 
 class HttpSink:
@@ -22,11 +22,11 @@ class HttpSink:
 
     ``url`` is the address of the service; ``method`` is POST, PUT, PATCH or DELETE.  ``body(rows)``
     makes the body: bytes, text, or anything that JSON can hold; by default it is the list of rows
-    as JSON.  ``headers`` is a mapping, or a function that returns one for each request (for tokens
-    that expire); headers may replace ``Content-Type``.  ``on_response(response, batch)`` gets each
-    answer below 400 (an ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the
-    service did not accept, or raise ``RetryLater(again=[…])`` with the indices of rows to send
-    again.
+    as JSON.  JSON has no NaN and no infinity: rows with one are rejected.  ``headers`` is a
+    mapping, or a function that returns one for each request (for tokens that expire); headers may
+    replace ``Content-Type``.  ``on_response(response, batch)`` gets each answer below 400 (an
+    ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the service did not accept,
+    or raise ``RetryLater(again=[…])`` with the indices of rows to send again.
 
     ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for the answer.
     Each thread keeps one connection alive.  ``client()`` makes an ``httpx.Client`` of your own on
@@ -83,8 +83,12 @@ class HttpSink:
         wanted = wanted_of(rows, batch)
         if not wanted:
             return
-        listed = [row for _, row in wanted]
-        content, kind = _encoded(listed if self._body is None else self._body(listed))
+        if self._body is not None:
+            content, kind = _encoded(self._body([row for _, row in wanted]))
+        elif made := without_rejected(wanted, batch, lambda _, row: encoded(row)):
+            content, kind = b"[" + b",".join(made.values()) + b"]", _JSON
+        else:
+            return
         headers = {"Content-Type": kind}
         if self._key_header is not None:
             place = f"{self._method} {urlsplit(self._url).path}"
@@ -115,4 +119,7 @@ def _encoded(body: Any) -> tuple[bytes, str]:
         return body, "application/octet-stream"
     if isinstance(body, str):
         return body.encode(), "text/plain; charset=utf-8"
-    return msgspec.json.encode(body), "application/json"
+    try:
+        return encoded(body), _JSON
+    except NotInJsonError as error:
+        raise JobError(f"the body can't be sent: {error}.", remedy="Send None or a text.") from None

@@ -70,8 +70,9 @@ class RedisCheckpointStore:
     ) -> None:
         if not prefix or "{" in prefix:
             raise ConfigError("prefix", "is empty or holds a {.", remedy="Use a plain word.")
-        if not timeout_s > 0:
-            raise ConfigError("timeout_s", f"{timeout_s} is not above 0.", remedy="Leave it out.")
+        given: Any = timeout_s
+        if not isinstance(given, int | float) or not 0 < given < float("inf"):
+            raise ConfigError("timeout_s", f"{timeout_s!r} is no time.", remedy="Give seconds.")
         if url is None and data_dir is None:
             url = os.environ.get(URL_VARIABLE) or None
         self._url = checked(url) if url is not None and client is None else None

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from flowctl.core.records import Record
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import ConfigError, FlowctlError, SourceError
 from flowctl_sql._dialect import Dialect, checked_paramstyle, dialect_of
 from flowctl_sql._refusals import is_refusal
 
@@ -85,7 +85,7 @@ class Query(msgspec.Struct, frozen=True):
             return ""
         with closing(connection.cursor()) as cursor:
             cursor.execute(self.mark)
-            found = cursor.fetchone()
+            found = fetched(cursor)
         connection.rollback()
         if found is None or found[0] is None or len(found) != 1:
             raise SourceError(
@@ -138,7 +138,7 @@ class RowsReader:
         with opened(self._connect, query.table) as (connection, dialect):
             try:
                 query.check_mark(connection, dialect, identity)
-            except SourceError:
+            except FlowctlError:
                 raise
             except Exception as error:
                 raise unreadable(query.table, error) from error
@@ -161,8 +161,13 @@ class RowsReader:
             with closing(connection.cursor()) as cursor:
                 cursor.execute(statement, (start, stop))
                 names = [column[0] for column in cursor.description][1:]
-                rows = [(row[0], dict(zip(names, row[1:], strict=True))) for row in cursor]
+                rows = [
+                    (row[0], dict(zip(names, row[1:], strict=True)))
+                    for row in map(_by_place, cursor)
+                ]
             connection.rollback()  # the page is processed outside any transaction
+        except FlowctlError:
+            raise
         except Exception as error:
             raise unreadable(self._query.table, error) from error
         return rows
@@ -174,7 +179,7 @@ def _oid(connection: Any, dialect: Dialect, table: str) -> str:
     with closing(connection.cursor()) as cursor, suppress(Exception):
         statement = "SELECT CAST(to_regclass(CAST(? AS text)) AS oid)"
         cursor.execute(dialect.fill(statement), (dialect.quoted(table),))
-        found = cursor.fetchone()
+        found = fetched(cursor)
     connection.rollback()
     return "" if found is None or found[0] is None else f"oid {found[0]}"
 
@@ -187,7 +192,35 @@ def opened(connect: Callable[[], Any], table: str) -> Iterator[tuple[Any, Dialec
     except Exception as error:
         raise unreadable(table, error, connected=False) from error
     with closing(connection):
+        _let_rows_be_tuples(connection)
         yield connection, _dialect_of(connection)
+
+
+def _let_rows_be_tuples(connection: Any) -> None:
+    """Undo a ``row_factory``: as a dict, a row has no place for the key beside its columns."""
+    if getattr(connection, "row_factory", None) is None:
+        return
+    packages = {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
+    if "sqlite3" in packages:
+        connection.row_factory = None
+    elif "psycopg" in packages:
+        connection.row_factory = sys.modules["psycopg"].rows.tuple_row
+
+
+def fetched(cursor: Any) -> Any:
+    """Return the cursor's next row, if there is one."""
+    row = cursor.fetchone()
+    return None if row is None else _by_place(row)
+
+
+def _by_place(row: Any) -> Any:
+    if isinstance(row, tuple | list):
+        return row
+    raise ConfigError(
+        "connect",
+        f"its connection gives rows as {type(row).__name__}, not as tuples.",
+        remedy="Leave out its row factory or cursor class: records are dicts by themselves.",
+    )
 
 
 def unreadable(table: str, error: Exception, *, connected: bool = True) -> Exception:

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError, SourceError
+from flowctl.delivery.plan import check_whole
+from flowctl.errors import ConfigError, FlowctlError, SourceError
 from flowctl_sql._dialect import checked_columns, checked_table
-from flowctl_sql._pages import Query, RowsReader, opened, unreadable
+from flowctl_sql._pages import Query, RowsReader, fetched, opened, unreadable
 
 # A range ends before its stop, which databases take as a whole number of 64 bits.
 _KEY_MAX: Final = (1 << 63) - 1
@@ -61,8 +62,7 @@ class SqlRanges:
                 f"{type(connect).__name__} can't be called.",
                 remedy="Give a function that opens a connection: it is called on each worker.",
             )
-        if page_rows < 1:
-            raise ConfigError("page_rows", "must be 1 or more.", remedy="Leave it out.")
+        check_whole(page_rows=page_rows)
         chosen = None if columns is None else checked_columns(columns)
         self._query = Query(
             checked_table(table), checked_columns([key])[0], chosen, where, page_rows, mark
@@ -79,9 +79,9 @@ class SqlRanges:
                     if cursor.fetchone() is not None:
                         raise query.bad_key("is null in some rows")
                     cursor.execute(query.ends(dialect))
-                    first, last = cursor.fetchone()
+                    first, last = fetched(cursor)
                 mark = query.mark_of(connection, dialect)
-            except SourceError:
+            except FlowctlError:
                 raise
             except Exception as error:
                 raise unreadable(query.table, error) from error

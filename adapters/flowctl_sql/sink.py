@@ -74,7 +74,8 @@ class SqlSink:
         timeout_s: float | None = None,
         synchronous: Synchronous = "FULL",
     ) -> None:
-        if timeout_s is not None and not 0 <= timeout_s < float("inf"):
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if timeout_s is not None and not (is_number and 0 <= timeout_s < float("inf")):
             raise ConfigError(
                 "timeout_s",
                 f"must be 0 or more and finite, got {timeout_s!r}.",

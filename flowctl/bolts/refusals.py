@@ -50,6 +50,9 @@ _Verdict: TypeAlias = Refusal | Literal["fault"] | None
 # 502 and 504 come from a proxy whose target is unavailable.
 _STATUSES: Final = frozenset({429, 502, 503, 504})
 _STATUS_MIN, _STATUS_MAX = 400, 599
+# The target is well, has read the request, and what is wrong is in it: malformed, too large, of a
+# kind that it does not take.  Not 404: so answers a balancer whose service is restarting.
+_CONTENT_STATUSES: Final = frozenset({400, 413, 415, 422})
 # AWS, after botocore's own list of what it throttles on, and its "try again" answers.
 _AWS_CODES: Final = frozenset({
     "BandwidthLimitExceeded", "EC2ThrottledException", "LimitExceededException",
@@ -133,6 +136,11 @@ def refusal_of(
             return _as_ruled(ruled)
     verdict = _verdict_of_chain(error, wall_clock)
     return verdict if isinstance(verdict, Refusal) else None
+
+
+def is_about_content(error: BaseException) -> bool:
+    """Whether a target answered by HTTP that it can't take what was sent (400, 422, …)."""
+    return _status_of(error, _get(error, "response")) in _CONTENT_STATUSES
 
 
 def _as_ruled(ruled: object) -> Refusal | None:

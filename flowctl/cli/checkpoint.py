@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from flowctl.cli.line_positions import check_line
+from flowctl.cli.names import decoded
 from flowctl.cli.partitions import SHOWN_MAX, matching, print_partitions
 from flowctl.cli.positions import position_of, shown
 from flowctl.cli.questions import ago, confirmed
@@ -62,7 +63,7 @@ def list_command(url: str | None, as_json: bool) -> None:
 
 
 @checkpoint.command("show")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @click.option("--partition", "pattern", metavar="PATTERN",
               help="Only partitions of this name, or that match it (*, ?, [a-z]).")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help=f"Print more than {SHOWN_MAX} partitions.")
@@ -96,7 +97,7 @@ def show_command(
 
 
 @checkpoint.command("rewind")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @click.option(
     "--partition", required=True, help="The partition, as `flowctl checkpoint show` prints it."
 )
@@ -153,7 +154,7 @@ def rewind_command(
 
 
 @checkpoint.command("clear")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @_sinks
 @_redis
 @_json

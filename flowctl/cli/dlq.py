@@ -15,9 +15,11 @@ from typing import Any
 
 import click
 
+from flowctl.cli.names import decoded
 from flowctl.cli.questions import ago, confirmed
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
+from flowctl.core.records import Position
 from flowctl.errors import EXIT_FAILED, ConfigError, InfrastructureError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.reasons import folded
@@ -25,6 +27,8 @@ from flowctl.instrumentation.text import printable
 
 _LIMIT = 20  # letters shown: a screen
 _VALUE_CHARS = 200  # about two lines of a terminal
+# Of a number in a position: a Unix time in ms has 13, a digest of a section (7 bytes) up to 17.
+_PART_CHARS = 13
 _REASONS_LISTED = 3  # as in the summary of a run
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -48,7 +52,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("name", required=False)
+@click.argument("name", callback=decoded, required=False)
 @_dir
 @_file
 @_json
@@ -110,7 +114,7 @@ def _print_row(row: dict[str, Any]) -> None:
 
 
 @dlq.command("show")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @click.option("--limit", default=_LIMIT, show_default=True, type=click.IntRange(min=1),
               help="How many letters, the newest first.")  # fmt: skip
 @_ids
@@ -141,7 +145,7 @@ def show_command(  # noqa: PLR0917  (click passes them by name)
 
 def _print_letter(letter: Letter, *, chars: int | None) -> None:
     how = "rejected" if letter.kind == "rejected" else f"{counted(letter.attempts, 'attempt')}"
-    where = f"{letter.partition} {shown(letter.position)}"
+    where = f"{letter.partition} {_place_of(letter.position, is_whole=chars is None)}"
     facts = [letter.id, where, how]
     facts += [f"on {', '.join(letter.bolts)}"] if letter.bolts else []
     facts += [f"failed again {count(letter.redrives)}x"] if letter.redrives else []
@@ -150,6 +154,14 @@ def _print_letter(letter: Letter, *, chars: int | None) -> None:
     click.echo(printable("  ".join(facts)))
     click.echo(f"    {printable(_short(letter.reason, chars))}")
     click.echo(f"    {printable(_short(_text_of(letter), chars))}")
+
+
+def _place_of(position: Position, *, is_whole: bool) -> str:
+    """A position; flow_sink's hold a digest of the row's section, of which a few digits do."""
+    if is_whole or not isinstance(position, tuple):
+        return shown(position)
+    chars = [_PART_CHARS if isinstance(part, int) else None for part in position]
+    return ":".join([_short(str(part), most) for part, most in zip(position, chars, strict=True)])
 
 
 def _text_of(letter: Letter) -> str:
@@ -174,7 +186,7 @@ def _tree(letter: Letter) -> dict[str, Any]:
 
 
 @dlq.command("redrive")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @_ids
 @_dir
 @_file
@@ -214,7 +226,7 @@ def redrive_command(
 
 
 @dlq.command("drop")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @_ids
 @click.option("--all", "everything", is_flag=True, help="All letters of the job.")
 @click.option("--older-than", metavar="AGE", help="Letters older than this: 7d, 12h, 30min.")

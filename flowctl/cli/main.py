@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -136,6 +138,7 @@ cli.params += _log_options()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; raises nothing except ``SystemExit``."""
     _open_closed_streams()
+    _write_utf8()
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
     except click.ClickException as error:
@@ -175,6 +178,20 @@ def _open_closed_streams() -> None:
             os.set_inheritable(number, True)  # inherited by children, like any standard stream
             opened = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, opened)
+
+
+def _write_utf8() -> None:
+    """Show names as they are with ``LC_ALL=C`` too, where Python may take only ASCII.
+
+    What click prints comes out like this anyway; the view would escape each character.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and _is_ascii(stream.encoding):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _is_ascii(encoding: str) -> bool:
+    return codecs.lookup(encoding).name == "ascii"
 
 
 def explain(error: FlowctlError) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from flowctl.cli.names import decoded
 from flowctl.errors import ConfigError, InfrastructureError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
@@ -28,7 +29,7 @@ def receipts() -> None:
 
 
 @receipts.command("show")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @_out
 @click.option("--all", "everything", is_flag=True, help="List all files.")
 @_json
@@ -67,7 +68,7 @@ def show_command(name: str, out: str, *, everything: bool, as_json: bool) -> Non
 
 
 @receipts.command("gc")
-@click.argument("name")
+@click.argument("name", callback=decoded)
 @_out
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @_json

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from flowctl.cli.names import decoded
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
@@ -94,7 +95,7 @@ def _read_all(stored: Any) -> list[StoredTarget]:
 
 
 @targets.command("show")
-@click.argument("target")
+@click.argument("target", callback=decoded)
 @_redis
 @_json
 def show_command(target: str, url: str, as_json: bool) -> None:
@@ -115,7 +116,7 @@ def show_command(target: str, url: str, as_json: bool) -> None:
 
 
 @targets.command("set")
-@click.argument("target")
+@click.argument("target", callback=decoded)
 @click.option("--min", "least", metavar="N|none", help="Allow at least this many calls in flight.")
 @click.option("--max", "most", metavar="N|none", help="Allow at most this many calls in flight.")
 @click.option(
@@ -139,7 +140,7 @@ def set_command(
 
 
 @targets.command("reset")
-@click.argument("target")
+@click.argument("target", callback=decoded)
 @_redis
 def reset_command(target: str, url: str) -> None:
     """Forget what was learned about TARGET.  Its workers begin again with a few calls at once."""

@@ -11,7 +11,7 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.outcomes import is_data_error
-from flowctl.bolts.refusals import refusal_of
+from flowctl.bolts.refusals import is_about_content, refusal_of
 from flowctl.core.records import Record, Span
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 from flowctl.delivery.lost_rows import LostRows
@@ -238,7 +238,7 @@ class Delivery:
         A row that fails does so while others succeed.  If none does for long, this partition has no
         other rows left, or the target is not coming back soon.
         """
-        if is_data_error(error) or piece.judged_at_s <= self._succeeded_at_s:
+        if _is_about_rows(error) or piece.judged_at_s <= self._succeeded_at_s:
             return False
         since_s = self._failing_since_s
         return since_s is not None and now_s - since_s < _PATIENCE_S
@@ -249,7 +249,7 @@ class Delivery:
         Rows that wait for their back-off are given up one after the other, with no call between
         them if all others are done.  ``first_s``: when what was read with it failed first.
         """
-        since_s = first_s if is_data_error(error) else max(first_s, piece.judged_at_s)
+        since_s = first_s if _is_about_rows(error) else max(first_s, piece.judged_at_s)
         return since_s < self._succeeded_at_s
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
@@ -283,6 +283,15 @@ class _NotSettledError(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+def _is_about_rows(error: Exception) -> bool:
+    """Whether the rows are to blame, not the target.
+
+    A target that answers 400 to everything fails the partition soon: a bolt could not tell, as its
+    run does not end after a few.
+    """
+    return is_data_error(error) or is_about_content(error)
 
 
 def _is_slow(error: Exception) -> bool:

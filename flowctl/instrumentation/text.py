@@ -30,7 +30,20 @@ REDIS_URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
 def printable(text: object) -> str:
     """Return ``text`` as one line that a terminal only displays: ``\\x1b``, ``\\n``,
     ``\\u202e``."""
-    return _UNSAFE.sub(_escaped, str(text))
+    return _UNSAFE.sub(_escaped, repaired(str(text)))
+
+
+def repaired(text: str) -> str:
+    """Return ``text`` with the UTF-8 that the operating system gave and Python did not decode.
+
+    So come arguments and file names with ``LC_ALL=C`` and without Python's UTF-8 mode.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode()
+    except UnicodeError:  # bytes of another encoding
+        return text
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -73,6 +73,38 @@ def test_rows_are_dicts_of_the_wanted_columns(connect):
     assert values(SqlRanges(connect, "none", "id")) == []
 
 
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip((column[0] for column in cursor.description), row, strict=True))
+
+
+@pytest.mark.parametrize("factory", [as_dict, sqlite3.Row])
+def test_a_row_factory_of_the_connection_changes_no_record(connect, factory):
+    def with_factory() -> sqlite3.Connection:
+        connection = connect()
+        connection.row_factory = factory
+        return connection
+
+    for mark in (None, "SELECT max(number) FROM loads"):
+        found = values(SqlRanges(with_factory, "items", "id", mark=mark))
+        assert found == values(SqlRanges(connect, "items", "id"))
+
+
+def test_rows_that_can_only_be_dicts_are_refused_at_the_start_with_the_remedy(connect):
+    class DictCursor(sqlite3.Cursor):
+        def fetchone(self) -> Any:
+            row = super().fetchone()
+            return None if row is None else as_dict(self, row)
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, *_: Any) -> Any:
+            return super().cursor(DictCursor)
+
+    source = SqlRanges(functools.partial(connect, factory=Connection), "items", "id")
+    with pytest.raises(ConfigError, match="rows as dict, not as tuples") as refused:
+        source.extents(Checkpoint())
+    assert "cursor class" in refused.value.remedy
+
+
 @pytest.mark.parametrize("page_rows", [1, 2, 3, 100])
 def test_a_key_that_comes_twice_is_refused_wherever_the_page_ends(connect, page_rows):
     with pytest.raises(SourceError, match="twice: id is not unique"):
@@ -127,8 +159,9 @@ def test_wrong_arguments_are_named(connect):
         SqlRanges("postgresql://db", "items", "id")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not a table name"):
         SqlRanges(connect, "items; DROP TABLE items", "id")
-    with pytest.raises(ConfigError, match="page_rows"):
-        SqlRanges(connect, "items", "id", page_rows=0)
+    for wrong in (0, -1, 1.5, float("nan"), float("inf"), "10", True):
+        with pytest.raises(ConfigError, match="page_rows: must be a whole number of 1 or more"):
+            SqlRanges(connect, "items", "id", page_rows=wrong)  # type: ignore[arg-type]
     with pytest.raises(SourceError, match="is not a key"):
         SqlRanges(connect, "items", "id").extents(Checkpoint({"items": PartitionCheckpoint("a")}))
 

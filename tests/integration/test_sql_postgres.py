@@ -287,6 +287,24 @@ def test_a_table_is_read_by_ranges_of_its_key(uri: str) -> None:
         SqlRanges(lambda: psycopg.connect(uri), "items", "key").extents(Checkpoint())
 
 
+@pytest.mark.parametrize("factory", ["dict_row", "namedtuple_row", "scalar_row"])
+def test_ranges_give_the_same_records_whatever_row_factory_the_connection_has(
+    uri: str, factory: str
+) -> None:
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS items")
+        connection.execute("CREATE TABLE items (id BIGINT PRIMARY KEY, word TEXT)")
+        connection.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    rows = getattr(psycopg.rows, factory)
+    source = SqlRanges(lambda: psycopg.connect(uri, row_factory=rows), "items", "id")
+    [extent] = source.extents(Checkpoint()).values()
+    assert extent.identity.startswith("oid ")
+    pages = source.reader().open("items", extent.start, extent.stop, extent.identity)
+    assert [r.value for page in pages for r in page.batch_records(0, len(page))] == [
+        {"id": 1, "word": "a"}, {"id": 2, "word": "b"},
+    ]  # fmt: skip
+
+
 def test_a_table_that_was_made_again_is_known_by_its_oid(uri: str) -> None:
     def make() -> None:
         with psycopg.connect(uri) as connection:

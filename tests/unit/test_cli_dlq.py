@@ -220,3 +220,20 @@ def test_ages(text: str, age_s: float) -> None:
 def test_no_ages(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_age_s(text)
+
+
+def test_a_long_digest_in_a_position_is_shortened_until_one_letter_is_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in flow_sink's: section, digest of the section, number of the row.  No text is cut."""
+    record = Record(("orders of 2026-11.log", 71234567890123456, 130), "value")
+    FileDeadLetter().dead_letter("sink", "run/7", [record], attempts=5, reason="ValueError: x")
+    assert "  run/7 orders of 2026-11.log:712345678901…:130  5 attempts" in run(
+        capsys, "show", "sink"
+    )
+    [only] = ids("sink")
+    assert "  run/7 orders of 2026-11.log:71234567890123456:130  " in run(
+        capsys, "show", "sink", "--id", only
+    )
+    [tree] = json.loads(run(capsys, "show", "sink", "--json"))
+    assert tree["position"] == ["orders of 2026-11.log", 71234567890123456, 130]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import subprocess
@@ -194,3 +195,27 @@ def test_a_group_without_a_command_shows_its_help_in_lines(
     shown = "".join(capsys.readouterr())
     assert "\\n" not in shown
     assert "  show " in shown, "a line for each command"
+
+
+@pytest.mark.parametrize("name", ["jä–ö", "j" * 300 + "ä"])
+def test_a_name_that_python_did_not_decode_is_that_of_the_job(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with LC_ALL=C and without Python's UTF-8 mode."""
+    given = name.encode().decode("ascii", "surrogateescape")
+    assert cli_main.main(["dlq", "show", given, "--dir", str(tmp_path)]) == 2
+    assert f"no dead letters of job {name!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_where_only_ascii_could_be_written_it_is_utf_8(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with LC_ALL=C; any other encoding was chosen by somebody."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    monkeypatch.setattr("sys.stderr", stream)
+    cli_main.main(["--version"])
+    stream.write("jä")
+    stream.flush()
+    assert raw.getvalue() == "jä".encode("utf-8" if encoding == "ascii" else encoding)

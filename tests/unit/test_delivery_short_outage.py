@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from flowctl.bolts.batch import Batch
@@ -99,3 +101,29 @@ def test_a_mistake_in_the_function_is_found_at_once() -> None:
     with pytest.raises(ProcessError):
         deliver(load, range(1_000), clock, rows_max=20, dead_letter=Letters())
     assert clock.now_s < 5.0
+
+
+class Answered(Exception):
+    """As an HTTP client raises it for an answer of 400 and above."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP {status}")
+        self.response = SimpleNamespace(status_code=status, headers={})
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_rows_that_the_target_can_not_take_are_not_sent_for_ten_seconds(status: int) -> None:
+    """It is well and says what is wrong: asking it again for long only costs it calls."""
+    calls: dict[int, int] = {}
+    for answer in (status, 500):
+        clock, made = Clock(), []
+
+        def take(batch: Batch, answer: int = answer, made: list[int] = made) -> None:
+            made.append(len(batch))
+            raise Answered(answer)
+
+        with pytest.raises(ProcessError, match=f"HTTP {answer}"):
+            deliver(take, range(500), clock, dead_letter=Letters())
+        calls[answer] = len(made)
+        assert (clock.now_s < 10.0) == (answer == status)
+    assert calls[status] < calls[500] / 2

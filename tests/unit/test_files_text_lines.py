@@ -375,6 +375,8 @@ def test_a_gzip_whose_checksum_is_wrong(here: Path) -> None:
         ({"encoding": "klingon"}, "encoding"),
         ({"encoding": "hex"}, "encoding"),
         ({"max_line_bytes": 0}, "max_line_bytes"),
+        ({"max_line_bytes": float("nan")}, "max_line_bytes"),
+        ({"max_line_bytes": "1000"}, "max_line_bytes"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, object], field: str) -> None:

@@ -96,6 +96,26 @@ def test_body_method_and_headers_are_the_users(service: Service) -> None:
     assert headers[0]["content-type"] == "text/csv" and "idempotency-key" not in headers[0]
 
 
+@pytest.mark.parametrize(
+    ("row", "where"),
+    [
+        ({"a": None, "price": float("nan")}, "price is nan"),
+        ({"items": [{"w": 1.0}, {"w": float("-inf")}]}, "items[1].w is -inf"),
+        (float("inf"), "the row is inf"),
+    ],
+)
+def test_a_row_with_a_number_that_json_does_not_have_is_rejected_by_name(
+    service: Service, row: Any, where: str
+) -> None:
+    """As null it would look like a value that is missing."""
+    batch = write(HttpSink(service.url), [{"price": None}, row, {"price": 2.5}])
+    assert batch.rejected == {1: f"{where}, which JSON does not have"}
+    write(HttpSink(service.url), [row])
+    assert [body for _, _, body in service.requests] == [b'[{"price":null},{"price":2.5}]']
+    with pytest.raises(JobError, match="which JSON does not have"):
+        write(HttpSink(service.url, body=lambda rows: {"rows": rows}), [row])
+
+
 def test_429_is_a_refusal_that_says_how_long(service: Service) -> None:
     service.answer = lambda *_: (429, {"Retry-After": "7"}, b"")
     with pytest.raises(Exception) as caught:
@@ -221,6 +241,21 @@ def test_indices_are_those_of_the_batch_where_rows_are_left_out(service: Service
     assert caught.value.again == (1, 3)
 
 
+def test_a_document_with_nan_is_rejected_and_the_others_keep_their_indices(
+    service: Service,
+) -> None:
+    said = {"a": (201, "", ""), "c": (429, "full", "")}
+    cluster = Cluster(lambda action, id, document: said[id])
+    sink = bulk(service, cluster, id="id")
+    rows = [{"id": "a", "v": None}, {"id": "b", "v": float("nan")}, {"id": "c", "v": 1.0}]
+    batch = batch_of(rows)
+    with pytest.raises(RetryLater) as caught:
+        sink.write(rows, batch=batch)
+    assert caught.value.again == (2,)
+    assert batch.rejected == {1: "v is nan, which JSON does not have"}
+    assert cluster.documents == {"a": {"id": "a", "v": None}}
+
+
 def test_create_leaves_alone_what_is_there(service: Service) -> None:
     cluster = Cluster(lambda *_: (409, "version_conflict_engine_exception", "is there"))
     batch = write(bulk(service, cluster, action="create"), [{"v": 1}])
@@ -248,6 +283,26 @@ def test_an_answer_that_is_none_of_bulk_is_said(service: Service) -> None:
     service.answer = lambda *_: (200, {}, b'{"hello": 1}')
     with pytest.raises(JobError, match="does not have 1 items"):
         write(BulkSink(service.url, index="i"), [{"v": 1}])
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["{}", "null", "[]", '{"index":{}}', '{"index":null}', '{"index":{"status":"x"}}',
+     '{"index":{"error":{"type":"mapper_parsing_exception"}}}',
+     '{"index":{"status":200,"error":{"type":"mapper_parsing_exception"}}}'],
+)  # fmt: skip
+def test_an_item_that_does_not_say_what_became_of_its_document_is_not_taken_for_written(
+    service: Service, item: str
+) -> None:
+    service.answer = lambda *_: (200, {}, b'{"errors":true,"items":[%s]}' % item.encode())
+    with pytest.raises(JobError, match="does not say what became of its document"):
+        write(BulkSink(service.url, index="i"), [{"v": 1}])
+
+
+def test_an_error_in_an_item_counts_whatever_the_answer_says_of_all(service: Service) -> None:
+    items = b'[{"index":{"status":400,"error":{"type":"mapper","reason":"no"}}}]'
+    service.answer = lambda *_: (200, {}, b'{"errors":false,"items":%s}' % items)
+    assert write(BulkSink(service.url, index="i"), [{"v": 1}]).rejected == {0: "mapper: no"}
 
 
 def test_a_page_in_place_of_an_answer_is_shown(service: Service) -> None:

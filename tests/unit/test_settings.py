@@ -101,3 +101,9 @@ def test_a_name_like_none_lists_all() -> None:
 def test_enums_list_their_values() -> None:
     with pytest.raises(ConfigError, match=r"window\.policy: 'magic'.* just_full, rtt_only, vegas"):
         Settings().with_overrides({"window.policy": "magic"})
+
+
+def test_a_wrong_share_of_losses_is_answered_with_what_is_possible() -> None:
+    with pytest.raises(ConfigError, match="'5%%' is not possible") as refused:
+        Settings().with_overrides({"loss.fail_over": "5%%"})
+    assert "a count of records (100), a share of them (0.1%) or none" in refused.value.remedy

@@ -104,3 +104,10 @@ def test_other_words_of_the_command_are_as_they_were(monkeypatch: pytest.MonkeyP
     assert shlex.split(shown_command(words)) == words
     shown = shown_command([*START, "--master", "spark://me:s3cret@host"])
     assert "s3cret" not in shown and "spark://***@host" in shown
+
+
+@pytest.mark.parametrize("name", ["jä–ö", "ジョブ", "plain", "half \ud800"])
+def test_a_name_that_python_did_not_decode_is_shown_as_it_is(name: str) -> None:
+    """As with LC_ALL=C; a surrogate that stands for no byte stays escaped."""
+    given = name if "\ud800" in name else name.encode().decode("ascii", "surrogateescape")
+    assert printable(given) == name.replace("\ud800", "\\ud800")
