@@ -22,8 +22,12 @@ def slope_error(off: float, spread: float, points: float) -> float:
     Sums of squares: ``off``, by how much times are off their line, as shares of their time;
     ``spread``, by how much sizes are off their mean.  ``points``: tuples that tell it.
     """
-    noise = (_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points)
-    return sqrt(noise / spread)
+    return scatter_of(off, points) / sqrt(spread)
+
+
+def scatter_of(off: float, points: float) -> float:
+    """By which share of its time a tuple is off the line; arguments as above."""
+    return sqrt((_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points))
 
 
 def slope_doubt(off: float, spread: float, free: float) -> float:
@@ -61,6 +65,12 @@ class FirstTuples:
         self._mm += log_s * log_s
         self._r += log_record_s
         self._rr += log_record_s * log_record_s
+
+    @property
+    def spread(self) -> float:
+        """How much sizes are off their mean, as shares of it: the sum of squares."""
+        w, n = self._w, self._n
+        return w * (w * self._nn - n * n) / (n * n) if n else 0.0
 
     def fixed_records(self) -> float | None:
         """A call's cost in records, a / b; None while calls may not be what costs."""

@@ -22,7 +22,7 @@ from flowctl.core.failures import Failures
 from flowctl.core.joined import Beat
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple, Ids
-from flowctl.core.verdict import Verdict, verdict
+from flowctl.core.verdict import Verdict, lost_by_beats, verdict
 
 
 class Recovery:
@@ -55,11 +55,15 @@ class Recovery:
         is_first = not consumer.sends_heartbeats
         may_change = bool(consumer.strays or self._book.out)
         may_change = may_change or consumer.liveness is Liveness.STALLED
+        said_s, begun = consumer.idle_said_at_s, consumer.begun
         consumer.on_heartbeat(beat, now_s)
+        lost: list[FlowTuple] = []
         if beat.begun and consumer.is_in_order:
             lost = _passed_over(consumer, beat.begun)
-            self._lose(consumer, lost, now_s)
-            may_change = may_change or bool(lost)
+        if consumer.watches_signs and said_s < now_s <= consumer.idle_said_at_s:
+            lost = lost or lost_by_beats(consumer, said_s, begun, self._timeout)
+        self._lose(consumer, lost, now_s)
+        may_change = may_change or bool(lost)
         if is_first:
             self.watch(consumer)  # from now on its signs drive its timer
         return may_change

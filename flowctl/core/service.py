@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowctl.core.first_tuples import FirstTuples, slope_doubt, slope_error
+from flowctl.core.first_tuples import FirstTuples, scatter_of, slope_doubt, slope_error
 from flowctl.core.times import AckTimes
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
@@ -26,7 +26,8 @@ _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
 # As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
 # calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
 _DOUBT = 0.1
-# A line through few tuples tells less than the first ones of all bolts, where those tell anything.
+# A line through few tuples tells less than the first ones of all bolts, where those tell anything:
+# through fewer than these, unless their sizes are further apart than those of the first ones.
 _FITTED_MIN = 8
 # So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
 _SURE = 1_000
@@ -106,7 +107,7 @@ class ServicePool:
         self._calls += calls
         if self._xx <= 0 or self._xx <= _SPREAD_MIN**2 * self._points:
             return
-        self._is_fitted = self._points >= _FITTED_MIN
+        self._is_fitted = self._points >= _FITTED_MIN or self._xx > self._firsts.spread
         if self.is_split and self._is_shown and not self._is_fitted:
             return
         self.is_split = True
@@ -115,7 +116,7 @@ class ServicePool:
             self.fixed_least = self.fixed_most = self.fixed_records
             return
         free = max(0.0, self._points - self._bolts - 1)  # each line takes one, their slope one
-        off = self._yy - self._xy * self._xy / self._xx
+        off = self._off
         error = slope_error(off, self._xx, free) * self._xx
         self.fixed_least = self._fixed(self._xy + _DOUBT + error)
         doubt = slope_doubt(off, self._xx, free) * self._xx
@@ -143,6 +144,16 @@ class ServicePool:
         if fixed is not None:
             self.is_split = True
             self.fixed_records = self.fixed_least = self.fixed_most = fixed
+
+    @property
+    def scatter(self) -> float:
+        """By which share a tuple's time is off what is expected of its bolt and size."""
+        return scatter_of(self._off, max(0.0, self._points - self._bolts - 1))
+
+    @property
+    def _off(self) -> float:
+        """The sum of squares of what times are off by, as shares of them."""
+        return self._yy - self._xy * self._xy / self._xx if self._xx > 0 else self._yy
 
     @property
     def record_s(self) -> float:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
 from flowctl.core.settings import TimeoutSettings
 from flowctl.core.state import Liveness
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import FlowTuple, Ids
 
 # Asked at each alarm: a member of an enum costs .2 us.
 _RESTING: Final = Liveness.RESTING
@@ -122,6 +122,25 @@ def _has_lost(
     service = consumer.service
     there_s = service.path_peak_s if service.samples else timeout.silence_s
     return consumer.idle_said_at_s >= flow_tuple.sent_at_s + there_s
+
+
+def lost_by_beats(
+    consumer: AdaptiveFlowConsumer, said_s: float, begun: Ids, timeout: TimeoutSettings
+) -> list[FlowTuple]:
+    """What two heartbeats in a row do not know of: the newest, and one of ``said_s`` and ``begun``.
+
+    Both said that nothing waits there.  Time-outs follow the longest of tuples, and each ack of
+    another slot begins them anew; an ack that waits for others is on its way by the second one.
+    """
+    service = consumer.service
+    there_s = service.path_peak_s if service.samples else timeout.silence_s
+    return [
+        flow_tuple
+        for flow_tuple in consumer.flight.values()
+        if flow_tuple.sent_at_s + there_s <= said_s
+        and flow_tuple.tuple_id not in begun
+        and _has_lost(consumer, flow_tuple, timeout)
+    ]
 
 
 def patience_s(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings) -> float:

@@ -12,7 +12,7 @@ from flowctl.simulation.engine import Simulation
 from flowctl.simulation.generated import declaration, generate, names, scenario_of
 from flowctl.simulation.policies import settings_for
 from flowctl.simulation.scenario import Death, Scenario, Sink
-from flowctl.simulation.yardsticks import CHUNKS
+from flowctl.simulation.yardsticks import CHUNKS, best_fixed_s
 
 JOB = Scenario(
     name="job", what="", bolts=4, records=960, tuple_s=0.01, record_s=0.01, service_cv=0.0
@@ -74,6 +74,14 @@ def test_bolts_that_come_late_do_not_get_the_rest_one_after_the_other() -> None:
     assert outcome.finished
     assert outcome.greedy_s is not None
     assert outcome.makespan_s < outcome.greedy_s
+
+
+@pytest.mark.parametrize("seed", [11, 22])
+def test_calls_of_a_second_are_made_as_rarely_as_the_best_size_makes_them(seed: int) -> None:
+    """Halves of what was left: .84 and .85 of the best fixed size."""
+    job = Scenario(name="grid", what="", tuple_s=1.0, record_s=0.001, records=200_000)
+    outcome = Simulation(job, Settings(), seed).run()
+    assert outcome.makespan_s <= best_fixed_s(job, seed) / 0.9
 
 
 def test_the_bound_has_the_luck_of_the_run() -> None:

@@ -221,3 +221,15 @@ def test_a_bolts_own_tuples_weigh_by_what_is_known_now() -> None:
         told(model, 2, 2.0)
         told(model, 1, 1.0)
     assert pool.fixed_records < 2
+
+
+def test_later_tuples_tell_more_where_their_sizes_are_further_apart_than_the_first_ones() -> None:
+    """First tuples of one and two records hardly tell a call's cost; ten in the same time do."""
+    pool = ServicePool()
+    models = [ServiceModel(pool) for _ in range(3)]
+    for model, records, service_s in zip(models, (1, 1, 2), (0.141, 0.163, 0.166), strict=True):
+        told(model, records, service_s)
+    assert 0 < pool.fixed_records < 2
+    for model in models[:2]:
+        told(model, 10, 0.158)
+    assert pool.fixed_records > 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.events import BoltState, StateChanged
+from flowctl.core.events import BoltState, StateChanged, TupleLost
 from flowctl.core.records import AckOutcome, Emission
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
@@ -117,6 +117,32 @@ def test_a_bolt_that_says_it_is_idle_has_lost_the_tuple() -> None:
     assert driver.orders() == []
     (replay,) = driver.emit()
     assert replay.bolt == "b"
+
+
+def test_heartbeats_tell_it_long_before_a_time_out_of_minutes() -> None:
+    """While other slots are at work, their acks begin the time-out anew."""
+    driver = Driver("a", slots=2, timeout_rto_first_s=50.0)
+    driver.beat("a")
+    driver.offer(2)
+    begun, lost = driver.emit()
+    for _ in range(5):
+        driver.clock.advance(0.25)
+        driver.beat("a", busy=1, begun=[begun.tuple_id])
+    assert [e.tuple_id for e in driver.events(TupleLost)] == [lost.tuple_id]
+    assert list(driver.core.bolts["a"].flight) == [begun.tuple_id]
+
+
+def test_one_heartbeat_is_not_enough() -> None:
+    """An ack that waits for others to go with it comes after a heartbeat that knows no more."""
+    driver = Driver("a", slots=2, timeout_rto_first_s=50.0)
+    driver.beat("a")
+    driver.offer(2)
+    driver.emit()
+    driver.clock.advance(2.0)
+    driver.beat("a", busy=2, begun=list(driver.core.bolts["a"].flight))
+    driver.clock.advance(0.25)
+    driver.beat("a")
+    assert not driver.events(TupleLost)
 
 
 def test_an_idle_report_from_before_the_sending_says_nothing_of_it() -> None:

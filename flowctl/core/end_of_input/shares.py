@@ -4,8 +4,9 @@ What is left is known once the input has ended; before that, where all that ther
 it is at least what was read and is not acked.  What each bolt holds, its speed and its path tell
 when all could be done at the earliest, the cost of each bolt's next call included.  What a bolt can
 do until then is its own.  It gets half of that at a time (factoring, Hummel, Schonberg & Flynn
-1992, weighted by measured speed as in Banicescu's adaptive weighted factoring), or all of it where
-another call would cost more than it could even out (Kruskal & Weiss 1985).  Each slot of a bolt is
+1992, weighted by measured speed as in Banicescu's adaptive weighted factoring), more where calls
+are expensive and times hardly vary, or all of it where another call would cost more than it could
+even out (Kruskal & Weiss 1985).  Each slot of a bolt is
 free at a time of its own, and what takes less than an eighth of a call's time is not kept for
 another.
 """
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from math import log, sqrt
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
 from flowctl.core.first_tuples import BOLTS_MIN
-from flowctl.core.sizing import DRIVER_S, FIRST, first_size
+from flowctl.core.sizing import DRIVER_S, FIRST, first_size, is_dear
 from flowctl.core.state import Liveness
 
 # Half of what is a bolt's own at a time, so that the last tuples are small.
@@ -32,7 +34,7 @@ _FIRST_PARTS = (1 / 32, 1 / 8)
 # more than all of it for a bolt that is four times slower than the others.
 _PARTS_TO_DIFFER = 8
 # Splitting what is left once more costs a call, and evens out what the times are off by: half of
-# them, as speeds are known by a few tuples only and records differ.
+# them at most, as speeds are known by a few tuples only and records differ.
 _SCATTER = 0.5
 # Records that take less than an eighth of a call's time are not worth another call: to keep them
 # for a bolt that is free later saves less than service times vary by (a tenth on a quiet machine).
@@ -113,10 +115,10 @@ class Shares:
             return False
         if book.settings.tuple.records_max == 1:  # no sizes to tell it by
             return False
-        if self._tell_together:
-            return not service.samples
-        is_dear = service.mean_s > book.settings.tuple.service_max_s
-        return service.samples == 1 and is_dear and not book.pool.is_split
+        if not service.samples:
+            return self._tell_together
+        is_long = service.mean_s > book.settings.tuple.service_max_s
+        return service.samples == 1 and is_long and not book.pool.is_split
 
     @property
     def _tell_together(self) -> bool:
@@ -162,7 +164,7 @@ class Shares:
         if own < 1 and may_refuse and self._is_late(consumer, own, now_s):
             return 0
         fewest = self._fewest(consumer)
-        part = max(_PART * own, min(own, fewest / _SCATTER), _WORTH_A_CALL * fewest)
+        part = self._part(consumer, own, fewest)
         book = self._book
         is_alike = self._is_of_one_size and not book.pool.is_split
         # Perhaps it is the call that costs; only different sizes can tell.  But while bolts are to
@@ -170,6 +172,19 @@ class Shares:
         if is_alike and not book.to_come and book.counters.emitted % 2:
             part = own
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
+
+    def _part(self, consumer: AdaptiveFlowConsumer, own: float, fewest: float) -> float:
+        """How much of its own it gets now, where ``fewest`` records cost as much as a call.
+
+        Of all slots the worst is late by ``off``, as a share of a tuple's time.  Where a call is
+        expensive, what is kept back only has to make up for that.  And another call is worth it
+        only where the worst would be late by as much as a call takes.
+        """
+        book = self._book
+        worst = sqrt(2 * log(max(2.0, book.slots_expected)))
+        off = min(_SCATTER, worst * book.pool.scatter)
+        share = 1 / (1 + off) if is_dear(self._costs(consumer)[1], book.settings.tuple) else _PART
+        return max(share * own, min(own, fewest / off), _WORTH_A_CALL * fewest)
 
     def _decides_nothing(self, consumer: AdaptiveFlowConsumer) -> bool:
         """Whether the bolt gets a tuple of one record, whatever its share is.
