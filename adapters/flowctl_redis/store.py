@@ -13,12 +13,7 @@ import msgspec
 
 from flowctl.core.positions import show
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
-from flowctl.errors import (
-    CheckpointUnavailableError,
-    ConfigError,
-    FencedError,
-    InternalError,
-)
+from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
 from flowctl.relay_ports import Relay
 from flowctl_redis import schema, scripts
 from flowctl_redis.faults import expected, translate
