@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import secrets
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -164,6 +165,13 @@ class Job:
         if files is not None and len(made) > files:
             made = self._merged(made, files, merge)
         rows_in = sum(one.records for one in entries)
+        if rows_in and not made:
+            warnings.warn(
+                f"{self.name}: fn returned no result for any of {rows_in} rows. Did it forget its"
+                " return? To run it again, give another name or out.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         finished = Finished(made, total_rows(made), rows_in)
         self.results.finish(finished)
         self.results.sweep()

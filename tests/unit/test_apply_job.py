@@ -133,10 +133,11 @@ def test_shares_are_in_order_and_about_as_large() -> None:
     assert shares_of([], 3) == []
 
 
-def test_a_result_without_rows_has_no_files(tmp_path: Path) -> None:
+def test_a_result_without_rows_has_no_files_and_says_so(tmp_path: Path) -> None:
     here = job(tmp_path, other)
     Driver(here).do(0, 10)
-    applied = here.finish(extents(10), None, files=3)
+    with pytest.warns(RuntimeWarning, match="no result for any of 10 rows.*forget its return"):
+        applied = here.finish(extents(10), None, files=3)
     assert (applied.files, applied.rows) == ([], 0)
 
 
