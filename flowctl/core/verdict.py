@@ -77,18 +77,21 @@ def _of_flight(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: 
 def _by_signs(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings, now_s: float) -> Verdict:
     flight, heard_s = consumer.flight, consumer.heard_at_s
     overdue_s = consumer.armed_at_s + consumer.rtt.rto_s
-    # A bolt of several slots may continue to ack and never finish one of its tuples (S48).
-    wait_s = patience_s(consumer, timeout)
-    hopeless_s = next(iter(flight.values())).sent_at_s + wait_s
-    asked_s = min(overdue_s, hopeless_s)
     # Silence alone takes long to mean something; with work overdue, or stalled, it is soon enough.
-    short_s = heard_s + _soon_s(consumer, timeout)
     silent_s = heard_s + timeout.silence_max_s
     if consumer.liveness is _STALLED:
-        silent_s = short_s
-    next_s = min(asked_s, silent_s)
+        silent_s = heard_s + _soon_s(consumer, timeout)
+    next_s = min(overdue_s, silent_s)
+    oldest_s = next(iter(flight.values())).sent_at_s
+    # Nearly always: the patience with a bolt need not be worked out, as it is never less than this.
+    if now_s < next_s <= oldest_s + timeout.rto_max_s:
+        return Verdict(next_s)
+    # A bolt of several slots may continue to ack and never finish one of its tuples (S48).
+    wait_s = patience_s(consumer, timeout)
+    next_s = min(next_s, oldest_s + wait_s)
     if next_s > now_s:
         return Verdict(next_s)
+    short_s = heard_s + _soon_s(consumer, timeout)
     if short_s <= now_s:
         return Verdict(next_s, is_silent=True)
     hopeless = [t for t in flight.values() if t.sent_at_s + wait_s <= now_s]
@@ -134,13 +137,13 @@ def lost_by_beats(
     """
     service = consumer.service
     there_s = service.path_peak_s if service.samples else timeout.silence_s
-    return [
-        flow_tuple
-        for flow_tuple in consumer.flight.values()
-        if flow_tuple.sent_at_s + there_s <= said_s
-        and flow_tuple.tuple_id not in begun
-        and _has_lost(consumer, flow_tuple, timeout)
-    ]
+    lost = []
+    for flow_tuple in consumer.flight.values():
+        if flow_tuple.sent_at_s + there_s > said_s:
+            break  # those after it were sent later
+        if flow_tuple.tuple_id not in begun and _has_lost(consumer, flow_tuple, timeout):
+            lost.append(flow_tuple)
+    return lost
 
 
 def patience_s(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings) -> float:
