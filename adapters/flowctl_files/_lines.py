@@ -10,7 +10,6 @@ import codecs
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from flowctl.delivery.plan import check_whole
 from flowctl.errors import ConfigError
 
 #: The longest line [bytes] that sources accept by default.  A longer one usually means that the
@@ -117,7 +116,13 @@ class LineCodec:
 
 def checked_line_bytes(most: int) -> int:
     """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is none."""
-    check_whole(max_line_bytes=most)
+    given: Any = most
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigError(
+            "max_line_bytes",
+            f"must be a whole number of 1 or more, got {given!r}.",
+            remedy="Leave it out.",
+        )
     return most
 
 

@@ -368,15 +368,11 @@ def test_workers_read_ranges_with_the_reader_of_the_driver(spark: Any, tmp_path:
     assert (report.outcome, report.records_acked) == ("finished", 5_000)
 
 
-def test_a_session_stopped_by_others_is_said_and_not_retried() -> None:
+def test_a_session_stopped_by_others_is_said_and_not_retried(spark: Any) -> None:
     """Kept last: it stops the module's session."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    assert session is not None
     with Peer(SparkBolts(accept, count=2)) as peer:
         peer.until_there(2)
-        session.stop()
+        spark.stop()
         notice = peer.until_notice("fatal")
         assert "session was stopped" in notice.detail
     assert bolt_threads() == []
