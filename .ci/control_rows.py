@@ -2,7 +2,7 @@
 
 The simulator reads no clock and draws from seeds, so the same code gives the same rows.  A digest
 of all that they depend on stands in ``control-rows.sha256`` beside this file, to be committed.
-Where it is out of date, the check runs, takes its minutes, and writes it anew.
+If the digest is out of date, the check runs (three minutes) and then writes the new one.
 """
 
 from __future__ import annotations

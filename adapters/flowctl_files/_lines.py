@@ -115,7 +115,7 @@ class LineCodec:
 
 
 def checked_line_bytes(most: int) -> int:
-    """Return ``max_line_bytes`` as a user gave it; raise :class:`ConfigError` if it is none."""
+    """Return ``max_line_bytes`` if it is a whole number of 1 or more, else raise ConfigError."""
     given: Any = most
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ConfigError(

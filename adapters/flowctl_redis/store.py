@@ -67,7 +67,8 @@ class RedisCheckpointStore:
             raise ConfigError("prefix", "is empty or holds a {.", remedy="Use a plain word.")
         given: Any = timeout_s
         if not isinstance(given, int | float) or not 0 < given < float("inf"):
-            raise ConfigError("timeout_s", f"{timeout_s!r} is no time.", remedy="Give seconds.")
+            problem = f"{timeout_s!r} is not a number of seconds above 0."
+            raise ConfigError("timeout_s", problem, remedy="Leave it out, or give 2.0.")
         if url is None and data_dir is None:
             url = os.environ.get(URL_VARIABLE) or None
         self._url = checked(url) if url is not None and client is None else None

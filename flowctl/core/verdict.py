@@ -132,8 +132,9 @@ def lost_by_beats(
 ) -> list[FlowTuple]:
     """What two heartbeats in a row do not know of: the newest, and one of ``said_s`` and ``begun``.
 
-    Both said that nothing waits there.  Time-outs follow the longest of tuples, and each ack of
-    another slot begins them anew; an ack that waits for others is on its way by the second one.
+    Both said that nothing waits there.  The time-out alone would notice it late: it is as long as
+    the longest tuples, and each ack of another slot restarts it.  One heartbeat is not enough, as
+    the bolt may hold the tuple's ack back for a moment, to send it with others.
     """
     service = consumer.service
     there_s = service.path_peak_s if service.samples else timeout.silence_s

@@ -120,7 +120,7 @@ def test_a_bolt_that_says_it_is_idle_has_lost_the_tuple() -> None:
 
 
 def test_heartbeats_tell_it_long_before_a_time_out_of_minutes() -> None:
-    """While other slots are at work, their acks begin the time-out anew."""
+    """The time-out would take longer: each ack of another slot restarts it."""
     driver = Driver("a", slots=2, timeout_rto_first_s=50.0)
     driver.beat("a")
     driver.offer(2)
