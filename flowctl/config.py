@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -149,6 +149,26 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
 
 
 prepare(Settings)
+
+# What constructors take: a mapping gives the values of dotted names.
+GivenSettings: TypeAlias = Settings | Mapping[str, Any] | None
+
+
+def settings_of(given: GivenSettings) -> Settings:
+    """Return ``given`` as settings; None: the defaults; ``{"window.policy": "fixed"}``: with that.
+
+    Raises :class:`ConfigError` for a name or value in a mapping that is not possible, and for
+    anything else.
+    """
+    if isinstance(given, Settings):
+        return given
+    if given is None or isinstance(given, Mapping):
+        return Settings().with_overrides(given or {})
+    raise ConfigError(
+        "settings",
+        f"a {type(given).__name__} is not Settings.",
+        remedy="Give Settings, or a dict: {'window.policy': 'fixed'}.",
+    )
 
 
 def _converted(tree: dict[str, Any]) -> Settings:

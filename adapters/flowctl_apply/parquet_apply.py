@@ -15,7 +15,7 @@ from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
 
 if TYPE_CHECKING:
-    from flowctl.config import Settings
+    from flowctl.config import GivenSettings
     from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
     from flowctl.runtime.launch import ViewChoice
 
@@ -35,7 +35,7 @@ class RunOptions(TypedDict, total=False):
 
     bolts: int | Callable[[Process], Bolts]
     checkpoint: CheckpointStore | str | None
-    settings: Settings | None
+    settings: GivenSettings
     dead_letter: DeadLetter | None
     files: int | None
     mode: Literal["append"] | None
@@ -121,12 +121,10 @@ def _made(bolts: int | Callable[[Process], Bolts], process: RowWriter) -> Bolts:
 
 
 def _check(options: RunOptions) -> None:
-    settings, files = options.get("settings"), options.get("files")
-    if settings is not None:
-        from flowctl.runtime.parts import check_settings
+    from flowctl.config import settings_of
 
-        check_settings(settings)
-    if settings is not None and settings.guarantee.mode != "at_least_once":
+    settings, files = settings_of(options.get("settings")), options.get("files")
+    if settings.guarantee.mode != "at_least_once":
         raise ConfigError(
             "guarantee.mode",
             f"{settings.guarantee.mode} would leave rows without a result.",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from flowctl.config import Settings
+    from flowctl.config import GivenSettings
     from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
     from flowctl.runtime.launch import ViewChoice
 
@@ -35,7 +35,7 @@ class ApplyOptions(TypedDict, total=False):
     bolts: int
     slots: int
     checkpoint: CheckpointStore | str | None
-    settings: Settings | None
+    settings: GivenSettings
     dead_letter: DeadLetter | None
     files: int | None
     mode: Literal["append"] | None

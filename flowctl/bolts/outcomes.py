@@ -86,7 +86,7 @@ def fail_of(
     return FailFrame(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
-        error=f"refused ({reason}): {text}"[:ERROR_CHARS_MAX] if is_refused else text,
+        error=_refused_text(reason, text) if is_refused else text,
         # A refusal is not the fault of any record or line, and there may be very many.
         traceback="" if is_refused or is_fatal else traceback_text(error),
         record_index=record_index,
@@ -97,6 +97,12 @@ def fail_of(
         is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
     )
+
+
+def _refused_text(reason: str, text: str) -> str:
+    """``text`` names the type of the error: a reason that is the same is not said twice."""
+    why = "" if text.startswith(f"{reason}:") else f" ({reason})"
+    return f"refused{why}: {text}"[:ERROR_CHARS_MAX]
 
 
 def _rejected(batch: Batch) -> list[Rejected]:

@@ -166,10 +166,12 @@ def check_rule(rule: RefusalRule | None) -> None:
 
 
 def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> _Verdict:
-    """From the outermost error inwards: the first that decides counts; a wrong certificate always
-    does."""
+    """From the outermost error inwards: the first that decides counts.
+
+    A wrong certificate and a host that does not exist always do, whatever wraps them.
+    """
     chain = list(_chain(error))
-    if any(type(each).__name__ == "SSLCertVerificationError" for each in chain):
+    if any(map(_stays, chain)):
         return "fault"
     for each in chain:
         if isinstance(each, BaseExceptionGroup):
@@ -178,6 +180,13 @@ def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> 
         if verdict is not None:
             return verdict
     return None
+
+
+def _stays(error: BaseException) -> bool:
+    """Whether no connection is possible until somebody corrects something."""
+    if isinstance(error, socket.gaierror):  # no answer of a name server is another matter
+        return error.errno != socket.EAI_AGAIN
+    return type(error).__name__ == "SSLCertVerificationError"
 
 
 def _verdict_of_group(
@@ -308,13 +317,11 @@ def _away(error: BaseException) -> _Verdict:
     kinds = type(error).__mro__
     if any(cls.__name__ in _NOT_AWAY for cls in kinds):
         return "fault"
-    is_away = isinstance(error, ConnectionError | TimeoutError) or any(
+    # Of gaierror only those where no name server answered come here: see _stays.
+    is_away = isinstance(error, ConnectionError | TimeoutError | socket.gaierror) or any(
         cls.__name__ in _AWAY.get(_module(cls), ()) for cls in kinds
     )
-    # a name that does not exist is permanent; a missing answer is not
-    if isinstance(error, socket.gaierror):
-        is_away = error.errno == socket.EAI_AGAIN
-    elif isinstance(error, OSError) and error.errno in _NET_ERRNOS:
+    if isinstance(error, OSError) and error.errno in _NET_ERRNOS:
         is_away = True
     return Refusal(None, type(error).__name__) if is_away else None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flowctl.config import Settings
+from flowctl.config import GivenSettings, Settings, settings_of
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.records import Checkpoint
@@ -49,7 +49,7 @@ class FlowControlSpout(RunnableJob):
         producer: FlowProducer | RangeProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         bolts: Bolts,
         checkpoint: CheckpointStore | str | None = None,
-        settings: Settings | None = None,
+        settings: GivenSettings = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class FlowControlSpout(RunnableJob):
         self.producer: FlowProducer | RangeProducer = source_of(producer)
         self.bolts: Bolts = bolts_of(bolts)
         self.checkpoint: CheckpointStore = store_of(checkpoint)
-        self.settings: Settings = settings or Settings()
+        self.settings: Settings = settings_of(settings)
         self.dead_letter = dead_letter
         self.listener = listener
         self.receipts: ReceiptLog | None = None  # what keeps what process gives, of ranges

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowctl.config import Settings
+from flowctl.config import GivenSettings, Settings, settings_of
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
 from flowctl.core.spout import SpoutCore
@@ -57,7 +57,7 @@ class ManualSpout:
         name: str,
         producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         checkpoint: CheckpointStore | str | None = None,
-        settings: Settings | None = None,
+        settings: GivenSettings = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class ManualSpout:
         self.name = name
         self.producer: FlowProducer = producer_of(producer)
         self.checkpoint: CheckpointStore = store_of(checkpoint)
-        self.settings: Settings = settings or Settings()
+        self.settings: Settings = settings_of(settings)
         self.dead_letter = dead_letter
         self.listener = listener
         check_dead_letter(dead_letter)

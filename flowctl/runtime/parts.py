@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts.callables import refuse_async
-from flowctl.config import Settings
+from flowctl.config import Settings, settings_of
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
@@ -65,22 +65,12 @@ def check_name(name: object) -> None:
 
 
 def check_parts(job: RunnableJob) -> None:
-    """Raise :class:`ConfigError` for parts that can't be used; accept a list, a URL."""
+    """Raise :class:`ConfigError` for parts that can't be used; accept a list, a URL, a dict."""
     job.producer = source_of(job.producer)
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
-    check_settings(job.settings)
-
-
-def check_settings(given: object) -> None:
-    """Raise :class:`ConfigError` for what is not :class:`~flowctl.config.Settings`."""
-    if not isinstance(given, Settings):
-        raise ConfigError(
-            "settings",
-            f"a {type(given).__name__} is not Settings.",
-            remedy="Give Settings().with_overrides({'window.policy': 'fixed'}).",
-        )
+    job.settings = settings_of(job.settings)
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl.bolts.callables import check_plain
-from flowctl.config import Settings
+from flowctl.config import GivenSettings, Settings, settings_of
 from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
@@ -244,7 +244,7 @@ class Topology:
         stages: Stages,
         *,
         checkpoint: CheckpointStore | str | None = None,
-        settings: Settings | None = None,
+        settings: GivenSettings = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
         next_id: NextId | None = None,
@@ -261,7 +261,7 @@ class Topology:
             self,
             stages,
             store_of(checkpoint),
-            settings or Settings(),
+            settings_of(settings),
             dead_letter=dead_letter,
             listener=listener,
         )
@@ -274,7 +274,7 @@ class Topology:
         stages: Stages,
         *,
         checkpoint: CheckpointStore | str | None = None,
-        settings: Settings | None = None,
+        settings: GivenSettings = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
         view: View | Literal["auto", "live", "plain", "off"] = "auto",

@@ -143,6 +143,10 @@ REFUSED = {
     "socket.timeout": socket.timeout("timed out"),  # noqa: UP041
     "no route": OSError(errno.EHOSTUNREACH, "no route"),
     "dns is away": socket.gaierror(socket.EAI_AGAIN, "temporary failure"),
+    "dns is away, by httpx": raised_from(
+        below("httpx.ConnectError", "httpx.NetworkError"),
+        socket.gaierror(socket.EAI_AGAIN, "temporary failure"),
+    ),
     "urllib away": URLError(ConnectionRefusedError(errno.ECONNREFUSED, "refused")),
     "cut answer": IncompleteRead(b"x", 10),
     "hung up": RemoteDisconnected("no answer"),
@@ -185,6 +189,20 @@ FAULTS = {
     "exit": SystemExit(503),
     "a code of its own": foreign("shop.OrderError", code=503),
     "no such name": socket.gaierror(socket.EAI_NONAME, "unknown"),
+    "no such name, by httpx": raised_from(
+        below("httpx.ConnectError", "httpx.NetworkError"),
+        raised_from(
+            below("httpcore.ConnectError", "httpcore.NetworkError"),
+            socket.gaierror(socket.EAI_NONAME, "unknown"),
+        ),
+    ),
+    "no such name, by requests": raised_from(
+        foreign("requests.exceptions.ConnectionError", (OSError,)),
+        raised_from(
+            foreign("urllib3.exceptions.NameResolutionError"),
+            socket.gaierror(socket.EAI_NONAME, "unknown"),
+        ),
+    ),
     "no file": FileNotFoundError(errno.ENOENT, "no"),
     "certificate": URLError(ssl.SSLCertVerificationError(1, "expired")),
     "httpx certificate": raised_from(
@@ -337,6 +355,10 @@ def test_a_refusal_names_the_record_that_it_came_to_and_brings_no_traceback():
     assert (frame.refused, frame.after_s, frame.fatal) == (True, 2.0, False)
     assert (frame.record_index, frame.traceback) == (0, "")
     assert frame.error == "refused (HTTP 429): HTTPError: x"
+
+
+def test_a_reason_that_is_the_errors_own_name_is_said_once():
+    assert fail_of(FRAME, RetryLater("away"), None).error == "refused: RetryLater: away"
 
 
 def test_a_rule_that_raises_fails_the_tuple_and_both_errors_are_told():

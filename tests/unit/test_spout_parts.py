@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts, Records
+from flowctl import FlowControlSpout, LocalBolts, Records, Settings
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.instrumentation.summary import lines
@@ -181,8 +181,19 @@ def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.Monk
         a_spout(checkpoint="redis://localhost")
 
 
-def test_a_dict_of_settings_is_refused_with_the_words_that_work() -> None:
-    given: Any = {"tuple.records_max": 3}
-    with pytest.raises(ConfigError, match="settings: a dict is not Settings") as caught:
+def test_settings_may_be_a_dict_of_dotted_names() -> None:
+    bolts = LocalBolts(print, count=1)
+    spout = FlowControlSpout(name="j", producer=[1], bolts=bolts, settings={"tuple.records_max": 3})
+    assert spout.settings == Settings().with_overrides({"tuple.records_max": 3})
+    with pytest.raises(ConfigError, match=r"tuple\.record_max") as caught:
+        FlowControlSpout(name="j", producer=[1], bolts=bolts, settings={"tuple.record_max": 3})
+    assert "tuple.records_max" in caught.value.remedy
+    with pytest.raises(ConfigError, match="tuple: no such setting"):
+        FlowControlSpout(name="j", producer=[1], bolts=bolts, settings={"tuple": {"slots": 3}})
+
+
+def test_settings_that_are_none_are_refused_with_the_words_that_work() -> None:
+    given: Any = "window.policy=fixed"
+    with pytest.raises(ConfigError, match="settings: a str is not Settings") as caught:
         FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(print, count=1), settings=given)
-    assert "with_overrides" in caught.value.remedy
+    assert "{'window.policy': 'fixed'}" in caught.value.remedy
