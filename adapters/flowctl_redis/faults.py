@@ -150,29 +150,9 @@ def translate(
             f"Redis at {address} refuses user or password.",
             "Check the user and password in the Redis URL.",
         )
-    if found := _not_connected(error, tls):
+    found = _not_connected(error, tls) or _away(error, timeout_s=timeout_s, ours=ours, tls=tls)
+    if found is not None:
         return _unavailable(f"Redis at {address} {found[0]}.", found[1])
-    if isinstance(error, exceptions.TimeoutError):
-        return _unavailable(
-            f"Redis at {address} did not answer within {timeout_s:g} s.",
-            "Check that it is up and reachable from here"
-            + (", and that this port is for TLS: if not, write redis://." if tls else "."),
-        )
-    if isinstance(error, exceptions.ConnectionError) and "closed by server" in text and not ours:
-        return _unavailable(
-            f"Redis at {address} closed the connection.",
-            "Start it if it is down. It may ask for your certificate: rediss://…?ssl_certfile=…"
-            "&ssl_keyfile=…."
-            if tls
-            else "Start it if it is down; if this port is for TLS, write rediss://.",
-        )
-    if isinstance(error, (exceptions.ConnectionError, OSError)):
-        return _unavailable(
-            f"Redis at {address} can't be reached.",
-            "It is started again at the next try."
-            if ours
-            else "Start it, or check the address in --redis or FLOWCTL_REDIS_URL.",
-        )
     return _unavailable(f"Redis at {address} answered: {text}.", "See the server's log.")
 
 
@@ -191,6 +171,28 @@ def _not_connected(error: BaseException, tls: bool) -> tuple[str, str] | None:
         if tls and isinstance(cause, FileNotFoundError | PermissionError):
             return f"can't be connected to: a file of the URL can't be read ({cause})", _TLS_OPTIONS
     return None
+
+
+def _away(error: Exception, *, timeout_s: float, ours: bool, tls: bool) -> tuple[str, str] | None:
+    """Return problem and remedy if the server is not there, or not for us."""
+    from redis import exceptions
+
+    if isinstance(error, exceptions.TimeoutError):
+        other = ", and that this port is for TLS: if not, write redis://." if tls else "."
+        return (
+            f"did not answer within {timeout_s:g} s",
+            f"Check that it is up and reachable from here{other}",
+        )
+    if not isinstance(error, (exceptions.ConnectionError, OSError)):
+        return None
+    if ours:
+        return "can't be reached", "It is started again at the next try."
+    if "closed by server" not in str(error):
+        return "can't be reached", f"Start it, or c{_ADDRESS[1:]}"
+    other = "if this port is for TLS, write rediss://."
+    if tls:
+        other = "it may ask for your certificate: rediss://…?ssl_certfile=…&ssl_keyfile=…."
+    return "closed the connection", f"Start it if it is down; {other}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
