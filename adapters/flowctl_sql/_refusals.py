@@ -90,6 +90,7 @@ _MYSQL_STATEMENT_NUMBERS = (
 _MYSQL_CANCELED = (1317, 1969)  # by an administrator; by max_statement_time
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 
+_TLS = re.compile(r"\bSSL\b|certificate|sslmode", re.IGNORECASE)
 _REASON_CHARS_MAX = 300  # a line or three; drivers add hints and positions
 _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walformat.html, 2.3.1)
 
@@ -152,6 +153,16 @@ def reason_of(error: BaseException, label: str) -> str:
     """Return what the database, called ``label``, said, in one line."""
     text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
     return f"{label} can't take it now: {text or type(error).__name__}"
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what to check if no connection could be opened, and waiting will not help."""
+    if _TLS.search(str(error)):
+        return (
+            "Check the options for TLS in the URL or connect= (PostgreSQL: sslmode, sslrootcert),"
+            " and the server's certificate."
+        )
+    return "Check user, password, database and the rights in the URL or connect=."
 
 
 def sqlstate(error: BaseException) -> str | None:

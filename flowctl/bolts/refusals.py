@@ -89,7 +89,7 @@ _NEVER_CONNECTS: Final = re.compile(
     r"no pg_hba\.conf entry|pg_hba\.conf rejects|permission denied|certificate|"
     r"does not support SSL|invalid response to SSL negotiation|expected authentication request|"
     r"authentication method|channel binding required|invalid connection option|"
-    r"invalid (\w+ )?value|invalid port number|definition of service|"
+    r"invalid (\S+ )?value|invalid port number|definition of service|"
     r"Name or service not known|No address associated with hostname|nodename nor servname",
     re.IGNORECASE,
 )

@@ -76,6 +76,7 @@ def test_a_wrong_password_is_said_with_what_to_check() -> None:
     "said",
     [
         'connection is bad: invalid sslmode value: "foo"',
+        'connection is bad: invalid "ssl_min_protocol_version" value: "TLSv9"',
         'connection is bad: definition of service "nowhere" not found',
         "received invalid response to SSL negotiation: H",
         "expected authentication request from server, but received H",
@@ -94,6 +95,26 @@ def test_what_waiting_can_not_mend_before_a_connection_is_no_refusal(said: str) 
         raise psycopg.OperationalError(said)
 
     with pytest.raises(InfrastructureError, match="can't be opened"):
+        write(SqlSink(connect=connect, table="t"), 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "server does not support SSL, but SSL was required",
+        "SSL error: certificate verify failed",
+        'server certificate for "other" does not match host name "db"',
+        'root certificate file "/ca.pem" does not exist',
+        'connection is bad: invalid sslmode value: "foo"',
+    ],
+)
+def test_what_is_wrong_with_tls_names_its_options(said: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def connect() -> Any:
+        raise psycopg.OperationalError(said)
+
+    with pytest.raises(InfrastructureError, match="sslmode, sslrootcert"):
         write(SqlSink(connect=connect, table="t"), 1)
 
 
