@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flowctl.delivery.plan import check_numbers
@@ -12,6 +13,9 @@ from flowctl.errors import ConfigError, MissingExtraError, without_secrets
 
 # A service that has not taken the connection by then has no room, or is away.
 CONNECT_TIMEOUT_S = 5.0
+
+# One that comes in drops, each before its time-out, may never end.
+_ANSWER_WAITS_MAX = 10
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
@@ -61,12 +65,26 @@ class Client:
         A redirect is an error too: the body would not be sent along.
         """
         given = self._headers() if callable(self._headers) else self._headers
-        response = self._client().request(
-            request.method,
-            request.url,
-            content=request.content,
-            headers={**request.headers, **(given or {})},
+        client = self._client()
+        response = client.send(
+            client.build_request(
+                request.method,
+                request.url,
+                content=request.content,
+                headers={**request.headers, **(given or {})},
+            ),
+            stream=True,
         )
+        try:
+            if self._make is None:  # a client of the user's own has limits of its own
+                response.stream = _bounded(response.stream, _ANSWER_WAITS_MAX * self._timeout_s)
+            response.read()
+        except _httpx(self._name).HTTPError:
+            # A 503 is one, whatever became of the page that explains it.
+            response.raise_for_status()
+            raise
+        finally:
+            response.close()
         response.raise_for_status()
         return response
 
@@ -90,6 +108,25 @@ class Client:
         if client is not None:
             self._local.client = None
             client.close()
+
+
+def _bounded(stream: Any, within_s: float) -> Any:
+    """Return ``stream``, which then raises ``httpx.ReadTimeout`` if it takes longer in all."""
+    import httpx
+
+    by_s = time.monotonic() + within_s
+
+    class Bounded(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            for part in stream:
+                if time.monotonic() > by_s:
+                    raise httpx.ReadTimeout(f"the answer did not end within {within_s:g} s")
+                yield part
+
+        def close(self) -> None:
+            stream.close()
+
+    return Bounded()
 
 
 def checked_url(url: str) -> str:

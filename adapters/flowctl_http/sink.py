@@ -15,6 +15,8 @@ from flowctl_http._keys import call_key
 
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _JSON = "application/json"
+_MULTI_STATUS = 207
+_SHOWN_CHARS_MAX = 300
 
 
 class HttpSink:
@@ -26,9 +28,11 @@ class HttpSink:
     mapping, or a function that returns one for each request (for tokens that expire); headers may
     replace ``Content-Type``.  ``on_response(response, batch)`` gets each answer below 400 (an
     ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the service did not accept,
-    or raise ``RetryLater(again=[…])`` with the indices of rows to send again.
+    or raise ``RetryLater(again=[…])`` with the indices of rows to send again.  Without it a 207
+    (some rows may have failed) and a page of HTML (of a proxy, or to log in) are faults.
 
-    ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for the answer.
+    ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for a part of the answer;
+    all of the answer may take ten times as long.
     Each thread keeps one connection alive.  ``client()`` makes an ``httpx.Client`` of your own on
     the worker, for certificates, proxies or HTTP/2; then ``timeout_s`` is not used.
 
@@ -97,6 +101,8 @@ class HttpSink:
             response = self._client.send(Request(self._method, self._url, content, headers))
         if self._on_response is not None:
             self._on_response(response, batch)
+        else:
+            _refuse_unclear(response)
 
     def close(self) -> None:
         """Close this thread's connections; the next write opens others."""
@@ -112,6 +118,23 @@ def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
             remedy="Pass one item for each record, in order; None for a record without a row.",
         )
     return [(index, row) for index, row in enumerate(listed) if row is not None]
+
+
+def _refuse_unclear(response: Any) -> None:
+    """Raise :class:`JobError` for an answer that does not say that the rows were taken."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if response.status_code == _MULTI_STATUS:
+        problem = "the answer has the status 207: some rows may have failed"
+    elif kind == "text/html":
+        start = " ".join(response.text[:_SHOWN_CHARS_MAX].split())
+        problem = f"the answer is a page, with the status {response.status_code}: {start!r}"
+    else:
+        return
+    raise JobError(
+        f"{problem}.",
+        remedy="Is url that of the service, not of a proxy or a login? If it does answer so, give"
+        " on_response=, which decides about the rows.",
+    )
 
 
 def _encoded(body: Any) -> tuple[bytes, str]:

@@ -6,6 +6,9 @@ The original is never chained: its text or its frames may hold the URL.
 from __future__ import annotations
 
 import re
+import socket
+import ssl
+from collections.abc import Iterator
 
 from flowctl.errors import (
     CheckpointCorruptError,
@@ -79,6 +82,16 @@ _REPLIES = (
     ("BUSY", "is busy with another script", "Try again; see SCRIPT KILL."),
     ("max number of clients", "has no connection left", "Raise its maxclients."),
 )
+_ADDRESS = "Check the address in --redis or FLOWCTL_REDIS_URL."
+_RIGHT_HOST = "Write the host in the Redis URL as the certificate names it."
+_TRUST = (
+    "Give the server a valid certificate, or name the one that signed it:"
+    " rediss://host:port?ssl_ca_certs=/path/ca.pem."
+)
+_TLS_OPTIONS = (
+    "Check ssl_ca_certs, ssl_certfile and ssl_keyfile in the Redis URL; if this port is not for"
+    " TLS, write redis://."
+)
 _DENIED = re.compile(r"no permissions to (.+? command|access .+? key|.{1,60})")
 _CODES = {
     "BusyLoadingError": "LOADING",
@@ -104,11 +117,18 @@ def expected() -> tuple[type[Exception], ...]:
 
 
 def translate(
-    error: Exception, *, address: str, key: bytes | None, timeout_s: float, ours: bool
+    error: Exception,
+    *,
+    address: str,
+    key: bytes | None,
+    timeout_s: float,
+    ours: bool,
+    tls: bool = False,
 ) -> InfrastructureError:
     """Return the error to raise for one of redis-py's; raise it outside the ``except`` block.
 
-    ``ours``: the server is embedded, so nobody else needs to start it.
+    ``ours``: the server is embedded, so nobody else needs to start it.  ``tls``: the URL asks for
+    TLS.
     """
     from redis import exceptions
 
@@ -130,19 +150,55 @@ def translate(
             f"Redis at {address} refuses user or password.",
             "Check the user and password in the Redis URL.",
         )
-    if isinstance(error, exceptions.TimeoutError):
-        return _unavailable(
-            f"Redis at {address} did not answer within {timeout_s:g} s.",
-            "Check that it is up and reachable from here.",
-        )
-    if isinstance(error, (exceptions.ConnectionError, OSError)):
-        return _unavailable(
-            f"Redis at {address} can't be reached.",
-            "It is started again at the next try."
-            if ours
-            else "Start it, or check the address in --redis or FLOWCTL_REDIS_URL.",
-        )
+    found = _not_connected(error, tls) or _away(error, timeout_s=timeout_s, ours=ours, tls=tls)
+    if found is not None:
+        return _unavailable(f"Redis at {address} {found[0]}.", found[1])
     return _unavailable(f"Redis at {address} answered: {text}.", "See the server's log.")
+
+
+def _not_connected(error: BaseException, tls: bool) -> tuple[str, str] | None:
+    """Return problem and remedy if no connection is possible until somebody corrects something."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = cause.verify_message.rstrip(".")
+            if "mismatch" in said:
+                return f"shows another host's certificate ({said})", _RIGHT_HOST
+            return f"shows a certificate that is not trusted ({said})", _TRUST
+        if isinstance(cause, ssl.SSLError):
+            return f"can't be connected to over TLS ({cause.strerror or cause})", _TLS_OPTIONS
+        if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
+            return "can't be reached: its host name is unknown", _ADDRESS
+        if tls and isinstance(cause, FileNotFoundError | PermissionError):
+            return f"can't be connected to: a file of the URL can't be read ({cause})", _TLS_OPTIONS
+    return None
+
+
+def _away(error: Exception, *, timeout_s: float, ours: bool, tls: bool) -> tuple[str, str] | None:
+    """Return problem and remedy if the server is not there, or not for us."""
+    from redis import exceptions
+
+    if isinstance(error, exceptions.TimeoutError):
+        other = ", and that this port is for TLS: if not, write redis://." if tls else "."
+        return (
+            f"did not answer within {timeout_s:g} s",
+            f"Check that it is up and reachable from here{other}",
+        )
+    if not isinstance(error, (exceptions.ConnectionError, OSError)):
+        return None
+    if ours:
+        return "can't be reached", "It is started again at the next try."
+    if "closed by server" not in str(error):
+        return "can't be reached", f"Start it, or c{_ADDRESS[1:]}"
+    other = "if this port is for TLS, write rediss://."
+    if tls:
+        other = "it may ask for your certificate: rediss://…?ssl_certfile=…&ssl_keyfile=…."
+    return "closed the connection", f"Start it if it is down; {other}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _unavailable(problem: str, remedy: str) -> CheckpointUnavailableError:

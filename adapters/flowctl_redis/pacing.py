@@ -11,9 +11,10 @@ from typing import Any
 
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Report, Sums, Table
 from flowctl.errors import InfrastructureError
+from flowctl_redis.clients import check_options, new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
-from flowctl_redis.url import checked, shown
+from flowctl_redis.url import checked, is_tls, shown
 
 # An exchange takes 1 ms; workers go on with what they have while it hangs.
 _TIMEOUT_S = 1.0
@@ -33,6 +34,7 @@ class RedisExchange:
     ) -> None:
         expected()  # says what is missing now, not in a thread
         self._url = checked(url)
+        check_options(url)
         self._key = target_key(prefix, target)
         self._client: Any = client
 
@@ -52,7 +54,12 @@ class RedisExchange:
             return _reply_of(reply)
         except expected() as error:
             fault = translate(
-                error, address=self.address, key=self._key, timeout_s=_TIMEOUT_S, ours=False
+                error,
+                address=self.address,
+                key=self._key,
+                timeout_s=_TIMEOUT_S,
+                ours=False,
+                tls=is_tls(self._url),
             )
         self.close()
         raise fault
@@ -70,17 +77,8 @@ class RedisExchange:
 
     def _connected(self) -> Any:
         if self._client is None:
-            import redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-
-            self._client = redis.Redis.from_url(
-                self._url,
-                socket_timeout=_TIMEOUT_S,
-                socket_connect_timeout=_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-                single_connection_client=True,
+            self._client = new_client(
+                self._url, timeout_s=_TIMEOUT_S, single_connection_client=True
             )
         return self._client
 

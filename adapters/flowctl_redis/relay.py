@@ -24,11 +24,12 @@ from typing import Any, Final
 import msgspec
 
 from flowctl.errors import CheckpointUnavailableError, ConfigError, InfrastructureError
+from flowctl_redis.clients import new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes
 from flowctl_redis.relay_duct import KEY_TTL_S, Duct
-from flowctl_redis.relay_pump import SOCKET_TIMEOUT_S, Pump, new_client
-from flowctl_redis.url import shown
+from flowctl_redis.relay_pump import SOCKET_TIMEOUT_S, Pump
+from flowctl_redis.url import is_tls, shown
 
 # The driver says this often that it is there, and is taken for gone after a minute without Redis'
 # help: as long as a bolt waits for Redis itself.
@@ -91,7 +92,7 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
         """See :class:`flowctl.relay_ports.RelayDoor`.  Each connection has a new name."""
         expected()  # says what is missing
         name = secrets.token_hex(8).encode()
-        client = new_client(self.url)
+        client = new_client(self.url, timeout_s=SOCKET_TIMEOUT_S)
         try:
             self._knock(client, name)
         except BaseException:
@@ -124,7 +125,12 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
                 problem = "the driver of this run is gone"
         except expected() as error:
             problem = translate(
-                error, address=shown(self.url), key=None, timeout_s=SOCKET_TIMEOUT_S, ours=False
+                error,
+                address=shown(self.url),
+                key=None,
+                timeout_s=SOCKET_TIMEOUT_S,
+                ours=False,
+                tls=is_tls(self.url),
             ).problem
         if problem:
             raise ConnectionRefusedError(None, problem)
@@ -136,7 +142,7 @@ class RedisRelay:
     def __init__(self, url: str, *, prefix: str, spout: tuple[str, int]) -> None:
         """Raises :class:`flowctl.errors.InfrastructureError` if Redis can't be used."""
         self.door: RedisDoor = RedisDoor(url, Keys(f"{prefix}:relay:{secrets.token_hex(8)}"))
-        self._client = new_client(url)
+        self._client = new_client(url, timeout_s=SOCKET_TIMEOUT_S)
         watch = _Doorkeeper(self.door.keys, spout)
         self._is_closed = False
         fault: InfrastructureError | None = None
@@ -144,7 +150,12 @@ class RedisRelay:
             watch.say_alive(self._client)
         except expected() as error:
             fault = translate(
-                error, address=shown(url), key=None, timeout_s=SOCKET_TIMEOUT_S, ours=False
+                error,
+                address=shown(url),
+                key=None,
+                timeout_s=SOCKET_TIMEOUT_S,
+                ours=False,
+                tls=is_tls(url),
             )
         if fault is not None:  # not chained: its frames hold the URL
             self._client.close()

@@ -44,21 +44,6 @@ class Watch(Protocol):
         """Called after each read (``is_idle``: nothing came); False ends the pump."""
 
 
-def new_client(url: str) -> Any:
-    """Return a client that never tries again by itself, and waits longer than a read does."""
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=SOCKET_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-
-
 class Pump:
     """Serves the ducts that it is given.
 

@@ -16,11 +16,12 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
 from flowctl.relay_ports import Relay
 from flowctl_redis import schema, scripts
+from flowctl_redis.clients import new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.held import Held, Plan
 from flowctl_redis.names import to_bytes, to_text
 from flowctl_redis.server import DEFAULT_DATA_DIR, ServerHandle, find_or_start
-from flowctl_redis.url import URL_VARIABLE, checked, shown
+from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 
 _Result = TypeVar("_Result")
 _SCAN_COUNT = 1000  # keys looked at per call: some 0.3 ms of the server's time
@@ -286,7 +287,12 @@ class RedisCheckpointStore:
             return operation(self._connected())
         except errors as error:
             fault = translate(
-                error, address=self.address, key=key, timeout_s=self._timeout_s, ours=own_server
+                error,
+                address=self.address,
+                key=key,
+                timeout_s=self._timeout_s,
+                ours=own_server,
+                tls=is_tls(self._url),
             )
         # Outside the except block: the cause, whose frames hold the URL, is not chained.
         if own_server:
@@ -299,7 +305,8 @@ class RedisCheckpointStore:
             if self._server is not None and not self._server.is_there():
                 self._drop_client()  # its directory was removed: what is saved there is lost
             if self._client is None:
-                self._client = self._new_client(self._url or self._own_server_url())
+                url = self._url or self._own_server_url()
+                self._client = new_client(url, timeout_s=self._timeout_s)
             return self._client
 
     def _own_server_url(self) -> str:
@@ -312,19 +319,6 @@ class RedisCheckpointStore:
         else:
             self._server.ensure()
         return self._server.url
-
-    def _new_client(self, url: str) -> Any:
-        import redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
-        return redis.Redis.from_url(
-            url,
-            socket_timeout=self._timeout_s,
-            socket_connect_timeout=self._timeout_s,
-            retry=Retry(NoBackoff(), 0),  # the caller decides when to try again
-            protocol=2,  # spoken by every server since 2.0
-        )
 
     def _drop_client(self) -> None:
         client, self._client = self._client, self._own_client

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
+from flowctl_redis.clients import new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
 from flowctl_redis.pacing import claim_of, sums_of, target_key
-from flowctl_redis.url import checked, shown
+from flowctl_redis.url import checked, is_tls, shown
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0  # a person waits
@@ -86,15 +87,16 @@ class RedisTargets:
         fault: InfrastructureError
         try:
             if self._client is None:
-                import redis
-
-                self._client = redis.Redis.from_url(
-                    self._url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
-                )
+                self._client = new_client(self._url, timeout_s=_TIMEOUT_S)
             return operation(self._client)
         except expected() as error:
             fault = translate(
-                error, address=shown(self._url), key=None, timeout_s=_TIMEOUT_S, ours=False
+                error,
+                address=shown(self._url),
+                key=None,
+                timeout_s=_TIMEOUT_S,
+                ours=False,
+                tls=is_tls(self._url),
             )
         raise fault
 

@@ -33,6 +33,11 @@ def shown(url: str) -> str:
     return f"{parts.hostname or 'localhost'}:{parts.port or _DEFAULT_PORT}{parts.path.rstrip('/')}"
 
 
+def is_tls(url: str | None) -> bool:
+    """Whether ``url`` asks for TLS."""
+    return url is not None and url.startswith("rediss://")
+
+
 def _problem(url: str) -> str | None:
     parts = urlsplit_or_none(url)
     if parts is None:

@@ -17,6 +17,8 @@ from flowctl_sql._dialect import Dialect
 # different partitions would deadlock, and every statement sees what others committed.
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    # Otherwise a value that does not fit is stored as another one: 3000000000 as 2147483647.
+    "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_TRANS_TABLES')",
     "SET SESSION innodb_lock_wait_timeout = {lock_s}",
     "SET SESSION lock_wait_timeout = {lock_s}",
     # For a client that stops in the middle of a message; the default is 30 s.

@@ -8,6 +8,7 @@ the other one is still there.  Why these numbers: docs/adr/0004-covered-spans.md
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -82,6 +83,7 @@ def bound(connection: Any, *, lock_max_s: float) -> float:
         "tcp_keepalives_count": PROBES,
     }
     values = ", ".join([f"('{name}', '{value}')" for name, value in wanted.items()])
+    logging.getLogger("psycopg").addFilter(_is_news)  # once, however often it is added
     cursor = connection.cursor()
     try:
         cursor.execute(_LOCK_TIMEOUT)
@@ -97,6 +99,11 @@ def bound(connection: Any, *, lock_max_s: float) -> float:
         cursor.close()
     bound_socket(connection)
     return lock_max_s
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of psycopg's log is more than an echo of the error that it raises itself."""
+    return not str(record.msg).startswith("error ignored terminating")
 
 
 def name_of(job: str, bolt: str) -> str:

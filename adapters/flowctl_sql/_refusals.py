@@ -11,6 +11,7 @@ import re
 import sqlite3
 from typing import Any
 
+from flowctl.bolts.refusals import never_connects
 from flowctl.errors import RetryLater
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -32,6 +33,7 @@ _STATES = (
     "57P05",  # idle for too long
 )
 LOCKED_STATE = "55P03"
+_CANCELED_STATE = "57014"  # statement_timeout, or an administrator
 
 # About the statement.  Not all of class 42: "datatype mismatch" may be due to one row's value.
 _STATEMENT_STATES = (
@@ -60,9 +62,11 @@ _MYSQL_NUMBERS = (
     1053,  # shutting down
     1114,  # the table is full: no room
     1203,  # too many connections of this user
+    1226,  # the same, or another limit of this user
     _MYSQL_LOCKED,
     _MYSQL_DEADLOCK,
     1290,  # read only: a replica, in a fail-over
+    1792,  # the same, by transaction_read_only
     1836,  # the same
     1927,  # the connection was killed
     2002,  # no connection: the socket
@@ -79,15 +83,14 @@ _MYSQL_STATEMENT_NUMBERS = (
     1142,  # no right to write there
     1143,  # no right to write this column
     1146,  # no such table
+    1471,  # a view that takes no rows
+    1906,  # a column that is always generated
+    3105,  # the same, in MySQL
 )
+_MYSQL_CANCELED = (1317, 1969)  # by an administrator; by max_statement_time
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 
-# Drivers give no code for what a server says before login; waiting will not fix these:
-_FOR_GOOD = re.compile(
-    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|"
-    r"certificate|does not support SSL|invalid connection option|permission denied",
-    re.IGNORECASE,
-)
+_TLS = re.compile(r"\bSSL\b|certificate|sslmode", re.IGNORECASE)
 _REASON_CHARS_MAX = 300  # a line or three; drivers add hints and positions
 _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walformat.html, 2.3.1)
 
@@ -102,6 +105,13 @@ def is_locked(error: BaseException) -> bool:
 def is_deadlock(error: BaseException) -> bool:
     """Whether InnoDB rolled the transaction back because of a deadlock with another."""
     return _package(error) in _MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
+
+
+def is_canceled(error: BaseException) -> bool:
+    """Whether the server ended the statement, as it took too long or somebody asked for it."""
+    if _package(error) in _MYSQL_DRIVERS:
+        return mysql_number(error) in _MYSQL_CANCELED
+    return sqlstate(error) == _CANCELED_STATE
 
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
@@ -121,7 +131,7 @@ def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     # PEP 249 gives each driver classes of these names and no common parent.
     names = {cls.__name__ for cls in type(error).__mro__}
     if "OperationalError" in names or ("InterfaceError" in names and not connected):
-        return _is_postgres(error) and not _FOR_GOOD.search(str(error))
+        return _is_postgres(error) and not never_connects(error)
     return False
 
 
@@ -143,6 +153,16 @@ def reason_of(error: BaseException, label: str) -> str:
     """Return what the database, called ``label``, said, in one line."""
     text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
     return f"{label} can't take it now: {text or type(error).__name__}"
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what to check if no connection could be opened, and waiting will not help."""
+    if _TLS.search(str(error)):
+        return (
+            "Check the options for TLS in the URL or connect= (PostgreSQL: sslmode, sslrootcert),"
+            " and the server's certificate."
+        )
+    return "Check user, password, database and the rights in the URL or connect=."
 
 
 def sqlstate(error: BaseException) -> str | None:

@@ -20,7 +20,13 @@ from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
 from flowctl_sql._ledger import Ledger, not_covered
-from flowctl_sql._refusals import is_deadlock, is_locked, is_statement_fault, reason_of
+from flowctl_sql._refusals import (
+    is_canceled,
+    is_deadlock,
+    is_locked,
+    is_statement_fault,
+    reason_of,
+)
 from flowctl_sql._row_counts import RowCounts
 from flowctl_sql._rows import Insert, Prepared
 from flowctl_sql._sqlite import columns_of
@@ -194,7 +200,12 @@ class Session:
         self._written[batch] = prepared
 
     def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
-        merges = self._take(batch)
+        try:
+            merges = self._take(batch)
+        except Exception as error:
+            if is_canceled(error):  # these are our own statements: no record is to blame
+                raise RetryLater(reason_of(error, self._database.label)) from error
+            raise
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         skipped = len(is_new) - sum(is_new) if is_new is not None else 0
@@ -323,7 +334,8 @@ class Session:
             self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(table)} WHERE 1 = 0")
             self._cursor.fetchall()
         except Exception as error:
-            if self._database.is_refusal(error):  # which says nothing about the table
+            # These say nothing about the table.
+            if self._database.is_refusal(error) or is_canceled(error):
                 raise
             return error
         finally:

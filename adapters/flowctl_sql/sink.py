@@ -18,7 +18,7 @@ from flowctl.errors import (
 )
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
-from flowctl_sql._refusals import is_of_a_driver, is_statement_fault, reason_of
+from flowctl_sql._refusals import is_of_a_driver, is_statement_fault, reason_of, remedy_of
 from flowctl_sql._rows import Prepared, Row, prepare
 from flowctl_sql._session import Session, StatementFault, WriteResult
 from flowctl_sql._sqlite import Synchronous
@@ -140,7 +140,7 @@ class SqlSink:
             if session is None and not refuses and is_of_a_driver(error):
                 raise InfrastructureError(
                     f"{self._database.label} can't be opened: {_said(error)}.",
-                    remedy="Check user, password, database and the rights in the URL or connect=.",
+                    remedy=remedy_of(error),
                 ) from error
             if isinstance(error, RetryLater) or not refuses:
                 raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 import socket
 import time
 from collections import deque
@@ -82,6 +83,16 @@ _SQL_WORDS: Final = (
     "couldn't get a connection", "queuepool limit", "database is locked",
     "temporary failure in name resolution", "not yet accepting connections",
 )  # fmt: skip
+# Among those: waiting will not help until somebody corrects the address, a setting or a right.
+_NEVER_CONNECTS: Final = re.compile(
+    r"authentication failed|no password supplied|does not exist|not permitted to log in|"
+    r"no pg_hba\.conf entry|pg_hba\.conf rejects|permission denied|certificate|"
+    r"does not support SSL|invalid response to SSL negotiation|expected authentication request|"
+    r"authentication method|channel binding required|invalid connection option|"
+    r"invalid (\S+ )?value|invalid port number|definition of service|"
+    r"Name or service not known|No address associated with hostname|nodename nor servname",
+    re.IGNORECASE,
+)
 _SQLITE_WORDS: Final = ("is locked", "database is busy")
 _SEARCH_REJECTED: Final = "es_rejected_execution_exception"
 # By top-level module: base classes of errors that mean "unavailable, or timed out".
@@ -156,6 +167,12 @@ def _as_ruled(ruled: object) -> Refusal | None:
         f"returned {ruled if isinstance(ruled, float) else type(ruled).__name__}.",
         remedy="Return True or seconds for a refusal, False for a fault, None if it can't tell.",
     )
+
+
+def never_connects(error: BaseException) -> bool:
+    """Whether the text of a driver's error without a code says that waiting will not help."""
+    # SQLAlchemy appends the statement and its values.
+    return bool(_NEVER_CONNECTS.search(_text(error).partition("[SQL:")[0]))
 
 
 def check_rule(rule: RefusalRule | None) -> None:
@@ -305,6 +322,8 @@ def _sql(error: BaseException) -> _Verdict:
     if not names & {"OperationalError", "InterfaceError"}:
         return None
     module, text = _module(type(error)), _text(error).lower()
+    if module in _SQL_MODULES and never_connects(error):
+        return "fault"
     words = _SQLITE_WORDS if module == "sqlite3" else _SQL_WORDS
     is_known = module == "sqlite3" or module in _SQL_MODULES
     if is_known and any(word in text for word in words):

@@ -74,6 +74,18 @@ def test_names_that_its_collation_takes_for_one(sink: SqlSink, server: Any) -> N
         assert write_numbers(sink, 0, 3, part=part) == (0, 3)
 
 
+def test_a_number_that_does_not_fit_is_refused_by_a_lax_server_too(
+    sink: SqlSink, server: Any
+) -> None:
+    server.execute("SET GLOBAL sql_mode = ''")
+    try:
+        with pytest.raises(pymysql.err.DataError, match="Out of range"):
+            sink.write([("p", 2**70, "")], batch=batch([1]))
+    finally:
+        server.execute("SET GLOBAL sql_mode = DEFAULT")
+    assert _numbers(server) == []
+
+
 def test_ranges_are_merged(sink: SqlSink, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 4)
     for first in range(0, 200, 5):
@@ -189,6 +201,12 @@ def test_statements_that_no_row_can_be_written_with() -> None:
     error = pymysql.err.OperationalError(1054, "Unknown column 'wrong' in 'field list'")
     assert _refusals.is_statement_fault(error)
     assert not _refusals.is_statement_fault(pymysql.err.DataError(1406, "Data too long"))
+
+
+def test_a_limit_of_the_user_and_a_read_only_server_are_refusals() -> None:
+    limit = pymysql.err.OperationalError(1226, "User has exceeded 'max_user_connections'")
+    assert _refusals.is_refusal(limit, connected=False)
+    assert _refusals.is_refusal(pymysql.err.InternalError(1792, "in a READ ONLY transaction"))
 
 
 def test_a_missing_database_is_a_fault(server: Any) -> None:

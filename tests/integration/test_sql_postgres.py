@@ -177,6 +177,43 @@ def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) ->
     impatient.close()
 
 
+def test_a_statement_time_out_while_waiting_for_our_lock_blames_no_record(
+    sink: SqlSink, uri: str
+) -> None:
+    write_numbers(sink, 0, 1)
+    strict = SqlSink(
+        connect=lambda: psycopg.connect(uri, options="-c statement_timeout=100ms"), table="rows"
+    )
+    with psycopg.connect(uri) as blocker:
+        blocker.execute("UPDATE flowctl_partitions SET writes = writes + 1")
+        with pytest.raises(RetryLater, match="statement timeout"):
+            write_numbers(strict, 1, 5)
+        blocker.rollback()
+    assert write_numbers(strict, 1, 5) == (4, 0)
+    strict.close()
+
+
+def test_a_row_that_fails_is_told_once_and_not_by_psycopgs_log_too(
+    sink: SqlSink, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_numbers(sink, 0, 1)
+    with psycopg.connect(uri) as connection:
+        connection.execute("ALTER TABLE rows ADD CHECK (number < 9)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        write_numbers(sink, 1, 300)
+    assert not caplog.messages
+
+
+def test_a_table_that_keeps_no_row_at_all_is_told(
+    sink: SqlSink, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink._session()  # creates the table
+    with psycopg.connect(uri) as connection:
+        connection.execute("CREATE RULE nothing AS ON INSERT TO rows DO INSTEAD NOTHING")
+    assert write_numbers(sink, 0, 5) == (5, 0)
+    assert [said for said in caplog.messages if "kept none of the rows" in said]
+
+
 def test_a_writer_that_stalls_with_the_lock_is_ended_by_one_that_waits_for_it(
     sink: SqlSink, uri: str
 ) -> None:

@@ -121,6 +121,10 @@ REFUSED = {
         text="(psycopg2.errors.X) wrapped",
         orig=foreign("psycopg2.errors.TooManyConnections", pgcode="53300"),
     ),
+    "sqlalchemy, whatever the statement holds": foreign(
+        "sqlalchemy.exc.OperationalError",
+        text="(psycopg.OperationalError) the connection is lost\n[SQL: -- a certificate]",
+    ),
     "opensearch": foreign("opensearchpy.exceptions.TransportError", status_code=429),
     "opensearch by its text": foreign(
         "opensearchpy.exceptions.TransportError",
@@ -182,6 +186,15 @@ FAULTS = {
     "cancelled by a user": foreign("psycopg.errors.QueryCanceled", sqlstate="57014"),
     "password": foreign(
         "psycopg.OperationalError", text="FATAL: password authentication failed", sqlstate=None
+    ),
+    "a setting that libpq does not know": foreign(
+        "psycopg.OperationalError",
+        text='connection is bad: invalid sslmode value: "foo"',
+        sqlstate=None,
+    ),
+    "the same, by sqlalchemy": foreign(
+        "sqlalchemy.exc.OperationalError",
+        text='(psycopg.OperationalError) connection is bad: invalid sslmode value: "foo"',
     ),
     "no such table": sqlite3.OperationalError("no such table: t"),
     "denied": aws("AccessDenied", 403),

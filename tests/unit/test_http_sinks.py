@@ -124,6 +124,47 @@ def test_429_is_a_refusal_that_says_how_long(service: Service) -> None:
     assert refusal is not None and (refusal.after_s, refusal.reason) == (7.0, "HTTP 429")
 
 
+def test_a_status_counts_though_the_page_behind_it_can_not_be_read(service: Service) -> None:
+    broken = {"Content-Encoding": "gzip"}
+    service.answer = lambda *_: (503, {"Retry-After": "7", **broken}, b"not gzip")
+    with pytest.raises(Exception) as caught:
+        write(HttpSink(service.url), ["x"])
+    refusal = refusal_of(caught.value)
+    assert refusal is not None and refusal.after_s == 7.0
+    service.answer = lambda *_: (200, broken, b"not gzip")
+    with pytest.raises(Exception, match="decompressing") as caught:
+        write(HttpSink(service.url), ["x"])
+    assert refusal_of(caught.value) is None
+
+
+def test_an_answer_that_does_not_end_is_a_refusal(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(HttpSink(service.url), ["x"])
+    monkeypatch.setattr("flowctl_http._client._ANSWER_WAITS_MAX", -1)  # it is late at once
+    with pytest.raises(Exception, match="did not end") as caught:
+        write(HttpSink(service.url), ["x"])
+    assert refusal_of(caught.value) is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((207, {}, b"<multistatus/>"), "207: some rows may have failed"),
+        ((200, {"Content-Type": "text/html; charset=utf-8"}, b"<p>Log in"), "a page.*Log in"),
+    ],
+)
+def test_an_answer_that_does_not_say_that_rows_were_taken_is_a_fault(
+    service: Service, answer: Answer, says: str
+) -> None:
+    service.answer = lambda *_: answer
+    with pytest.raises(JobError, match=f"{says}.*on_response="):
+        write(HttpSink(service.url), ["x"])
+    seen: list[int] = []
+    write(HttpSink(service.url, on_response=lambda r, _: seen.append(r.status_code)), ["x"])
+    assert seen == [answer[0]]
+
+
 @pytest.mark.parametrize("status", [302, 400, 500])
 def test_other_answers_are_faults(service: Service, status: int) -> None:
     service.answer = lambda *_: (status, {}, b"no")

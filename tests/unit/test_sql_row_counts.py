@@ -44,6 +44,18 @@ def test_a_view_that_hands_its_rows_on_counts_none_and_is_no_reason(
     assert not caplog.messages
 
 
+def test_a_table_that_keeps_no_row_at_all_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    made = sink(
+        "CREATE TABLE t (n)",
+        "CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT RAISE(IGNORE); END",
+    )
+    made.write([{"n": 1}, {"n": 2}], batch=batch_of([1, 2]))
+    made.write([{"n": 3}], batch=batch_of([3]))
+    [said] = caplog.messages
+    assert "given=2 stored=0" in said
+    assert "kept none of the rows" in said
+
+
 def test_all_rows_of_an_ordinary_table_are_stored(caplog: pytest.LogCaptureFixture) -> None:
     made = sink("CREATE TABLE t (n)")
     made.write([{"n": 1}, [{"n": 2}, {"n": 3}], None], batch=batch_of([1, 2, 3]))

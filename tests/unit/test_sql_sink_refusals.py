@@ -72,6 +72,64 @@ def test_a_wrong_password_is_said_with_what_to_check() -> None:
         write(sink, 1)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'connection is bad: invalid sslmode value: "foo"',
+        'connection is bad: invalid "ssl_min_protocol_version" value: "TLSv9"',
+        'connection is bad: definition of service "nowhere" not found',
+        "received invalid response to SSL negotiation: H",
+        "expected authentication request from server, but received H",
+        'authentication method requirement "scram-sha-256" failed',
+        "channel binding required, but server authenticated client without channel binding",
+        'FATAL:  role "me" is not permitted to log in',
+        'FATAL:  pg_hba.conf rejects connection for host "10.0.0.7"',
+        'FATAL:  invalid value for parameter "work_mem": "lots"',
+        "failed to resolve host 'nowhere': [Errno -2] Name or service not known",
+    ],
+)
+def test_what_waiting_can_not_mend_before_a_connection_is_no_refusal(said: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def connect() -> Any:
+        raise psycopg.OperationalError(said)
+
+    with pytest.raises(InfrastructureError, match="can't be opened"):
+        write(SqlSink(connect=connect, table="t"), 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "server does not support SSL, but SSL was required",
+        "SSL error: certificate verify failed",
+        'server certificate for "other" does not match host name "db"',
+        'root certificate file "/ca.pem" does not exist',
+        'connection is bad: invalid sslmode value: "foo"',
+    ],
+)
+def test_what_is_wrong_with_tls_names_its_options(said: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def connect() -> Any:
+        raise psycopg.OperationalError(said)
+
+    with pytest.raises(InfrastructureError, match="sslmode, sslrootcert"):
+        write(SqlSink(connect=connect, table="t"), 1)
+
+
+def test_a_name_server_that_is_away_is_a_refusal() -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def connect() -> Any:
+        raise psycopg.OperationalError(
+            "failed to resolve host 'db': [Errno -3] Temporary failure in name resolution"
+        )
+
+    with pytest.raises(RetryLater):
+        write(SqlSink(connect=connect, table="t"), 1)
+
+
 def test_a_lock_that_is_held_too_long_is_a_refusal_and_nothing_is_lost() -> None:
     sink = new_sink(timeout_s=0.05)
     write(sink, 1)
