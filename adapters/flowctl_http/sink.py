@@ -17,6 +17,8 @@ _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _JSON = "application/json"
 _MULTI_STATUS = 207
 _SHOWN_CHARS_MAX = 300
+# How a page for people begins.  Not by its type alone: Flask and others call each text HTML.
+_PAGES = ("<!doctype html", "<html")
 
 
 class HttpSink:
@@ -125,7 +127,7 @@ def _refuse_unclear(response: Any) -> None:
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if response.status_code == _MULTI_STATUS:
         problem = "the answer has the status 207: some rows may have failed"
-    elif kind == "text/html":
+    elif kind == "text/html" and response.text.lstrip()[:20].lower().startswith(_PAGES):
         start = " ".join(response.text[:_SHOWN_CHARS_MAX].split())
         problem = f"the answer is a page, with the status {response.status_code}: {start!r}"
     else:

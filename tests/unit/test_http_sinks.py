@@ -147,11 +147,21 @@ def test_an_answer_that_does_not_end_is_a_refusal(
     assert refusal_of(caught.value) is not None
 
 
+_HTML = {"Content-Type": "text/html; charset=utf-8"}
+
+
+def test_a_word_that_is_called_html_is_an_answer(service: Service) -> None:
+    """As Flask calls it, and others, if nobody says what it is."""
+    service.answer = lambda *_: (200, _HTML, b"ok")
+    write(HttpSink(service.url), ["x"])
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
         ((207, {}, b"<multistatus/>"), "207: some rows may have failed"),
-        ((200, {"Content-Type": "text/html; charset=utf-8"}, b"<p>Log in"), "a page.*Log in"),
+        ((200, _HTML, b"\n<!DOCTYPE html><p>Log in"), "a page.*Log in"),
+        ((200, _HTML, b"<html lang=en><p>Log in"), "a page.*Log in"),
     ],
 )
 def test_an_answer_that_does_not_say_that_rows_were_taken_is_a_fault(
