@@ -356,6 +356,15 @@ def test_of_a_target_that_is_down_it_is_said_whether_process_may_be_wrong(
         assert ("process itself" in text) is not has_refused
 
 
+def test_what_nobody_receives_is_undelivered_and_not_lost() -> None:
+    """A tuple is lost if it never arrives, and is sent again: one word for each (glossary)."""
+    event = ev.EmitUndelivered(
+        at_s=1.0, bolt="p.1", source="p/odd", emits=5, reason="nobody receives stream 'odd' of 'p'"
+    )
+    said = "p.1  5 emits undelivered: nobody receives stream 'odd' of 'p'"
+    assert events.sentence(event) == said
+
+
 class Gone(io.StringIO):
     """``flowctl run 2>&1 | head -1``, or a full disk: only the first line is taken."""
 
