@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from flowctl.core.settings import CoreSettings, Count, LongSeconds, Seconds, _Section
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, with_article
 from flowctl.prepared import prepare
 
 CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
@@ -166,7 +166,7 @@ def settings_of(given: GivenSettings) -> Settings:
         return Settings().with_overrides(given or {})
     raise ConfigError(
         "settings",
-        f"a {type(given).__name__} is not Settings.",
+        f"{with_article(type(given).__name__)} is not Settings.",
         remedy="Give Settings, or a dict: {'window.policy': 'fixed'}.",
     )
 
@@ -218,6 +218,12 @@ def _allowed(kind: msgspec.inspect.Type) -> str:
 
 
 def _place(tree: dict[str, Any], name: str, value: Any) -> None:
+    if not isinstance(name, str):
+        raise ConfigError(
+            "settings",
+            f"{name!r} is not the name of a setting.",
+            remedy="Give names with a dot: {'window.policy': 'fixed'}.",
+        )
     section, _, field = name.partition(".")
     known = tree.get(section)
     if not isinstance(known, dict) or field not in known:

@@ -56,6 +56,11 @@ def has_secrets(text: str) -> bool:
     return without_secrets(text) != text
 
 
+def with_article(noun: str) -> str:
+    """Return ``an int``, ``a list``."""
+    return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
+
+
 class FlowctlError(Exception):
     """Base class of every error that flowctl raises deliberately.
 
@@ -70,7 +75,7 @@ class FlowctlError(Exception):
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         self.problem: str = without_secrets(problem)
         self.remedy: str = without_secrets(remedy)
-        super().__init__(f"{self.problem} {self.remedy}".strip())
+        super().__init__(self._said())
 
     def add_remedy(self, remedy: str) -> None:
         """Say more than whoever raised the error could know."""
@@ -82,7 +87,11 @@ class FlowctlError(Exception):
 
     def _set_remedy(self, remedy: str) -> None:
         self.remedy = remedy
-        super().__init__(f"{self.problem} {self.remedy}".strip())  # sets args
+        super().__init__(self._said())  # sets args
+
+    def _said(self) -> str:
+        between = "" if self.problem.endswith("\n") else " "  # it ends with a traceback
+        return f"{self.problem}{between}{self.remedy}".strip()
 
 
 class JobError(FlowctlError):
@@ -155,7 +164,15 @@ class RetryLater(FlowctlError):
                 "it takes the reason first.",
                 remedy=f"Write RetryLater('busy', after_s={reason!r}).",
             )
-        if after_s is not None and not 0 <= after_s < float("inf"):
+        try:
+            is_wait = after_s is None or 0 <= after_s < float("inf")
+        except TypeError:
+            raise UnrunnableError(
+                "RetryLater",
+                f"after_s={after_s!r} is not a number.",
+                remedy="Give seconds: RetryLater('busy', after_s=2.5).",
+            ) from None
+        if not is_wait:
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s
         self.again: tuple[int, ...] | None = None if again is None else tuple(again)

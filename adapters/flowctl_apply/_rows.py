@@ -211,7 +211,8 @@ def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:
         raise _OtherRows(f"row {number} is {_kind(row)}, not a row.", _RETURN)
     if len(row) != len(schema):
         raise _OtherRows(
-            f"row {number} has {len(row)} values for {len(schema)} columns: {_shown(row)}.",
+            f"row {number} has {len(row)} value{'s' * (len(row) != 1)} for {len(schema)}"
+            f" column{'s' * (len(schema) != 1)}: {_shown(row)}.",
             f"The schema's columns are {_listed(schema.names)}.",
         )
     return row

@@ -16,6 +16,8 @@ from flowctl_redis.url import checked, is_tls, shown
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0  # a person waits
 _SCAN_COUNT = 1000  # keys per round trip: below a millisecond of the server's time
+# What a target has learned; the sums by job and what was set by hand stay.
+_LEARNED = ("limit", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
 
 
 class RedisTargets:
@@ -39,10 +41,13 @@ class RedisTargets:
         return sorted(to_text(key)[len(begin) : -1] for key in keys)
 
     def read(self, target: str) -> StoredTarget:
-        """Return what is known; :class:`ConfigError` for an unknown target."""
+        """Return what is known; :class:`ConfigError` for an unknown target.
+
+        A limit of 0: it was reset, and nobody has paced it since.
+        """
         key = target_key(self._prefix, target)
         fields = self._call(lambda client: client.hgetall(key))
-        if b"limit" not in fields:
+        if not fields:
             self._refuse(target)
         now_s = self._call(lambda client: float(client.time()[0]))
         try:
@@ -65,14 +70,20 @@ class RedisTargets:
             self._call(lambda client: client.hset(key, mapping=new))
 
     def reset(self, target: str) -> None:
-        """Forget what was learned: running workers begin again with a few calls at once."""
+        """Forget what was learned: workers begin again with a few calls at once."""
         self._check(target)
         key = target_key(self._prefix, target)
-        self._call(lambda client: client.hincrby(key, "resets", 1))
+        self._call(lambda client: client.hincrby(key, "resets", 1))  # the leader sees it
+        if not self._leads_anybody(key):  # the next leader would begin with what is stored
+            self._call(lambda client: client.hdel(key, *_LEARNED))
+
+    def _leads_anybody(self, key: bytes) -> bool:
+        until_ms = self._call(lambda client: client.hget(key, "leader_until"))
+        return float(until_ms or 0) > 1000 * self._call(lambda client: float(client.time()[0]))
 
     def _check(self, target: str) -> None:
         key = target_key(self._prefix, target)
-        if not self._call(lambda client: client.hexists(key, "limit")):
+        if not self._call(lambda client: client.exists(key)):
             self._refuse(target)
 
     def _refuse(self, target: str) -> None:
@@ -116,7 +127,7 @@ def _stored(target: str, fields: Mapping[bytes, bytes], now_s: float) -> StoredT
     return StoredTarget(
         target=target,
         limit=int(number(b"limit")),
-        reason=to_text(fields.get(b"reason", b"start")),
+        reason=to_text(fields.get(b"reason", b"start" if b"limit" in fields else b"reset")),
         budget=float(budget) if budget else None,
         leased=int(number(b"leased")),
         seen_s=max(0.0, now_s - seen_ms / 1000),

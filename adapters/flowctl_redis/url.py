@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from flowctl.errors import ConfigError
@@ -38,7 +39,9 @@ def is_tls(url: str | None) -> bool:
     return url is not None and url.startswith("rediss://")
 
 
-def _problem(url: str) -> str | None:
+def _problem(url: Any) -> str | None:
+    if not isinstance(url, str):
+        return f"it is of type {type(url).__name__}"
     parts = urlsplit_or_none(url)
     if parts is None:
         return "the host or port can't be read"

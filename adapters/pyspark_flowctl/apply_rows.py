@@ -127,7 +127,7 @@ def _struct(schema: str | StructType) -> StructType:
     except PySparkException as error:
         raise ConfigError(
             "schema",
-            f"{schema!r} is not understood: {str(error).partition(chr(10))[0]}",
+            f"{schema!r} is not understood: {str(error).strip().partition(chr(10))[0]}",
             remedy="Write it as 'id long, label string'.",
         ) from error
     if not isinstance(made, StructType) or not len(made):

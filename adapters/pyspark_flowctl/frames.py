@@ -56,6 +56,9 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     arrow_path = load_adapter("flowctl_apply._places", "parquet").arrow_path
     if isinstance(df, str | os.PathLike | list | tuple):
         several = [df] if isinstance(df, str | os.PathLike) else df
+        for path in several:
+            if not isinstance(path, str | os.PathLike):
+                raise _not_a_frame(df, path)
         paths = [arrow_path(os.fspath(path)) for path in several]
         return made("\n".join(paths), paths, None, columns)
     _check_frame(df, columns)
@@ -82,14 +85,18 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     return made(source, (), write, columns)
 
 
+def _not_a_frame(df: Any, *holds: Any) -> ConfigError:
+    kinds = [f"a {type(each).__module__}.{type(each).__name__}" for each in (df, *holds)]
+    return ConfigError(
+        "df",
+        f"{' with '.join(kinds)} is not a DataFrame of Spark, nor paths of Parquet files.",
+        remedy="Give one of them; spark.createDataFrame(…) makes a DataFrame.",
+    )
+
+
 def _check_frame(df: Any, columns: Sequence[str] | None) -> None:
     if not hasattr(df, "inputFiles"):
-        raise ConfigError(
-            "df",
-            f"a {type(df).__module__}.{type(df).__name__} is not a DataFrame of Spark, nor paths of"
-            " Parquet files.",
-            remedy="Give one of them; spark.createDataFrame(…) makes a DataFrame.",
-        )
+        raise _not_a_frame(df)
     check_columns(df.schema, "df", columns)
 
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from flowctl.errors import ConfigError, UnrunnableError
+from flowctl.errors import ConfigError, UnrunnableError, with_article
 
 _WRAPPERS_MAX: Final = 50  # a chain of wrappers that refers to itself must end somewhere
 _LOOP_OVER: Final = "Do the work in a loop and return, without yield."
 _PLAIN: Final = "Write it as a plain def."
+_ARGUMENTS: Final = {1: "one argument", 2: "two arguments"}
 _COLLECTIONS: Final = frozenset({list, tuple, set, frozenset, dict})
 _FINISHED: Final = frozenset({type(None), bool, int, float, str, bytes})
 _LAZY: Final = (map, filter, zip, enumerate)
@@ -42,7 +43,7 @@ def check_process(process: Any, field: str = "process", *, given: str = "the bat
             f"{_name_of(process)} is {kind}: calling it runs none of its body.",
             remedy=_LOOP_OVER,
         )
-    _check_arguments(process, field, given)
+    check_arguments(process, field, (given,))
 
 
 def check_plain(call: Any, field: str) -> None:
@@ -109,7 +110,8 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
     if type(made) in _COLLECTIONS and made:
         return _unfinished_of(made.values() if type(made) is dict else made, type(made))
     if isinstance(made, _LAZY) or type(made).__module__ == "itertools":
-        return f"{_an(_name_with_module(type(made)))} object, which is lazy", "Write a for loop."
+        kind = with_article(_name_with_module(type(made)))
+        return f"{kind} object, which is lazy", "Write a for loop."
     if inspect.isawaitable(made):
         return (
             f"an awaitable ({type(made).__name__})",
@@ -121,7 +123,8 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
         return "a Future", "Wait for its result() in process."
     pools = sys.modules.get("multiprocessing.pool")
     if pools is not None and isinstance(made, pools.ApplyResult | pools.IMapIterator):
-        return _an(type(made).__name__), "Wait for its result in process: get(), or a for loop."
+        kind = with_article(type(made).__name__)
+        return kind, "Wait for its result in process: get(), or a for loop."
     return None
 
 
@@ -159,10 +162,6 @@ def _name_with_module(kind: type) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def _an(name: str) -> str:
-    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
-
-
 def _is_coroutine_function(call: Any) -> bool:
     return _any_form(call, inspect.iscoroutinefunction)
 
@@ -195,19 +194,20 @@ def _without_partial(call: Any) -> Any:
     return call
 
 
-def _check_arguments(process: Any, field: str, given: str) -> None:
+def check_arguments(process: Any, field: str, given: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` unless ``process`` can be called with as many as are ``given``."""
     try:
         # Not the signature of what a decorator wraps: the decorator may fill in arguments.
         signature = inspect.signature(process, follow_wrapped=False)
     except (TypeError, ValueError):  # some builtins have none
         return
     try:
-        signature.bind(None)
+        signature.bind(*given)
     except TypeError as error:
         raise ConfigError(
             field,
-            f"{_name_of(process)}{signature} can't be called with {given}: {error}.",
-            remedy=f"Let it take one argument, {given}.",
+            f"{_name_of(process)}{signature} can't be called with {' and '.join(given)}: {error}.",
+            remedy=f"Let it take {_ARGUMENTS[len(given)]}, {' and '.join(given)}.",
         ) from None
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned
 from flowctl.bolts.link import Link
+from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
@@ -149,7 +150,8 @@ class _Slots:
         try:
             made = await self._process(turn.batch)
             check_returned(made)
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit) as error:
+            self._die(error)
             raise
         except BaseException as error:  # CancelledError too
             if self._ended.is_set():  # nobody is left to receive the report
@@ -162,6 +164,10 @@ class _Slots:
         if self._go_on(slot) > 0 or concerns_others:
             self._fill()
 
+    def _die(self, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):  # the other is how Python closes a coroutine
+            self._link.flush(dying_of(error))
+
     async def _range(self, work: Work, slot: object) -> None:
         """Process one range, batch by batch, and let the slot continue."""
         ready = asyncio.Event()
@@ -170,7 +176,8 @@ class _Slots:
             while (batch := await self._next_batch(turn, ready)) is not None:
                 try:
                     check_returned(made := await self._process(batch))
-                except (KeyboardInterrupt, GeneratorExit):
+                except (KeyboardInterrupt, GeneratorExit) as error:
+                    self._die(error)
                     raise
                 except BaseException as error:
                     if self._ended.is_set():  # nobody is left to receive the report

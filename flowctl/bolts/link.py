@@ -1,14 +1,12 @@
 """A bolt's end of the wire: tuples received but not begun, and results not yet reported.
 
-One thread, the *link*, reads the connection, answers for the bolt and sends heartbeats, so that a
-bolt deep in ``process`` stays responsive.  It runs no user code.  The process threads take work
-from here and report here.
+One thread, the *link*, reads the connection, answers for the bolt and sends heartbeats, even while
+``process`` is busy.  It runs no user code.  The process threads take work here and report here.
 
 Four things make it fast.  The link decodes all that one read brings and wakes the process threads
-once.  A process thread reports and takes its next tuple under one lock.  Acks are batched: an ack
-waits for others while more tuples are queued, but never much longer than ``ACK_DELAY_S``, after
-which the link thread flushes them.  While calls of ``process`` are short, the process thread also
-reads the connection (:mod:`flowctl.bolts.reading`).
+once.  A process thread reports and takes its next tuple under one lock.  An ack waits for others
+while more tuples are queued, but not much longer than ``ACK_DELAY_S``: the link thread flushes it.
+While calls are short, the process thread also reads (:mod:`flowctl.bolts.reading`).
 """
 
 from __future__ import annotations
@@ -41,6 +39,7 @@ from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import (
+    Dying,
     FailFrame,
     Heartbeat,
     RangeFail,
@@ -58,13 +57,12 @@ class Link:
     """Owns the connection from Welcome to its end.
 
     :meth:`take` and :meth:`report_and_take` are for process threads, :meth:`close` and
-    :meth:`prolong` for any.  Process threads wait as ``endpoint.wait`` says, both for tuples and
-    for a connection that takes no more. ``ended`` says how the link ended: "end" (as told), "eof"
-    (the spout is gone), "cancelled", or None. A tuple that comes twice is processed once
-    (:class:`flowctl.bolts.known.KnownTuples`). An event loop does not wait: it takes with
-    :meth:`take_now`, and reports with :meth:`report` and :meth:`flush`.  ``on_end`` is called when
-    the link has ended, perhaps twice, and ``on_tuples`` when there are tuples for slots that found
-    none; both from any thread, to be set before :meth:`start`.
+    :meth:`prolong` for any.  Process threads wait as ``endpoint.wait`` says, for tuples and for a
+    connection that takes no more. ``ended`` says how the link ended: "end" (as told), "eof" (the
+    spout is gone), "cancelled", or None. A tuple that comes twice is processed once
+    (:class:`.KnownTuples`). An event loop does not wait: it takes with :meth:`take_now`, reports
+    with :meth:`report` and :meth:`flush`.  Any thread calls ``on_end`` when it has ended, perhaps
+    twice, and ``on_tuples`` when there are tuples for slots that found none.
     """
 
     def __init__(self, stream: WaitingStream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
@@ -172,10 +170,12 @@ class Link:
         """Whether some slot may have to wait although there are tuples."""
         return not self._pauses.is_free
 
-    def flush(self) -> None:
+    def flush(self, last: Dying | None = None) -> None:
         """Send what was reported.  A thread that waits here takes nothing from the queue."""
         with self._sending:
             with self._lock:
+                if last is not None:
+                    self._writer.append(last)
                 data = self._writer.take()
                 self._promise.waiting = 0
             self._out.send(data)

@@ -132,7 +132,7 @@ class _Run:
                 self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
             except BaseException as error:  # including what user code raised to end its thread
-                detail = f"{type(error).__name__}: {error}"
+                detail = ": ".join(filter(None, (type(error).__name__, str(error))))
             if detail is None or self._stopping.is_set():
                 return
             if time.monotonic() - began_at_s > _WELL_AFTER_S:

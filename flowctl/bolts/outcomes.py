@@ -13,6 +13,7 @@ from flowctl.errors import FencedError, UnrunnableError, without_secrets
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
+    Dying,
     FailFrame,
     RangeFrame,
     SettledFrame,
@@ -99,9 +100,14 @@ def fail_of(
     )
 
 
+def dying_of(error: BaseException) -> Dying:
+    """The last frame of a bolt that ``process`` ends with ``error``."""
+    return Dying(f"process raised {error_text(error)}")
+
+
 def _refused_text(reason: str, text: str) -> str:
     """``text`` names the type of the error: a reason that is the same is not said twice."""
-    why = "" if text.startswith(f"{reason}:") else f" ({reason})"
+    why = "" if text == reason or text.startswith(f"{reason}:") else f" ({reason})"
     return f"refused{why}: {text}"[:ERROR_CHARS_MAX]
 
 
@@ -117,7 +123,8 @@ def error_text(error: BaseException) -> str:
     if isinstance(error, UnrunnableError):  # ours: the parts are shown separately
         return f"{sendable(error.problem)}\n{error.remedy}"
     try:
-        text = f"{type(error).__name__}: {error}"
+        said = str(error)
+        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     except Exception:  # user code: an exception whose __str__ raises
         text = type(error).__name__
     return sendable_start(text, ERROR_CHARS_MAX)

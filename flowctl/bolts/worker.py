@@ -9,6 +9,7 @@ import msgspec
 
 from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link
+from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_pace import TARGET_S, Pace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.refusals import RefusalRule
@@ -186,33 +187,35 @@ class FlowControlBolt:
         work = link.take(idling)
         while work is not None:
             if type(work.frame) is RangeFrame:
-                self._work_on_range(turns.begin_range(work, idling))
+                self._work_on_range(turns.begin_range(work, idling), link)
                 work = link.take(idling)
             else:
-                work = link.report_and_take(self._outcome(work, turns), idling)
+                work = link.report_and_take(self._outcome(work, turns, link), idling)
 
-    def _work_on_range(self, turn: RangeTurn) -> None:
+    def _work_on_range(self, turn: RangeTurn, link: Link) -> None:
         """Call ``process`` on one batch of the range after the other."""
         with turn:
             while (batch := turn.next_batch()) is not None:
                 try:
                     made: Any = self._process(batch)
                     check_returned(made)
-                except KeyboardInterrupt:
+                except KeyboardInterrupt as error:
+                    link.flush(dying_of(error))
                     raise
                 except BaseException as error:
                     turn.raised(error)
                 else:
                     turn.returned(made)
 
-    def _outcome(self, work: Work, turns: Turns) -> Outcome:
+    def _outcome(self, work: Work, turns: Turns, link: Link) -> Outcome:
         """Call ``process`` on one tuple."""
         turn = turns.begin(work)
         try:
             made: Any = self._process(turn.batch)
             if made is not None:
                 check_returned(made)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            link.flush(dying_of(error))
             raise
         except BaseException as error:  # SystemExit, or a panic in a library written in Rust
             return turn.raised(error)

@@ -129,7 +129,8 @@ def rewind_command(
     forgets what it wrote after the position.  Delete the rows yourself.
     """
     if (to is None) == (not start):
-        raise ConfigError("--to", "give --to POSITION or --start.", remedy="Give one of the two.")
+        was = "missing." if to is None else "given, and --start too."
+        raise ConfigError("--to", f"is {was}", remedy="Give either --to POSITION or --start.")
     forgetting = load_sinks(sinks)
     for sink in forgetting:
         sink.check_partitions()
@@ -174,10 +175,15 @@ def clear_command(
     with _store(url) as store:
         cleared = store.clear(name)
         may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
+        known = ", ".join(map(printable, store.jobs()))
+    is_unknown = not cleared and not may_run
     if not as_json:
         what = printable(name)
         said = f"{what} is forgotten." if cleared else f"Nothing was stored for {what}."
-        click.echo(f"{said} A running driver will stop." if may_run else said)
+        more = " A running driver will stop." if may_run else ""
+        click.echo(f"{said} Known: {known}." if is_unknown and known else said + more)
+    if is_unknown and not forgetting and not as_json:
+        return None
     forgot = _forget(forgetting, name, quiet=as_json)
     if as_json:
         click.echo(json.dumps({"job": name, "cleared": cleared, "sinks": forgot}))

@@ -158,6 +158,16 @@ def _how_to_run(found: Any) -> str:
     return ""
 
 
+def _needs_no_arguments(value: Any) -> bool:
+    if not callable(value) or isinstance(value, type):
+        return False
+    try:
+        inspect.signature(value).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _what_there_is(module: ModuleType, target: str) -> str:
     from flowctl.runtime.parts import RunnableJob
 
@@ -165,7 +175,7 @@ def _what_there_is(module: ModuleType, target: str) -> str:
         name
         for name, value in vars(module).items()
         if isinstance(value, RunnableJob)
-        or (callable(value) and getattr(value, "__module__", "") == module.__name__)
+        or (getattr(value, "__module__", "") == module.__name__ and _needs_no_arguments(value))
     )
     if not names:
         return "It holds neither a FlowControlSpout nor a function that could return one."

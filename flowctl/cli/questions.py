@@ -24,6 +24,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C
+        click.echo(err=True)  # the question's line is open
         raise ConfigError(
             "--yes",
             "is needed because there is no terminal to ask on.",

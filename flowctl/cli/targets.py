@@ -15,6 +15,7 @@ from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
+from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl.instrumentation.text import printable
 
@@ -169,15 +170,16 @@ def _number(name: str, text: str) -> float | None:
 
 
 def _headline(found: StoredTarget) -> str:
+    limit = f"limit {found.limit}" if found.limit else "nothing learned"
     if found.seen_s > _NOW_S:
-        return f"limit {found.limit} · not used for {found.seen_s:.0f} s"
+        return f"{limit} · not used for {found.seen_s:.0f} s"
     return " · ".join(
         (
-            f"limit {found.limit}",
+            limit,
             f"used {found.used:.2f}",
             f"{found.recent.refused_share:.1%} refused",
             f"{found.calls_per_s:.1f} calls/s",
-            f"{len(found.claims)} workers",
+            counted(len(found.claims), "worker"),
         )
     )
 
@@ -185,9 +187,10 @@ def _headline(found: StoredTarget) -> str:
 def _job_line(found: StoredTarget, job: str, sums: Sums) -> str:
     mine = [claim for claim in found.claims if claim.job == job]
     weight = f", weight {mine[0].weight:g}" if mine else ""
+    permits = counted(sum(claim.holds for claim in mine), "permit")
     return (
-        f"{sum(claim.holds for claim in mine)} permits for {len(mine)} workers{weight};"
-        f" in all {sums.calls} calls, cost {sums.cost:g}, {sums.refused} refused"
+        f"{permits} for {counted(len(mine), 'worker')}{weight};"
+        f" in all {counted(sums.calls, 'call')}, cost {sums.cost:g}, {sums.refused} refused"
         f" ({sums.refused_share:.1%}), {sums.failed} failed, {sums.waited_s:.0f} s waited"
     )
 

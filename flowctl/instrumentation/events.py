@@ -198,7 +198,9 @@ def _standstill(event: ev.FlowEvent) -> str:
                 )
             return f"the target is back after {down}, tested {tested}"
         case ev.EmitUndelivered():
-            return f"{event.bolt}  {numbers.counted(event.emits, 'emit')} lost: {event.reason}"
+            return (
+                f"{event.bolt}  {numbers.counted(event.emits, 'emit')} undelivered: {event.reason}"
+            )
         case ev.TreesHeldUp():
             quiet = numbers.duration(event.quiet_s)
             held = "; ".join(event.held)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from flowctl import logs
@@ -140,10 +141,13 @@ class _Stderr:
     shown."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError):  # nobody reads it, or the disk is full: no reason to end a run
+            return sys.stderr.write(text)
+        return 0
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 def _without_flow_events(logger: Any, method: str, fields: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TextIO
 
@@ -62,6 +64,7 @@ class PlainView(BaseView):
         self._store_away = False
         self._note = ""
         self._is_dear_told = False
+        self._is_lost = False
 
     def start(self, job: str, headline: str) -> None:
         super().start(job, headline)
@@ -132,7 +135,14 @@ class PlainView(BaseView):
         self._print(printable(text))
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        if self._is_lost:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except OSError as error:  # ``| head``, a full disk: the run has more to do than to tell
+            self._is_lost = True
+            with suppress(OSError):  # the log may go the same way
+                self._logger.log(logging.WARNING, "view_lost", error=str(error))
 
 
 def is_routine(event: ev.FlowEvent) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowctl.core.pacing.law import Bounds
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, with_article
 
 # No process has more threads or tasks than this in calls; far above any limit that is learned.
 _IN_FLIGHT_MOST = 100_000
@@ -113,11 +113,13 @@ def _check_names(target: Any, redis: Any, job: Any) -> None:
         )
     if not isinstance(job, str):
         raise ConfigError(
-            "job", f"is a {type(job).__name__}.", remedy="Give a name, or leave it out."
+            "job", f"is {with_article(type(job).__name__)}.", remedy="Give a name, or leave it out."
         )
     if redis is not None and not isinstance(redis, str):
         raise ConfigError(
-            "redis", f"is a {type(redis).__name__}.", remedy="Give a URL: redis://host:6379/0."
+            "redis",
+            f"is {with_article(type(redis).__name__)}.",
+            remedy="Give a URL: redis://host:6379/0.",
         )
 
 
@@ -132,7 +134,7 @@ def checked_limits(limits: Limits | None) -> Limits:
         return Limits()
     if not isinstance(limits, Limits):
         raise ConfigError(
-            "limits", f"is a {type(limits).__name__}.", remedy="Give flowctl.Limits(…)."
+            "limits", f"is {with_article(type(limits).__name__)}.", remedy="Give flowctl.Limits(…)."
         )
     least, most, start = limits.in_flight_min, limits.in_flight_max, limits.in_flight_start
     for name in ("in_flight_min", "in_flight_max", "in_flight_start"):

@@ -28,6 +28,7 @@ from flowctl.runtime.range_breach import breach as range_breach
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
+    Dying,
     FailFrame,
     Heartbeat,
     ProgressFrame,
@@ -72,6 +73,8 @@ class Claims:
             for tuple_id in frame.tuple_ids:
                 if not self._core.may_speak_of(bolt, tuple_id):
                     return f"it gave back tuple {tuple_id}, which it was never sent"
+            return ""
+        if isinstance(frame, Dying):
             return ""
         return self._of_range(consumer, frame)
 

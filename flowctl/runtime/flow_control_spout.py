@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flowctl.config import GivenSettings, Settings, settings_of
+from flowctl.config import Settings, settings_of
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.records import Checkpoint
@@ -49,7 +49,7 @@ class FlowControlSpout(RunnableJob):
         producer: FlowProducer | RangeProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         bolts: Bolts,
         checkpoint: CheckpointStore | str | None = None,
-        settings: GivenSettings = None,
+        settings: Settings | Mapping[str, Any] | None = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:

@@ -24,6 +24,7 @@ from flowctl.runtime.range_inbound import RangeInbound
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
+    Dying,
     FailFrame,
     Heartbeat,
     RangeFail,
@@ -50,6 +51,7 @@ class InboundHandler:
         self._notifier = notifier
         self._end_connection = end_connection
         self._claims = Claims(control.core)
+        self._dying: dict[str, str] = {}  # bolts that said why they will leave
         core = control.core
         self._ranges = (
             RangeInbound(control, core, notifier, self.check_gave_up)
@@ -69,12 +71,14 @@ class InboundHandler:
                 self._take_frame(item.bolt, item.epoch, frame, now_s)
         elif isinstance(item, Joined):
             self._claims.forget(item.bolt)
+            self._dying.pop(item.bolt, None)
             self._control.places[item.bolt] = (item.host, item.pid)
             core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
         elif isinstance(item, Left):
             consumer = core.bolts.get(item.bolt)
             if consumer is not None and consumer.epoch == item.epoch:
-                core.remove_bolt(item.bolt, now_s=now_s, reason=item.reason)
+                reason = self._dying.pop(item.bolt, item.reason)
+                core.remove_bolt(item.bolt, now_s=now_s, reason=reason)
                 self.check_gave_up(None)
 
     def _drop(self, bolt: str, breach: str, now_s: float) -> None:
@@ -103,6 +107,8 @@ class InboundHandler:
             self._take_fail(bolt, epoch, frame, now_s)
         elif isinstance(frame, Revoked):
             core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
+        elif isinstance(frame, Dying):
+            self._dying[bolt] = frame.reason
         elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
             raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from flowctl.core.records import Checkpoint, Record
-from flowctl.errors import ConfigError, SourceError
+from flowctl.errors import ConfigError, SourceError, with_article
 from flowctl.ports import SourceChunk, SourceProgress
 
 # poll has some 100 ms: a slow generator returns what it has produced by then.
@@ -264,14 +264,17 @@ def _problem(values: Any) -> tuple[str, str]:
         return f"a {remedy[0]} is not read as records.", remedy[1]
     if isinstance(values, str | bytes | bytearray | os.PathLike):
         return (
-            f"a {kind} is one value.",
+            f"{with_article(kind)} is one value.",
             "For the lines of a file: flowctl_files.TextLines(path). For one record: [value].",
         )
     if isinstance(values, Mapping):
-        return f"a {kind} gives only its keys.", "Give list(values.items()) or list(values)."
+        return (
+            f"{with_article(kind)} gives only its keys.",
+            "Give list(values.items()) or list(values).",
+        )
     if isinstance(values, Set) and not hasattr(values, "mapping"):  # views of a dict have an order
         return (
-            f"a {kind} has no order that a resumed run could rely on.",
+            f"{with_article(kind)} has no order that a resumed run could rely on.",
             "Give sorted(values).",
         )
     if inspect.isasyncgenfunction(values) or inspect.iscoroutinefunction(values):
@@ -279,7 +282,7 @@ def _problem(values: Any) -> tuple[str, str]:
     if isinstance(values, Iterable):
         return "", ""
     if not callable(values) or isinstance(values, type):
-        return f"a {kind} can't be iterated.", _NEW_ITERATOR
+        return f"{with_article(kind)} can't be iterated.", _NEW_ITERATOR
     try:
         inspect.signature(values).bind()
     except TypeError as error:

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -134,9 +134,10 @@ class Launch:
             self._view.message(text)
 
 
-def _made(view: ViewChoice) -> View:
-    if not isinstance(view, str):
-        return view
+def _made(view: Any) -> View:
+    if hasattr(view, "message"):
+        given: View = view
+        return given
     from flowctl.instrumentation.views import make_view
 
     return make_view(view)

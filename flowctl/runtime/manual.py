@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowctl.config import GivenSettings, Settings, settings_of
+from flowctl.config import Settings, settings_of
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
 from flowctl.core.spout import SpoutCore
@@ -57,7 +57,7 @@ class ManualSpout:
         name: str,
         producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         checkpoint: CheckpointStore | str | None = None,
-        settings: GivenSettings = None,
+        settings: Settings | Mapping[str, Any] | None = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
     ) -> None:

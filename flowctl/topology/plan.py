@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from flowctl.core.trees.settlement import DEFAULT_STREAM
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, with_article
 
 # Streams that a bolt declares, each with the fields of its values; None: they are not declared.
 Emits: TypeAlias = Mapping[str, Sequence[str | int] | None]
@@ -120,9 +120,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def check_name(field: str, name: str, taken: Sequence[str]) -> None:
+def check_name(field: str, name: Any, taken: Sequence[str]) -> None:
     """Raise :class:`ConfigError` for a name that can't be used, or is used already."""
-    is_readable = bool(name) and name.isprintable() and len(name) <= _NAME_MAX
+    is_readable = (
+        isinstance(name, str) and bool(name) and name.isprintable() and len(name) <= _NAME_MAX
+    )
     if not is_readable or any(mark in name for mark in _RESERVED):
         raise ConfigError(
             field, f"{name!r} can't be a name.", remedy="Use letters, digits, '-' and '_'."
@@ -138,7 +140,7 @@ def declared_emits(stage: str, given: Any) -> Emits | None:
     if not isinstance(given, Mapping):
         raise ConfigError(
             stage,
-            f"emits: a {type(given).__name__} does not name streams and their fields.",
+            f"emits: {with_article(type(given).__name__)} does not name streams and their fields.",
             remedy='Give a dict, as {"default": ("client", "path"), "bad": None}.',
         )
     for stream, fields in given.items():

@@ -87,6 +87,10 @@ class BoltDeclarer:
         return self
 
 
+def _is_above_0(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and seconds > 0
+
+
 class Topology:
     """Spouts, bolts and their subscriptions.  ``name`` is the checkpoint's key.
 
@@ -107,10 +111,10 @@ class Topology:
         ackers: int = 1,
         is_debug: bool = False,
     ) -> None:
-        if not tree_timeout_s > 0:
+        if not _is_above_0(tree_timeout_s):
             raise ConfigError(
                 "tree_timeout_s",
-                f"must be greater than 0, got {tree_timeout_s}.",
+                f"must be greater than 0, got {tree_timeout_s!r}.",
                 remedy="Give seconds.",
             )
         if ackers < 0:

@@ -262,6 +262,12 @@ class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
     record: Record | None = None
 
 
+class Dying(_Frame, frozen=True, array_like=True, gc=False, tag=19):
+    """Bolt → spout, the last frame of a bolt that ``process`` ends: why."""
+
+    reason: str
+
+
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame | Saved
 # What a bolt sends after its Hello.
 Reported: TypeAlias = (
@@ -274,5 +280,6 @@ Reported: TypeAlias = (
     | SplitAnswer
     | ProgressFrame
     | RangeFail
+    | Dying
 )
 ToSpout: TypeAlias = Hello | Reported

@@ -45,7 +45,7 @@ def _hint(value: Any) -> str:
     for is_it, instead in _INSTEAD:
         if is_it(value):
             return f"use {instead}"
-    return f"what arrives as it is sent: {CARRIED}"
+    return f"use one of these types: {CARRIED}"
 
 
 def _is_numpy(value: Any) -> bool:

@@ -14,6 +14,7 @@ from flowctl.errors import FencedError
 from flowctl.wire.codec import LENGTH
 from flowctl.wire.frames import (
     AckFrame,
+    Dying,
     Heartbeat,
     Revoke,
     Revoked,
@@ -148,6 +149,7 @@ def test_an_interrupt_ends_the_bolt():
             s.until(lambda slots=slots: s.left(f"b{slots}"))
             with pytest.raises(KeyboardInterrupt):
                 bolt.wait()
+            assert s.frames(f"b{slots}", Dying)[0] == Dying("process raised KeyboardInterrupt")
 
 
 def test_tuples_not_begun_are_given_back_while_process_is_busy(gate):

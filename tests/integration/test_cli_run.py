@@ -250,7 +250,7 @@ def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
     ("arguments", "said"),
     [
         (["nothing.py"], "no file nothing.py"),
-        (["job.py:spoot"], "There is: job.py:load, job.py:spout."),
+        (["job.py:spoot"], "There is: job.py:spout."),
         (["job.py", "--set", "window.policy=magic"], "window.policy"),
         (["job.py", "--set", "window.polcy=fixed"], "no such setting"),
         (["job.py", "--report", "no/such/dir/r.json"], "--report"),

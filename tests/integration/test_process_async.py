@@ -19,7 +19,7 @@ from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology
-from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat
+from flowctl.wire.frames import AckFrame, Dying, FailFrame, Heartbeat
 from tests.runtime_parts import ListProducer
 
 
@@ -118,7 +118,7 @@ def test_what_is_raised_fails_the_tuple_and_the_others_go_on():
     assert "in below" in fails["bad"].traceback
     assert "coroutines.py" not in fails["bad"].traceback
     assert fails["exit"].error == "SystemExit: 3"
-    assert fails["cancelled"].error == "CancelledError: "
+    assert fails["cancelled"].error == "CancelledError"
     assert (fails["later"].refused, fails["later"].after_s) == (True, 1.5)
     assert fails["fenced"].fenced
     assert fails["lazy"].fatal and "returned a coroutine (sleep)" in fails["lazy"].error
@@ -184,6 +184,7 @@ def test_an_interrupt_ends_the_bolt():
         s.until(lambda: s.left("b1"))
         with pytest.raises(KeyboardInterrupt):
             bolt.wait()
+        assert s.frames("b1", Dying)[0] == Dying("process raised KeyboardInterrupt")
 
 
 @pytest.mark.parametrize("where", ["flowctl.bolts.turns.ack_of", "flowctl.bolts.link.Link._next"])

@@ -9,6 +9,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.errors import RetryLater, SourceError, UnrunnableError
 from flowctl.wire.frames import (
+    Dying,
     Revoke,
     Revoked,
     SplitAnswer,
@@ -312,6 +313,7 @@ def test_an_interrupt_in_process_ends_the_bolt_and_its_reading():
             bolt.wait()
         assert reader.closed.wait(PATIENCE_S)
         s.until(lambda: s.left("b1"))
+        assert s.frames("b1", Dying)[0] == Dying("process raised KeyboardInterrupt")
         assert told(s, 1).spans() == []
 
 

@@ -137,7 +137,7 @@ def test_no_rows_are_fine(made: Any) -> None:
         ({"id": 1, "label": "a"}, "it returned dict .*, not rows"),
         (3, "it returned int 3, not rows"),
         ([3], "row 0 is int 3, not a row"),
-        ([(1, "a"), (2,)], r"row 1 has 1 values for 2 columns: \(2,\).*'id', 'label'"),
+        ([(1, "a"), (2,)], r"row 1 has 1 value for 2 columns: \(2,\).*'id', 'label'"),
         ([{"id": 1}], "row 0 that the function returned has no column 'label'; it has 'id'"),
         ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that is not in the schema"),
         (pyarrow.table({"id": [1]}), "what the function returned has no column 'label'"),

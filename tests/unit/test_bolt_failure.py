@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from flowctl.bolts import outcomes
-from flowctl.bolts.outcomes import fail_of
+from flowctl.bolts.outcomes import dying_of, fail_of
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, without_secrets
 from flowctl.wire.frames import FailFrame, TupleFrame
@@ -30,6 +30,13 @@ def test_it_names_the_error_and_where_it_was_raised():
     assert frame.error == "ValueError: bad line"
     assert "user_code" in frame.traceback
     assert not frame.fenced
+
+
+def test_an_error_without_a_text_is_its_name():
+    assert _fail(ValueError()).error == "ValueError"
+    assert _fail(TimeoutError()).error == "refused: TimeoutError"
+    assert dying_of(KeyboardInterrupt()).reason == "process raised KeyboardInterrupt"
+    assert dying_of(KeyboardInterrupt("enough")).reason.endswith(": enough")
 
 
 def test_a_fenced_sink_is_told_apart():

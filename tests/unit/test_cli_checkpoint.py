@@ -170,6 +170,10 @@ def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
     assert "will stop" not in _run("clear", "nobody", "--yes").stdout
 
 
+def test_a_misspelt_name_is_not_cleared_in_silence(store: RedisCheckpointStore) -> None:
+    assert _run("clear", "elt", "--yes").output == "Nothing was stored for elt. Known: etl.\n"
+
+
 @pytest.mark.parametrize(
     "command", [["clear", "etl"], ["rewind", "etl", "--partition", "a.log", "--start"]]
 )

@@ -120,6 +120,7 @@ def test_a_function_that_takes_arguments_is_named(
         jobs.load_spout(f"{job}:process")
     assert caught.value.field == "JOB"
     assert ":make" in caught.value.remedy
+    assert ":process" not in caught.value.remedy
     assert "Traceback" not in capsys.readouterr().err
 
 

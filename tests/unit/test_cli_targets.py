@@ -35,6 +35,9 @@ class Server:
         monkeypatch.setattr(adapters, "load_adapter", lambda *_: made)
         monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://here")
 
+    def stored(self, field: bytes) -> bytes | None:
+        return self.client.hget("flowctl:target:{pg-main}", field)  # type: ignore[return-value]
+
     def report(self, job: str, done: Sums, decision: Decision | None = None) -> Reply:
         exchange = RedisExchange("redis://here", "pg-main", client=self.client)
         claim = Claim(f"w-{job}", job, 3.0, 1, RATE_MOST, 1, 1)
@@ -77,8 +80,8 @@ def test_used_is_what_was_under_way_in_the_last_seconds(server: Server) -> None:
 def test_show_says_why_and_who(server: Server) -> None:
     text = run("show", "pg-main")
     assert "why: goodput kept" in text
-    assert "etl: 1 permits for 1 workers, weight 3; in all 995 calls" in text
-    assert "adhoc: 1 permits" in text
+    assert "etl: 1 permit for 1 worker, weight 3; in all 995 calls" in text
+    assert "adhoc: 1 permit" in text
 
 
 def test_set_bounds_running_workers_and_none_undoes_it(server: Server) -> None:
@@ -96,6 +99,18 @@ def test_reset_is_seen_by_the_leader(server: Server) -> None:
     table = server.report("etl", Sums()).table
     assert table is not None
     assert table.resets == 1
+    assert server.stored(b"limit") == b"8"  # the leader's: it begins again by itself
+
+
+def test_reset_counts_also_if_nobody_leads(server: Server) -> None:
+    """The next leader would begin with the limit that is stored."""
+    server.now_s += 60
+    run("reset", "pg-main")
+    assert run("list") == "pg-main  nothing learned · not used for 60 s\n"
+    assert "etl: " in run("show", "pg-main")
+    reply = server.report("etl", Sums())
+    assert reply.limit == 4  # where it begins
+    assert reply.table is not None and reply.table.total == Sums()
 
 
 @pytest.mark.parametrize(

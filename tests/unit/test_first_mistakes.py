@@ -10,7 +10,7 @@ from flowctl import FlowControlSpout, LocalBolts, RetryLater, SourceError
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.records import Record
-from flowctl.errors import UnrunnableError
+from flowctl.errors import JobError, UnrunnableError
 from flowctl.runtime.faults import gave_up_error
 from flowctl_files import TextLines
 
@@ -37,6 +37,15 @@ def test_seconds_are_given_as_the_reason() -> None:
     """It ends the run: as an error of the records it would fill the dead letter."""
     with pytest.raises(UnrunnableError, match=r"RetryLater\('busy', after_s=0.2\)"):
         RetryLater(0.2)  # type: ignore[arg-type]
+
+
+def test_a_wait_that_is_no_number_ends_the_run() -> None:
+    with pytest.raises(UnrunnableError, match="after_s='soon' is not a number"):
+        RetryLater("busy", after_s="soon")  # type: ignore[arg-type]
+
+
+def test_what_to_do_stands_at_the_beginning_of_a_line_after_a_traceback() -> None:
+    assert str(JobError("it failed.\nValueError: no\n", remedy="Fix it.")).endswith("no\nFix it.")
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,22 @@ def test_only_the_room_for_logs_uses_structlog() -> None:
         if re.search(r"^\s*(import|from) structlog", path.read_text(), re.MULTILINE)
     ]
     assert all(path.startswith("flowctl/instrumentation/") for path in used), used
+
+
+def test_a_log_that_can_not_be_written_ends_nothing() -> None:
+    """``flowctl run --log json 2>&1 | head -1`` ended the run."""
+    program = (
+        "from flowctl.instrumentation import logging\n"
+        "logging.configure('INFO', as_json=True)\n"
+        "logging.get_logger().log(20, 'run_started')\n"
+        "print('went on')\n"
+    )
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=False,
+        )
+    assert ran.stdout == "went on\n"

@@ -240,7 +240,7 @@ async def async_values() -> Any:
         (Path("a"), "TextLines(path)"),
         ({"a": 1}, "list(values.items())"),
         ({1, 2}, "sorted(values)"),
-        (5, "can't be iterated"),
+        (5, "an int can't be iterated"),
         (list, "can't be iterated"),
         (lambda need: need, "without arguments"),
         (async_values, "is async"),

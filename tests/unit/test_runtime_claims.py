@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowctl.core.events import PeerDropped
+from flowctl.core.events import BoltRemoved, PeerDropped
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.records import Emission, Record, Rejected
 from flowctl.core.spout import SpoutCore
@@ -19,6 +19,7 @@ from flowctl.runtime.inbound import InboundHandler
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
+    Dying,
     FailFrame,
     Heartbeat,
     Revoked,
@@ -53,6 +54,14 @@ class Driver:
 
     def say(self, bolt: str, *frames: Any, epoch: int = 1) -> None:
         self.hear(Received(bolt, epoch, list(frames)))
+
+    def reasons(self) -> dict[str, str]:
+        """Why bolts left."""
+        found = {}
+        while (event := self.core.poll_event()) is not None:
+            if isinstance(event, BoltRemoved):
+                found[event.bolt] = event.reason
+        return found
 
     def drops(self) -> list[PeerDropped]:
         found = []
@@ -292,3 +301,14 @@ def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: 
     assert believed.acked == []
     assert believed.failed == [FailedInput(1, "mine")]
     assert [emit.value for emit in believed.emits] == ["mine", "untracked"]
+
+
+def test_a_bolt_that_said_why_it_dies_is_quoted() -> None:
+    driver = Driver()
+    driver.say("a", Dying("process raised KeyboardInterrupt"))
+    driver.hear(Left("a", 1, "closed the connection"))
+    driver.hear(Left("b", 1, "closed the connection"))
+    assert driver.reasons() == {
+        "a": "process raised KeyboardInterrupt",
+        "b": "closed the connection",
+    }

@@ -229,6 +229,7 @@ def test_a_record_that_cannot_be_sent_goes_to_the_dead_letter_and_the_rest_is_re
     dead = dead_of(control)
     assert [position for position, _ in dead] == list(range(3, 301, 3))
     assert dead[0][1].startswith("rejected: value['n'] is a complex, which would not arrive")
+    assert "as it is; use one of these types: None, bool, int" in dead[0][1]
     assert control.core.counters.records_rejected == control.core.counters.records_acked == 100
 
 

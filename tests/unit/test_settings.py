@@ -107,3 +107,8 @@ def test_a_wrong_share_of_losses_is_answered_with_what_is_possible() -> None:
     with pytest.raises(ConfigError, match="'5%%' is not possible") as refused:
         Settings().with_overrides({"loss.fail_over": "5%%"})
     assert "a count of records (100), a share of them (0.1%) or none" in refused.value.remedy
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 is not the name of a setting"):
+        Settings().with_overrides({1: 2})  # type: ignore[dict-item]

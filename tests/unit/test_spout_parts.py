@@ -197,3 +197,12 @@ def test_settings_that_are_none_are_refused_with_the_words_that_work() -> None:
     with pytest.raises(ConfigError, match="settings: a str is not Settings") as caught:
         FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(print, count=1), settings=given)
     assert "{'window.policy': 'fixed'}" in caught.value.remedy
+
+
+@pytest.mark.parametrize("view", [None, 5, "of"])
+def test_what_is_no_view_is_refused_before_the_run(view: Any) -> None:
+    spout = FlowControlSpout(
+        name="job", producer=Records([1]), bolts=LocalBolts(lambda batch: None, count=1)
+    )
+    with pytest.raises(ConfigError, match=r"is not a view\. Use auto, live"):
+        spout.run(view=view)

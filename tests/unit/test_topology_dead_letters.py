@@ -64,6 +64,8 @@ def test_a_root_that_is_given_up_is_kept_and_then_counts_as_acked() -> None:
     done = hub.core.checkpoint().partitions
     assert (done["s:p"].position, done["s:p"].acked, done["s:q"].position) == (20, (), 10)
     assert (hub.core.counters.dead_lettered, hub.core.counters.records_acked) == (4, 30)
+    trees = hub.core.tree_figures()
+    assert (trees.complete, trees.failed, trees.replayed) == (26, 12, 8), "30 = 26 and 4 letters"
     kinds = [type(event) for event in hub.events]
     assert kinds.count(TupleGaveUp) == kinds.count(TupleDeadLettered) == 4
     wanted = [n for n in [*range(1, 21), *range(1, 11)] if n not in {7, 8}]

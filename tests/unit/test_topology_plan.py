@@ -68,12 +68,17 @@ def test_a_circle_is_refused() -> None:
         (lambda t: t.bolt("s", nothing), "is taken"),
         (lambda t: t.bolt("a.b", nothing), "can't be a name"),
         (lambda t: t.bolt("a", nothing, count=0), "must be 1 or more, got 0"),
-        (lambda t: t.bolt("a", 7).shuffle("s"), "a int can't be a bolt"),
+        (lambda t: t.bolt("a", 7).shuffle("s"), "an int can't be a bolt"),
+        (lambda t: t.bolt("a", lambda given: None).shuffle("s"), "two arguments, an input and"),
+        (lambda t: t.bolt("a", type("NoExecute", (), {})).shuffle("s"), "NoExecute.* can't be"),
+        (lambda t: t.bolt("a", Batched(lambda given: None)).shuffle("s"), "two arguments"),
+        (lambda t: t.bolt(5, nothing), "5 can't be a name"),
         (lambda t: t.bolt("a", nothing).fields("s"), "none given"),
         (lambda t: t.bolt("a", type("M", (), {"execute": 1}), slots=2), "one thread"),
         (lambda t: Topology("t").plans(), "no spout"),
         (lambda t: Topology("t", max_pending=0), "max_pending"),
         (lambda t: Topology("t", tree_timeout_s=0), "tree_timeout_s"),
+        (lambda t: Topology("t", tree_timeout_s="30"), "tree_timeout_s: .*'30'"),  # type: ignore[arg-type]
         (lambda t: Topology("t", ackers=-1), "ackers"),
     ],
 )

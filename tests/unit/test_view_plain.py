@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -353,3 +354,34 @@ def test_of_a_target_that_is_down_it_is_said_whether_process_may_be_wrong(
     for text in (events.sentence(down), str(target_down_error(down, 601.0))):
         assert "RuntimeError: boom" in text
         assert ("process itself" in text) is not has_refused
+
+
+def test_what_nobody_receives_is_undelivered_and_not_lost() -> None:
+    """A tuple is lost if it never arrives, and is sent again: one word for each (glossary)."""
+    event = ev.EmitUndelivered(
+        at_s=1.0, bolt="p.1", source="p/odd", emits=5, reason="nobody receives stream 'odd' of 'p'"
+    )
+    said = "p.1  5 emits undelivered: nobody receives stream 'odd' of 'p'"
+    assert events.sentence(event) == said
+
+
+class Gone(io.StringIO):
+    """``flowctl run 2>&1 | head -1``, or a full disk: only the first line is taken."""
+
+    def write(self, text: str) -> int:
+        if "\n" in self.getvalue():
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        return super().write(text)
+
+
+def test_nobody_who_reads_is_no_reason_to_end_the_run() -> None:
+    gone, logged = Gone(), io.StringIO()
+
+    class Logger:
+        def log(self, level: int, event: str, **_: object) -> None:
+            print(event, file=logged)
+
+    view = PlainView(gone, clock=Time(), logger=Logger())  # type: ignore[arg-type]
+    for text in ("one", "two", "three"):
+        view.message(text)
+    assert (gone.getvalue(), logged.getvalue()) == ("one\n", "view_lost\n")

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from flowctl.errors import JobError
+from flowctl.errors import JobError, with_article
 from flowctl.topology.plan import Subscription, did_you_mean
 from flowctl.wire.values import encode_value
 
@@ -108,7 +108,7 @@ def _without_field(value: Any, subscription: Subscription, stage: str) -> JobErr
     elif isinstance(value, list):
         has = f"it is a list of {len(value)}."
     else:
-        has = f"it is a {type(value).__name__}."
+        has = f"it is {with_article(type(value).__name__)}."
     return JobError(
         f"stage {stage!r} groups the values of {subscription.source!r} by {missing!r}, but a value"
         f" has none: {has}",

@@ -44,7 +44,7 @@ def stage_figures_of(stage: Stage) -> StageFigures:
 def tree_figures_of(roots: Roots, router: Router) -> TreeFigures:
     """How the trees stand."""
     return TreeFigures(
-        complete=roots.acked,
+        complete=roots.acked - roots.dead_lettered,  # those count as acked, but did not complete
         failed=roots.failed,
         expired=roots.expired,
         replayed=roots.replayed,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_plain, check_returned, refuse_async
+from flowctl.bolts.callables import check_arguments, check_plain, check_returned, refuse_async
 from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, UnrunnableError
+from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_article
 from flowctl.ports import Process
 from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
 from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
@@ -145,7 +145,7 @@ def check_code(stage: str, code: Any, slots: int) -> None:
     if not isinstance(code, Batched) and not callable(code):
         raise ConfigError(
             stage,
-            f"a {type(code).__name__} can't be a bolt.",
+            f"{with_article(type(code).__name__)} can't be a bolt.",
             remedy="Give a function of an input and a collector, Batched(f), or a class with"
             " execute.",
         )
@@ -153,7 +153,9 @@ def check_code(stage: str, code: Any, slots: int) -> None:
         made = code.func if isinstance(code, functools.partial) else code
         refuse_async(made, ("execute", "on_tick", "on_end"), stage)
     else:
-        check_plain(code.execute if isinstance(code, Batched) else code, stage)
+        call = code.execute if isinstance(code, Batched) else code
+        check_plain(call, stage)
+        check_arguments(call, stage, ("an input", "a collector"))
     if is_manual(code) and slots > 1:
         raise ConfigError(
             stage, "a manual bolt has one thread.", remedy="Raise count instead of slots."
