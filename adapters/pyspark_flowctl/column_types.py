@@ -32,7 +32,12 @@ def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None)
 
 
 def check_sendable(schema: Any, field: str = "df") -> None:
-    """Raise :class:`ConfigError` for a column whose values Spark can't give to a function."""
+    """Raise :class:`ConfigError` for a column whose values Spark can't give to a function.
+
+    And if there is no column: Spark gives no rows then, whatever the DataFrame holds.
+    """
+    if not len(schema):
+        raise ConfigError(field, "it has no columns.", remedy="Select the columns to write.")
     _refuse(list(schema), field, "YearMonthIntervalType")
 
 

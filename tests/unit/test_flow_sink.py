@@ -272,6 +272,9 @@ def test_what_can_not_work_is_refused_by_name(
         ({"process": "builtins:print", "target": "t", "rows_mox": "1"}, "rows_mox"),
         ({"process": "builtins:print", "target": "t", "rows_max": "x"}, "rows_max"),
         ({"process": "builtins:print", "target": "t", "path": "/data/out"}, "path"),
+        ({"process": "builtins:print", "target": "t", "run": ""}, "run"),
+        ({"process": "builtins:print", "target": "t", "dead_letter": ""}, "dead_letter"),
+        ({"process": "flowctl_sql:SqlSink", "target": "t"}, "sink"),
     ],
 )
 def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
@@ -342,6 +345,15 @@ def test_a_mode_that_would_replace_rows_is_refused() -> None:
         source.streamWriter(schema, overwrite=True)
     with pytest.raises(ConfigError, match=r"overwrite would .*mode\('append'\)"):
         source.writer(schema, overwrite=True)
+
+
+@pytest.mark.parametrize("way", ["writer", "streamWriter"])
+def test_rows_without_columns_are_refused_as_spark_would_give_none_of_them(way: str) -> None:
+    from pyspark_flowctl.data_source import FlowctlSource
+
+    source = FlowctlSource({"process": "os:getcwd", "target": "t"})
+    with pytest.raises(ConfigError, match="df: it has no columns"):
+        getattr(source, way)(StructType([]), overwrite=False)
 
 
 def test_tallies_add_up() -> None:
