@@ -20,6 +20,8 @@ def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None)
 
     ``schema`` is a ``StructType``; only ``columns`` count, if given.
     """
+    if not len(schema):
+        raise ConfigError(field, "it has no columns.", remedy="Select the columns to read.")
     names = [one.name for one in schema]
     wanted = names if columns is None else columns
     doubled = next((name for name in wanted if names.count(name) > 1), None)

@@ -304,6 +304,17 @@ def test_what_can_not_travel_is_named() -> None:
     connection.close()
 
 
+def test_a_module_that_only_the_driver_has_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = flow_sink(print, target="t")
+    missing = b"cof_the_driver_only\nwrite\n."  # a pickle that refers to it by name
+    monkeypatch.setitem(sink.task.parts, "fn", missing)
+    with pytest.raises(UnrunnableError, match=r"fn: .*'of_the_driver_only'.*pyFiles") as caught:
+        sink(ROWS)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
 def test_the_wrong_place_is_told() -> None:
     with pytest.raises(ConfigError, match="was given to foreachBatch"):
         flow_sink(print, target="t")(ROWS, 3)
