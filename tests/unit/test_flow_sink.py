@@ -25,6 +25,7 @@ from flowctl.errors import (
     TooManyLostError,
     UnrunnableError,
 )
+from flowctl.pacing.api import paced
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
@@ -313,6 +314,19 @@ def test_a_module_that_only_the_driver_has_is_named_with_the_remedy(
     with pytest.raises(UnrunnableError, match=r"fn: .*'of_the_driver_only'.*pyFiles") as caught:
         sink(ROWS)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_the_next_job_of_a_worker_may_give_the_target_another_weight() -> None:
+    """The process lives on; its rows were taken for bad ones."""
+    for weight in (1, 2, 1):
+        flow_sink(_Remembers("weights"), target="weighed", weight=weight)(ROWS)
+    assert len(_Remembers.seen.pop("weights")) == 3 * len(ROWS)
+
+
+def test_another_weight_while_the_target_is_called_ends_the_task_and_blames_no_row() -> None:
+    sink = flow_sink(_Remembers("never"), target="busy", weight=2)
+    with paced("busy", job="busy"), pytest.raises(ConfigError, match="weight: this process alr"):
+        sink(ROWS)
 
 
 def test_the_wrong_place_is_told() -> None:
