@@ -8,6 +8,7 @@ import secrets
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, InternalError
@@ -36,12 +37,14 @@ class Input(NamedTuple):
     """What is read: Parquet files at ``paths``, or what ``write`` writes to a directory (a URL).
 
     ``source`` distinguishes it from other input; ``columns`` are all that is read (None: all).
+    ``marks`` say as which each file was found (size and time), of those that the driver sees.
     """
 
     source: str
     paths: Sequence[str] = ()
     write: Callable[[str], None] | None = None
     columns: Sequence[str] | None = None
+    marks: Mapping[str, str] = MappingProxyType({})
 
 
 class Applied(NamedTuple):
@@ -125,6 +128,7 @@ class Job:
             paths=paths,
             columns=None if given.columns is None else list(given.columns),
             copy=copy,
+            marks=dict(given.marks),
         )
         self.results.describe(description)
         return description
@@ -246,6 +250,13 @@ class Job:
                 f"{where} was begun with another DataFrame.",
                 remedy=f"{another}; or keep_results=True, to keep the earlier results and go on.",
             )
+        for file, mark in given.marks.items():
+            if known.marks.get(file, mark) != mark:
+                raise ConfigError(
+                    "df",
+                    f"{file} was written again since {where} was begun.",
+                    remedy=f"{another}; or keep_results=True, to keep the earlier results.",
+                )
 
 
 # Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.

@@ -49,6 +49,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     copy: str = ""
     files: dict[str, str] = {}
     """Identity of each partition, once known."""
+    marks: dict[str, str] = {}
+    """Of the files that a DataFrame reads: as which each was found."""
     version: int = 1
 
 

@@ -42,6 +42,7 @@ class RowWriter:
     """Calls ``fn``, writes its rows, and returns the receipt.  Threads may share it."""
 
     batch_s = _BATCH_S
+    known_as = "fn"  # to its author, in errors
 
     def __init__(self, fn: Callable[..., Any], shape: Shape, schema: Any, target: Target) -> None:
         self.__wrapped__ = fn  # its module travels to the workers

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl_apply._needed import arrow
-from flowctl_apply._nested import check_type, check_values, is_nested
+from flowctl_apply._nested import check_cast, check_type, check_values, is_nested
 
 Form: TypeAlias = Literal["records", "batch", "table", "pandas"]
 _CHOICES: Final[dict[str, Form]] = {"records": "records", "arrow": "batch", "pandas": "pandas"}
@@ -165,7 +165,9 @@ def _fitted(table: Any, schema: Any) -> Any:
         column = table.column(field.name)
         try:
             check_type(column.type, field.type)
-            columns.append(_not_null(column.cast(field.type), field))
+            cast = column.cast(field.type)
+            check_cast(column, cast)
+            columns.append(_not_null(cast, field))
         except (arrow().ArrowException, ValueError) as error:
             if getattr(error, "is_ours", False):
                 raise
@@ -241,13 +243,15 @@ def _fits(value: Any, field: Any) -> bool:
     return True
 
 
-class _NullError(ValueError):
+class NullError(ValueError):
+    """A column that may not be null has one."""
+
     is_ours = True
 
 
 def _not_null(column: Any, field: Any) -> Any:
     if not field.nullable and column.null_count:
-        raise _NullError(
+        raise NullError(
             f"column {field.name!r} may not be null, and the function returned null for it"
         )
     return column
@@ -266,5 +270,5 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())  # that of a table has several lines
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

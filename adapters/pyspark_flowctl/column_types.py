@@ -20,6 +20,8 @@ def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None)
 
     ``schema`` is a ``StructType``; only ``columns`` count, if given.
     """
+    if not len(schema):
+        raise ConfigError(field, "it has no columns.", remedy="Select the columns to read.")
     names = [one.name for one in schema]
     wanted = names if columns is None else columns
     doubled = next((name for name in wanted if names.count(name) > 1), None)
@@ -32,7 +34,12 @@ def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None)
 
 
 def check_sendable(schema: Any, field: str = "df") -> None:
-    """Raise :class:`ConfigError` for a column whose values Spark can't give to a function."""
+    """Raise :class:`ConfigError` for a column whose values Spark can't give to a function.
+
+    And if there is no column: Spark gives no rows then, whatever the DataFrame holds.
+    """
+    if not len(schema):
+        raise ConfigError(field, "it has no columns.", remedy="Select the columns to write.")
     _refuse(list(schema), field, "YearMonthIntervalType")
 
 

@@ -11,12 +11,13 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
 from pyspark_flowctl.column_types import check_columns
-from pyspark_flowctl.parquet_reads import holds_all, is_of_one_path, is_read
+from pyspark_flowctl.parquet_reads import AT_ONCE, holds_all, is_of_one_path, is_read
 
 # The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
 # bolt that does a part of it.
@@ -71,10 +72,11 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
         told.append(f"{rows} rows")
     source = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
     paths = [arrow_path(file) for file in files]
+    marks = _marks_of(paths)
     if files and is_read(plan) and holds_all(paths, df.schema, rows):
         # Else a directory's name such as day=1 would be a column, which the DataFrame has not.
         names = list(df.columns) if any("=" in path for path in paths) else None
-        return made(source, paths, None, columns or names)
+        return made(source, paths, None, columns or names, marks)
 
     def write(url: str) -> None:
         chosen = df if columns is None else df.select(*map(_quoted, columns))
@@ -82,7 +84,22 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
         with _instants(df.sparkSession):
             writer.parquet(url)
 
-    return made(source, (), write, columns)
+    return made(source, (), write, columns, marks)
+
+
+def _marks_of(paths: Sequence[str]) -> dict[str, str]:
+    """Return as which each file is found; one that the driver can't reach has no mark."""
+    stat = load_adapter("flowctl_files._stores", "files").Stores(None, None).stat
+
+    def mark(path: str) -> str:
+        try:
+            return str(stat(path).identity)
+        except Exception:
+            return ""
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = zip(paths, threads.map(mark, paths), strict=True)
+        return {path: identity for path, identity in found if identity}
 
 
 def _not_a_frame(df: Any, *holds: Any) -> ConfigError:

@@ -41,8 +41,9 @@ def number(name: str, text: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(text)
     except ValueError:
+        what = "whole number" if kind is int else "number"
         raise ConfigError(
-            name, f"{text!r} is not a number.", remedy=f"Give one: .option({name!r}, 100)."
+            name, f"{text!r} is not a {what}.", remedy=f"Give one: .option({name!r}, 100)."
         ) from None
 
 

@@ -120,7 +120,7 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
     if outcome.error == "FlowctlVersion":
         return outcome.remedy
     if outcome.module is not None:
-        return _install(outcome.module)
+        return install_remedy(outcome.module)
     if outcome.error == "PythonVersion":
         return _PYTHON_REMEDY
     if outcome.kind == "load":
@@ -134,7 +134,8 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
 _OF_SPARK = ("grpc", "pandas", "py4j", "pyarrow", "pyspark")
 
 
-def _install(module: str) -> str:
+def install_remedy(module: str) -> str:
+    """Return what to do about a module that workers don't have."""
     top = module.partition(".")[0]
     if top == "flowctl":
         return "Install flowctl on every Spark worker: pip install flowctl-spark."

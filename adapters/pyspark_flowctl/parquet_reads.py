@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 _ONE_PATH = re.compile(r"InMemoryFileIndex\(1 paths\)")
 # Ends of files that are read at once, as ParquetRanges reads them.
-_AT_ONCE = 16
+AT_ONCE = 16
 
 
 class Content(NamedTuple):
@@ -43,7 +43,7 @@ def holds_all(paths: Sequence[str], schema: Any, rows: int | None) -> bool:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         wanted = _columns_of(to_arrow_schema(schema, timezone="UTC"))
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
             found = list(threads.map(_content, paths))
     except Exception:  # the driver may not read them; Spark will say why, if it can't either
         return False

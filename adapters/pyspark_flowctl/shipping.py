@@ -18,10 +18,11 @@ from pyspark import cloudpickle as _cloudpickle
 from flowctl.errors import ConfigError
 
 cloudpickle: Any = _cloudpickle  # untyped
+_DEPTH_MAX = 3  # a function that calls another, whose object has the connection: then it is clear
 _REGISTRY = threading.Lock()  # cloudpickle's list of modules by value is global
 
 
-def ship(process: Any, *, field: str = "process") -> bytes:
+def ship(process: Any, *, field: str | None = None) -> bytes:
     """Return ``process`` pickled by Spark's own cloudpickle; ``field`` names it in errors.
 
     A function of a job's file can't be imported on workers, so its module is pickled by value, and
@@ -39,7 +40,8 @@ def ship(process: Any, *, field: str = "process") -> bytes:
             return by_name
         with _by_value(modules):
             problem = _problem(process, error)
-        raise ConfigError(field, problem, remedy=_REMEDY) from error
+        known_as = field or getattr(process, "known_as", "process")
+        raise ConfigError(str(known_as), problem, remedy=_REMEDY) from error
 
 
 _REMEDY = (
@@ -109,15 +111,25 @@ def _is_installed(module: ModuleType) -> bool:
 
 def _problem(process: Any, error: Exception) -> str:
     name = getattr(_unwrapped(process), "__qualname__", type(process).__qualname__)
-    for label, value in _parts(process).items():
+    why = str(error).rstrip(".")
+    if offender := _offender(process):
+        return f"{name} can't be sent to the workers because of {offender}: {why}."
+    return f"{name} can't be sent to the workers: {why}."
+
+
+def _offender(carrier: Any, depth: int = 0) -> str:
+    """Name what of ``carrier`` can't travel, and what in that; "": nothing is found."""
+    for label, value in _parts(carrier).items():
         if _dumps_or_none(value) is None:
-            kind = type(value).__qualname__
-            return f"{name} can't be sent to the workers because of {label} ({kind}): {error}."
-    return f"{name} can't be sent to the workers: {error}."
+            found = f"{label} ({type(value).__name__})"
+            inner = _offender(value, depth + 1) if depth < _DEPTH_MAX else ""
+            return f"{found}: {inner}" if inner else found
+    return ""
 
 
 def _parts(process: Any) -> Mapping[str, Any]:
     """Return what ``process`` takes along, by the name that its author knows."""
+    process = getattr(process, "__wrapped__", process)  # what only carries a job's own code
     parts: dict[str, Any] = {}
     while isinstance(process, functools.partial):
         parts |= {f"argument {index}": value for index, value in enumerate(process.args)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.settings import Limits
+from pyspark_flowctl.outcome import install_remedy
 from pyspark_flowctl.sink_letters import redrive, tell_unnamed
 
 _log = ModuleLogger("pyspark_flowctl")
@@ -102,7 +104,7 @@ def deliver(
     ``fail_over`` is one of this partition; else the driver looks at all.  ``schema``: of the rows,
     as Spark's JSON, if it is known.
     """
-    parts = {name: pickle.loads(part) for name, part in task.parts.items()}
+    parts = {name: _loaded(name, part) for name, part in task.parts.items()}
     sink = parts.get("sink")
     plan = _plan(task, parts, at_end=at_end)
     sections = origin.sections(rows)
@@ -132,6 +134,18 @@ def deliver(
             close()
     _tell("partition_delivered", task, where, delivery.tally)
     return delivery.tally
+
+
+def _loaded(name: str, part: bytes) -> Any:
+    try:
+        return pickle.loads(part)
+    except ImportError as error:
+        raise UnrunnableError(
+            name,
+            f"it needs the module {error.name!r}, which {socket.gethostname()} does not have"
+            f" ({error}).",
+            remedy=install_remedy(error.name or ""),
+        ) from error
 
 
 def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:

@@ -25,6 +25,7 @@ same ``name`` and ``run`` in another application are the same rows, which ``SqlS
 
 from __future__ import annotations
 
+import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -107,7 +108,14 @@ def flow_sink(
 
 def _origin(run: str | None) -> Origin:
     """Without a name for ever, one for this object; the stage tells its actions apart."""
+    _check_text(run, "run", "Name the run, such as 2026-11-22")
     return Origin(uuid.uuid4().hex[:12], by_stage=True) if run is None else Origin(run)
+
+
+def _check_text(given: Any, field: str, what: str) -> None:
+    """An empty text is mostly a variable that nobody has set."""
+    if given == "":
+        raise ConfigError(field, "it is empty.", remedy=f"{what}, or leave it out.")
 
 
 def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
@@ -159,8 +167,6 @@ class FlowSink:
         lost rows; the others are written then.
         """
         task, origin, schema = self.task, self.origin, df.schema.json()
-        if not df.columns:  # mapInArrow gives no rows then, whatever the DataFrame holds
-            raise ConfigError("df", "it has no columns.", remedy="Select the columns to write.")
         check_sendable(df.schema)
 
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
@@ -228,6 +234,10 @@ def _shipped(
         raise ConfigError("fn", f"{what}.", remedy=f"Give one: {_EXAMPLE}.")
     if fn is not None:
         check_process(fn, "fn")
+    elif inspect.isclass(sink):
+        raise ConfigError(
+            "sink", f"{sink.__name__} is a class.", remedy=f"Give an object: {sink.__name__}(…)."
+        )
     elif not callable(getattr(sink, "write", None)):
         raise ConfigError(
             "sink",
@@ -239,6 +249,7 @@ def _shipped(
         check_process(cost, "cost")
     if isinstance(dead_letter, Path):
         dead_letter = str(dead_letter)
+    _check_text(dead_letter, "dead_letter", "Name a directory")
     if dead_letter is not None and not isinstance(dead_letter, str):
         _check_dead_letter(dead_letter)
     parts = {

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.errors import TargetDownError
 from flowctl.pacing.api import paced
+from flowctl.pacing.gates import renew_gate
 
 T = TypeVar("T")
 
@@ -27,13 +28,15 @@ class Pacer(Protocol):
 class TargetPacer:
     """Shares the target's limit with all that name it (:func:`flowctl.paced`).
 
-    ``classify`` is the user's own rule; ``options`` are those of ``paced``.
+    ``classify`` is the user's own rule; ``options`` are those of ``paced``.  Raises
+    :class:`flowctl.errors.ConfigError` if this process calls the target with others just now.
     """
 
     def __init__(self, target: str, *, classify: RefusalRule | None = None, **options: Any) -> None:
         self._target = target
         self._classify = classify
         self._options = options
+        renew_gate(paced(target, **options).settings)
 
     def run(self, call: Callable[[], T], cost: float | None) -> T:
         """See :class:`Pacer`."""

@@ -83,6 +83,12 @@ class Gate:
         self._resting: list[float] = []  # a heap: until when permits rest that were refused
         self._refused_in_row = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody calls the target now, or waits to."""
+        with self.lock:
+            return not self.in_flight and not self._waiting
+
     # -- entering -----------------------------------------------------------------------------
 
     def try_enter(self, cost: float) -> bool:

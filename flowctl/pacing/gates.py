@@ -49,6 +49,24 @@ def gate_of(settings: PaceSettings) -> Gate:
     return found[1]
 
 
+def renew_gate(settings: PaceSettings) -> None:
+    """Forget this process' gate of the target if it has other settings and nobody uses it.
+
+    A Spark worker lives longer than a job: the next one may give the target another weight.
+    Raises :class:`ConfigError` if somebody uses it.
+    """
+    key = settings.target, settings.redis, settings.job
+    with _lock:
+        found = _gates.get(key)
+        if found is not None and found[0] != settings and found[1].is_idle:
+            del _gates[key]
+            if isinstance(found[1].source, LeaseSource):
+                found[1].source.stop()
+                found[1].source.join(_LEAVE_S)  # or it would take leave for the new one
+    if key in _gates:
+        gate_of(settings)
+
+
 def _new_gate(settings: PaceSettings) -> Gate:
     gate = Gate()
     if settings.redis is None:

@@ -285,6 +285,20 @@ def test_files_must_stay_what_they_were(tmp_path: Path) -> None:
     look({"a": first, "b": second})
 
 
+def test_a_file_that_was_written_again_is_refused_though_the_job_is_done(tmp_path: Path) -> None:
+    def given(**marks: str) -> Input:
+        return Input("rows", ["in.parquet"], marks=marks)
+
+    here = job(tmp_path)
+    here.begin(given(a="10 bytes of 1", b="7 bytes of 1"))
+    here.finish({}, None)
+    with pytest.raises(ConfigError, match="df: a was written again"):
+        here.done(given(a="10 bytes of 2"))
+    assert here.done(given(b="7 bytes of 1")), "a is gone, or can't be looked at now"
+    assert here.done(given(a="10 bytes of 1", c="not known then"))
+    assert job(tmp_path, keep_results=True).done(given(a="10 bytes of 2"))
+
+
 # -- what a killed driver's bolts had finished ------------------------------------------------
 
 

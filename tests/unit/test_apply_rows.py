@@ -171,6 +171,7 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(made: Any, problem: st
         table_of(made, SCHEMA)
 
 
+AT = pyarrow.timestamp("us", "UTC")
 STRUCT = pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.string())])
 
 
@@ -185,6 +186,12 @@ STRUCT = pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.string())])
         (pyarrow.list_(pyarrow.int64()), [1, 2.5], "not a whole number"),
         (pyarrow.map_(pyarrow.string(), pyarrow.int64()), {"k": 1.5}, "not a whole number"),
         (pyarrow.int64(), Decimal("1.5"), "not a whole number"),
+        (pyarrow.map_(pyarrow.string(), pyarrow.int64()), [("k", 1), ("k", 2)], "a key twice"),
+        (pyarrow.float32(), 1e39, "too large"),
+        (AT, 1_767_268_800, "number.*, not"),
+        (pyarrow.date32(), 20_454, "number.*, not"),
+        (pyarrow.list_(AT), [1_767_268_800], "number.*, not"),
+        (AT, pandas.Timestamp(1), "nanoseconds"),
     ],
 )
 @pytest.mark.parametrize("form", ["rows", "pandas"])
@@ -195,7 +202,7 @@ def test_nothing_inside_a_value_is_left_out_or_cut_in_silence(
     made: Any = [(1, value)]
     if form == "pandas":
         if not pyarrow.types.is_nested(kind):
-            problem = "data loss|truncated"  # pyarrow's own words, of a whole column
+            problem += "|data loss|truncated|lose data"  # pyarrow's own words, of a whole column
         made = pandas.DataFrame({"id": [1], "x": [value]})
     with pytest.raises(ValueError, match=f"column 'x' is .*({problem})"):
         table_of(made, schema)

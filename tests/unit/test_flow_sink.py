@@ -25,6 +25,7 @@ from flowctl.errors import (
     TooManyLostError,
     UnrunnableError,
 )
+from flowctl.pacing.api import paced
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
@@ -272,6 +273,9 @@ def test_what_can_not_work_is_refused_by_name(
         ({"process": "builtins:print", "target": "t", "rows_mox": "1"}, "rows_mox"),
         ({"process": "builtins:print", "target": "t", "rows_max": "x"}, "rows_max"),
         ({"process": "builtins:print", "target": "t", "path": "/data/out"}, "path"),
+        ({"process": "builtins:print", "target": "t", "run": ""}, "run"),
+        ({"process": "builtins:print", "target": "t", "dead_letter": ""}, "dead_letter"),
+        ({"process": "flowctl_sql:SqlSink", "target": "t"}, "sink"),
     ],
 )
 def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
@@ -299,6 +303,30 @@ def test_what_can_not_travel_is_named() -> None:
     with pytest.raises(ConfigError, match="because of variable 'connection'"):
         flow_sink(lambda batch: connection.execute("x"), target="t")
     connection.close()
+
+
+def test_a_module_that_only_the_driver_has_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = flow_sink(print, target="t")
+    missing = b"cof_the_driver_only\nwrite\n."  # a pickle that refers to it by name
+    monkeypatch.setitem(sink.task.parts, "fn", missing)
+    with pytest.raises(UnrunnableError, match=r"fn: .*'of_the_driver_only'.*pyFiles") as caught:
+        sink(ROWS)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_the_next_job_of_a_worker_may_give_the_target_another_weight() -> None:
+    """The process lives on; its rows were taken for bad ones."""
+    for weight in (1, 2, 1):
+        flow_sink(_Remembers("weights"), target="weighed", weight=weight)(ROWS)
+    assert len(_Remembers.seen.pop("weights")) == 3 * len(ROWS)
+
+
+def test_another_weight_while_the_target_is_called_ends_the_task_and_blames_no_row() -> None:
+    sink = flow_sink(_Remembers("never"), target="busy", weight=2)
+    with paced("busy", job="busy"), pytest.raises(ConfigError, match="weight: this process alr"):
+        sink(ROWS)
 
 
 def test_the_wrong_place_is_told() -> None:
@@ -342,6 +370,15 @@ def test_a_mode_that_would_replace_rows_is_refused() -> None:
         source.streamWriter(schema, overwrite=True)
     with pytest.raises(ConfigError, match=r"overwrite would .*mode\('append'\)"):
         source.writer(schema, overwrite=True)
+
+
+@pytest.mark.parametrize("way", ["writer", "streamWriter"])
+def test_rows_without_columns_are_refused_as_spark_would_give_none_of_them(way: str) -> None:
+    from pyspark_flowctl.data_source import FlowctlSource
+
+    source = FlowctlSource({"process": "os:getcwd", "target": "t"})
+    with pytest.raises(ConfigError, match="df: it has no columns"):
+        getattr(source, way)(StructType([]), overwrite=False)
 
 
 def test_tallies_add_up() -> None:

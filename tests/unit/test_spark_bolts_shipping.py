@@ -164,6 +164,33 @@ def test_the_offender_is_named() -> None:
         assert "on the worker" in caught.value.remedy
 
 
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_the_offender_is_named_however_deep_it_is(is_wrapped: bool) -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.lock = LOCK
+
+    client = Client()
+
+    def ask(batch: Any) -> Any:
+        return client.lock
+
+    def work(batch: Any) -> Any:
+        return ask(batch)
+
+    class Carries:  # as `apply` does with its function
+        known_as = "fn"
+
+        def __init__(self) -> None:
+            self.__wrapped__ = work
+
+    with pytest.raises(ConfigError) as caught:
+        ship(Carries() if is_wrapped else work)
+    path = "variable 'ask' (function): variable 'client' (Client): attribute 'lock' (lock)"
+    assert f"work can't be sent to the workers because of {path}: " in caught.value.problem
+    assert caught.value.field == ("fn" if is_wrapped else "process")
+
+
 def test_arguments_are_checked() -> None:
     for arguments, field in (
         ({"process": 3}, "process"),

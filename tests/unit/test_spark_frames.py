@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,17 @@ def test_everything_else_is_written_once(file: Path, relation: str) -> None:
     assert frame.sparkSession.conf == {TIMESTAMPS: "INT96"}, "and as it was"
 
 
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_file_that_is_written_again_in_place_has_another_mark(file: Path, kind: str) -> None:
+    frame = Frame(f"Relation [id#0L,text#1] {kind}", [file, file.with_name("unreachable")])
+    before = input_of(frame, None).marks
+    assert list(before) == [str(file)]
+    assert input_of(frame, None).marks == before
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert input_of(frame, None).marks != before
+
+
 def test_files_that_lack_a_column_of_the_frame_are_no_plain_read(file: Path) -> None:
     # day is the name of a directory
     frame = Frame(
@@ -195,6 +207,7 @@ INSIDE = ArrayType(columns(x=VariantType()))
         (columns(v=VariantType()), r"column 'v' is variant.*to_json"),
         (columns(v=INSIDE), r"column 'v' is array<struct<x:variant>>"),
         (StructType([*COLUMNS, *COLUMNS]), r"two columns are called 'id'"),
+        (StructType([]), "it has no columns"),
     ],
 )
 def test_columns_that_a_function_can_not_use_are_refused_by_name(
