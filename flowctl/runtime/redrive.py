@@ -23,6 +23,7 @@ from flowctl.ports import (
     SourceChunk,
     SourceHost,
 )
+from flowctl.runtime.chunks import checked
 
 
 class Redriven:
@@ -120,7 +121,7 @@ class Redriven:
     def poll(self, max_records: int) -> SourceChunk | None:
         """See :class:`flowctl.ports.FlowProducer`."""
         if not self._chunks or max_records <= 0:
-            return self.inner.poll(max_records)
+            return checked(self.inner.poll(max_records), type(self.inner).__name__)
         chunk = self._chunks.popleft()
         rest = chunk.records[max_records:]
         if rest:

@@ -158,9 +158,11 @@ def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_pa
     with pytest.raises(ConfigError, match="deltalake, which lists its files, is not installed"):
         ParquetRanges(table).extents(Checkpoint())
     features: list[str] = []
+    configuration: dict[str, str] = {"delta.columnMapping.mode": "none"}
     fake = SimpleNamespace(
         DeltaTable=lambda path: SimpleNamespace(
             protocol=lambda: SimpleNamespace(reader_features=features),
+            metadata=lambda: SimpleNamespace(configuration=configuration),
             file_uris=lambda: [str(table / "new.parquet")],
         )
     )
@@ -168,6 +170,10 @@ def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_pa
     assert values_of(ParquetRanges(table)) == [{"name": "new"}]
     features.append("deletionVectors")
     with pytest.raises(ConfigError, match="deletionVectors"):
+        ParquetRanges(table).extents(Checkpoint())
+    features.clear()
+    configuration["delta.columnMapping.mode"] = "name"  # of reader version 2, which lists none
+    with pytest.raises(ConfigError, match="columnMapping"):
         ParquetRanges(table).extents(Checkpoint())
 
 
@@ -179,6 +185,7 @@ def test_a_delta_table_whose_files_were_written_again_is_refused(tmp_path, monke
     listed = files[:1]
     table = SimpleNamespace(
         protocol=lambda: SimpleNamespace(reader_features=None),
+        metadata=lambda: SimpleNamespace(configuration={}),
         file_uris=lambda: [str(path) for path in listed],
     )
     monkeypatch.setitem(sys.modules, "deltalake", SimpleNamespace(DeltaTable=lambda path: table))
@@ -187,8 +194,10 @@ def test_a_delta_table_whose_files_were_written_again_is_refused(tmp_path, monke
     listed = files[:2]  # what was added is read too
     assert len(ParquetRanges("t").extents(done)) == 2
     listed = files[1:]
-    with pytest.raises(SourceError, match=r"0\.parquet, of which .* no longer part") as refused:
-        ParquetRanges("t").extents(done)
+    (tmp_path / "link").symlink_to("t")
+    for name in ("link", "t"):
+        with pytest.raises(SourceError, match=r"0\.parquet, of which .* no longer part") as refused:
+            ParquetRanges(name).extents(done)
     assert "another name" in refused.value.remedy
     nothing_done = Checkpoint({str(files[0]): PartitionCheckpoint()})
     assert len(ParquetRanges("t").extents(nothing_done)) == 2
