@@ -175,6 +175,19 @@ def _not_readable(path: str, error: OSError) -> SourceError:
     )
 
 
+def check_folder(name: str, began_in: str) -> None:
+    """Raise :class:`SourceError` if a relative ``name`` leads elsewhere than when the job began.
+
+    Bolts that are threads share the working directory with the source, and may change it.
+    """
+    if not os.path.isabs(name) and (now := os.getcwd()) != began_in:
+        raise SourceError(
+            f"{name}: the working directory was {began_in} when the job began and is {now} now,"
+            " where this name may be another file's.",
+            remedy="Give absolute paths, or leave the working directory as it is.",
+        )
+
+
 def open_regular(path: str) -> IO[bytes]:
     """Open the file for reading.  Raises :class:`SourceError` or ``OSError``, and never waits.
 

@@ -14,7 +14,7 @@ from flowctl.errors import MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._columns import check_columns, listed_columns
 from flowctl_files._parquet_blocks import no_parquet
-from flowctl_files._paths import Found, expand, find, found_as, listed_paths
+from flowctl_files._paths import Found, check_folder, expand, find, found_as, listed_paths
 from flowctl_files._spellings import check_names
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
@@ -58,6 +58,7 @@ class ParquetRows:
         self._known: dict[str, Found] = {}  # of files of which rows are done, as they were then
         self._read: Found = (0, 0)  # the file that is read, as it is
         self._done_bytes = 0
+        self._folder = ""  # the working directory, to which relative names belong
         self._error: SourceError | None = None
 
     def partitions(self) -> Sequence[str]:
@@ -68,6 +69,7 @@ class ParquetRows:
         """Prepare to read on; fails early if a file or pyarrow is missing."""
         self.close()
         self._reset()
+        self._folder = os.getcwd()
         _pyarrow()
         for name, saved in checkpoint.partitions.items():
             if saved.position is not None:
@@ -113,6 +115,7 @@ class ParquetRows:
         name = next(self._queue, None)
         if name is None:
             return False
+        check_folder(name, self._folder)
         pyarrow, parquet = _pyarrow()
         try:
             self._read = found_as(os.stat(name))  # before: a later one is noticed
