@@ -1,11 +1,25 @@
-"""Which columns a Parquet file must have, and may not have."""
+"""Which columns of a Parquet file are wanted, which it must have, and may not have."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
+
+
+def listed_columns(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the wanted columns, None for all; :class:`ConfigError` for what is no list of
+    names."""
+    given: Any = names
+    if given is None:
+        return None
+    listed = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        shown = listed if isinstance(given, Iterable) and not isinstance(given, str) else given
+        raise ConfigError("columns", f"{shown!r} is not a list of names.", remedy="Give ['a'].")
+    return listed
 
 
 def check_columns(file: str, there: Sequence[str], wanted: Collection[str] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import IO, Any, Final, Protocol, cast
 
 from flowctl.errors import MissingExtraError, SourceError
@@ -18,10 +18,22 @@ _NO_TEXT: Final = (
     *(".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.zst"),
 )
 # How compressed data begin; no line of text has these bytes.
-_BEGINNINGS: Final = {b"\x1f\x8b\x08": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-BEGINNING_BYTES: Final = max(map(len, _BEGINNINGS))
-# How much Zstandard data is decompressed at a time: some 100 KB of a log's text.
-_ZSTD_BYTES: Final = 8 << 10
+_BEGINNINGS: Final = {
+    b"\x1f\x8b\x08": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    **{b"BZh%d1AY&SY" % level: ".bz2" for level in range(1, 10)},
+}
+# How other files begin that are no lines of bytes.  UTF-16's byte order marks: its newline is two
+# bytes, and with errors="replace" each line would pass for a record.
+_NO_LINES: Final = {
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\xfd7zXZ\x00": "compressed (xz)",
+    b"PK\x03\x04": "a zip archive",
+}
+BEGINNING_BYTES: Final = max(map(len, [*_BEGINNINGS, *_NO_LINES]))
+# How much is decompressed at a time: some 100 KB of a log's text.
+_INPUT_BYTES: Final = 8 << 10
 _EMPTY: Final = "the file is empty, without even a header"
 
 
@@ -62,6 +74,12 @@ def check_beginning(name: str, data: bytes) -> None:
                 f"{name}: it is compressed ({_KINDS[end]}), but its name does not end in {end}.",
                 remedy=f"Rename it to {name}{end}, or unpack it.",
             )
+    for beginning, what in _NO_LINES.items():
+        if data.startswith(beginning):
+            raise SourceError(
+                f"{name}: it is {what}, which has no lines that flowctl could read.",
+                remedy="Convert it to UTF-8 first (iconv), or unpack it.",
+            )
 
 
 def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
@@ -73,9 +91,9 @@ def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
         case "gzip":
             return _Gzip(fileobj=file, mode="rb")
         case "bzip2":
-            return bz2.BZ2File(file)
+            return _Frames(file, bz2.BZ2Decompressor)
         case "zstd":
-            return _Zstd(file)
+            return _Frames(file, _zstd())
     return None
 
 
@@ -99,27 +117,36 @@ class _Gzip(gzip.GzipFile):
         return data
 
 
-class _Zstd:
-    """Frames of Zstandard data, one after the other.
+class _Frame(Protocol):
+    """What decompresses one frame of Zstandard, or one stream of bzip2."""
 
-    The package's own reader takes a truncated file for a complete one.
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _Frames:
+    """Compressed frames, one after the other; ``new`` makes what decompresses one.
+
+    Zstandard's own reader takes a truncated file for a complete one, and the standard library's of
+    bzip2 leaves out whatever follows a stream that begins with damage.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        try:
-            import zstandard
-        except ModuleNotFoundError:
-            raise MissingExtraError("paths", "zstandard, which reads .zst files,", "zstd") from None
+    def __init__(self, file: IO[bytes], new: Callable[[], _Frame]) -> None:
         self._file = file
-        self._frames = zstandard.ZstdDecompressor()
-        self._frame: Any = None  # the one that is being read; None between two
+        self._new = new
+        self._frame: _Frame | None = None  # the one that is being read; None between two
         self._input = b""
         self._output = b""
         self._is_begun = False
 
     def read1(self, size: int, /) -> bytes:
         while not self._output:
-            data = self._input or self._file.read(_ZSTD_BYTES)
+            data = self._input or self._file.read(_INPUT_BYTES)
             self._input = b""
             if not data:
                 if self._frame is not None:
@@ -129,7 +156,7 @@ class _Zstd:
                 return b""
             self._is_begun = True
             if self._frame is None:
-                self._frame = self._frames.decompressobj()
+                self._frame = self._new()
             self._output = self._frame.decompress(data)
             if self._frame.eof:
                 self._input, self._frame = self._frame.unused_data, None
@@ -138,3 +165,12 @@ class _Zstd:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _zstd() -> Callable[[], _Frame]:
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise MissingExtraError("paths", "zstandard, which reads .zst files,", "zstd") from None
+    made: Callable[[], Any] = zstandard.ZstdDecompressor().decompressobj
+    return made

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._columns import check_columns
+from flowctl_files._columns import check_columns, listed_columns
 from flowctl_files._layouts import Layout
 from flowctl_files._stores import lasting
 
@@ -107,6 +108,7 @@ class RowsReader:
         pyarrow, parquet = load_pyarrow()
         self._name = name
         self._arrow = pyarrow
+        self._is_on_disk = isinstance(file, io.FileIO)
         self._columns = columns
         try:
             # Spark's INT96 as datetimes: as nanoseconds they would be pandas' Timestamps, and
@@ -115,7 +117,7 @@ class RowsReader:
                 file, pre_buffer=True, coerce_int96_timestamp_unit="us"
             )
         except (pyarrow.ArrowException, OSError) as error:
-            raise unreadable(name, error) from error
+            raise self._unreadable(error) from error
         self.schema = self._parquet.schema_arrow
         self.layout = layout(self.schema)
         self._check_columns()
@@ -146,7 +148,7 @@ class RowsReader:
             try:
                 batch = next(batches, None)
             except (self._arrow.ArrowException, OSError) as error:
-                raise unreadable(self._name, error) from error
+                raise self._unreadable(error) from error
             if batch is None or begin >= wanted[1]:
                 return
             end = begin + batch.num_rows
@@ -167,7 +169,10 @@ class RowsReader:
         return RowsBlock(self._selected(batch), positions, stop)
 
     def _filtered(self, batch: Any) -> Any:
-        kept = self._arrow.Table.from_batches([batch]).filter(self._columns.filter)
+        try:
+            kept = self._arrow.Table.from_batches([batch]).filter(self._columns.filter)
+        except self._arrow.ArrowException as error:
+            raise unfit_filter(self._name, error) from error
         batches = kept.combine_chunks().to_batches()
         return batches[0] if batches else batch.slice(0, 0)
 
@@ -189,6 +194,12 @@ class RowsReader:
         if wanted is None and filter_names:
             check_columns(self._name, self.layout.names, filter_names)
 
+    def _unreadable(self, error: Exception) -> Exception:
+        # pyarrow raises OSError for damage too; from a disk, system calls' errors have a number.
+        if isinstance(error, OSError) and not (self._is_on_disk and error.errno is None):
+            return lasting(self._name, error)
+        return no_parquet(self._name, error)
+
     def _empty(self) -> Any:
         return self._arrow.RecordBatch.from_pydict({})
 
@@ -205,32 +216,43 @@ def load_pyarrow() -> tuple[Any, Any]:
 
 def columns_of(names: Sequence[str] | None, wanted: Any) -> Columns:
     """Return what is read; ``wanted`` is an expression or a list of ``(column, op, value)``."""
-    if isinstance(names, str) or (names is not None and not names):
-        raise ConfigError("columns", f"{names!r} is not a list of names.", remedy="Give ['a'].")
-    chosen = None if names is None else tuple(names)
+    chosen = listed_columns(names)
     if wanted is None:
         return Columns(chosen)
     _, parquet = load_pyarrow()
-    if not isinstance(wanted, list):
+    from pyarrow import compute
+
+    if isinstance(wanted, compute.Expression):
         return Columns(chosen, wanted, None)
     try:
+        if not isinstance(wanted, list):
+            raise TypeError(f"it is a {type(wanted).__name__}")
         expression = parquet.filters_to_expression(wanted)
         terms = [term for each in wanted for term in (each if isinstance(each, list) else [each])]
         return Columns(chosen, expression, frozenset(name for name, _, _ in terms))
     except (TypeError, ValueError) as error:
         raise ConfigError(
             "filter",
-            f"{wanted!r} can't be used: {error}.",
+            f"{wanted!r} can't be used: {_said(error)}.",
             remedy="Give [('column', '>', 3)], or an expression of pyarrow.compute.",
         ) from None
 
 
-def unreadable(name: str, error: Exception) -> Exception:
-    """Return :class:`SourceError` for a file that is no Parquet, or not readable for good."""
-    if isinstance(error, OSError):
-        return lasting(name, error)
-    text = str(error).partition("\n")[0]
+def unfit_filter(name: str, error: Exception) -> SourceError:
+    """The error for a filter that compares a column with a value of another type."""
     return SourceError(
-        f"{name}: can't be read as Parquet: {text}.",
-        remedy="Check that it is a complete Parquet file.",
+        f"{name}: the filter can't be applied: {_said(error)}.",
+        remedy="Compare each column with a value of its own type.",
     )
+
+
+def no_parquet(name: str, error: Exception) -> SourceError:
+    """The error for a file that is no Parquet, or damaged."""
+    return SourceError(
+        f"{name}: can't be read as Parquet: {_said(error)}.",
+        remedy="Check that it is a complete Parquet file that this user may read.",
+    )
+
+
+def _said(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(". ")

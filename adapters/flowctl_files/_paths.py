@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import IO, Any, TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
-from flowctl.logs import ModuleLogger
-
-_log = ModuleLogger("flowctl.files")
+from flowctl_files._patterns import names_of, tell_dangling
 
 
 def listed_paths(
@@ -71,13 +68,23 @@ def find(patterns: Sequence[str], *, may_be_missing: bool) -> dict[str, Found]:
     links: set[str] = set()
     for pattern in patterns:
         found.update(_expand_one(pattern, links, may_be_missing=may_be_missing))
+    return {name: found[name] for name in _once(found.keys(), links)}
+
+
+def once_each(names: Iterable[str]) -> list[str]:
+    """Return those of ``names``, sorted, by which :func:`find` would count each file."""
+    there = set(names)
+    return _once(there, {name for name in there if os.path.islink(name)})
+
+
+def _once(names: Set[str], links: Set[str]) -> list[str]:
     once: dict[str, str] = {}
     folders: dict[str, str] = {}  # what the names of folders resolve to
     # Links last: one that comes between two runs must not give the file another name.
-    for name in sorted(found.keys() - links) + sorted(found.keys() & links):
+    for name in sorted(names - links) + sorted(names & links):
         path = os.path.realpath(name) if name in links else _real_path(name, folders)
         once.setdefault(path, name)
-    return {name: found[name] for name in sorted(once.values())}
+    return sorted(once.values())
 
 
 def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[str, Found]:
@@ -85,9 +92,10 @@ def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[
     found: dict[str, Found] = {}
     if os.path.lexists(path):  # before globbing: "[1].log" can be a name
         _require_regular(path)
+        _require_clear(path)
         _add(path, found, links)
     elif glob.has_magic(path):
-        for name in glob.iglob(path, recursive=True):
+        for name in names_of(path):
             _add(name, found, links)
     if not found and not may_be_missing:
         raise _nothing_found(pattern, path)
@@ -104,7 +112,7 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
             status = os.stat(name)
     except FileNotFoundError:
         if os.path.lexists(name):
-            _tell_dangling(name)
+            tell_dangling(name)
         return  # otherwise it was removed meanwhile
     except OSError as error:
         raise _not_readable(name, error) from error
@@ -113,10 +121,16 @@ def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
         found[name] = found_as(status)
 
 
-@functools.cache  # once for each link, however often a pattern is looked up
-def _tell_dangling(name: str) -> None:
-    """A rotation may leave such links, so it is not an error; but its lines are not read."""
-    _log.warning("link_leads_nowhere", file=name)
+def _require_clear(path: str) -> None:
+    """A file called ``*.log``, as a failed redirection leaves one, must not hide all the others."""
+    if not glob.has_magic(path):
+        return
+    other = next((name for name in names_of(path) if name != path), None)
+    if other is not None:
+        raise SourceError(
+            f"{path!r} is the name of a file, and a pattern that others match, such as {other!r}.",
+            remedy=f"For that file alone give {glob.escape(path)!r}; for all of them rename it.",
+        )
 
 
 def _real_path(name: str, folders: dict[str, str]) -> str:
@@ -159,6 +173,19 @@ def _not_readable(path: str, error: OSError) -> SourceError:
     return SourceError(
         f"{path!r} can't be read: {error.strerror}.", remedy="Check the link and its permissions."
     )
+
+
+def check_folder(name: str, began_in: str) -> None:
+    """Raise :class:`SourceError` if a relative ``name`` leads elsewhere than when the job began.
+
+    Bolts that are threads share the working directory with the source, and may change it.
+    """
+    if not os.path.isabs(name) and (now := os.getcwd()) != began_in:
+        raise SourceError(
+            f"{name}: the working directory was {began_in} when the job began and is {now} now,"
+            " where this name may be another file's.",
+            remedy="Give absolute paths, or leave the working directory as it is.",
+        )
 
 
 def open_regular(path: str) -> IO[bytes]:

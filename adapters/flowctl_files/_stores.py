@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._paths import find, found_as, is_hidden, open_regular
+from flowctl_files._paths import find, found_as, is_hidden, once_each, open_regular
 from flowctl_files._remote import check_url, is_remote
+from flowctl_files._rewritten import changed
 
 # What pyarrow reads by itself, with no other package.
 _ARROW_SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -80,6 +81,11 @@ class Stores:
         for url in (each for each in patterns if each not in local):
             found |= self._find(url)
         return dict(sorted(found.items()))
+
+    def once_each(self, names: Collection[str]) -> list[str]:
+        """Return those of ``names``, sorted, that name a file first; for URLs all."""
+        local = [name for name in names if self._is_local(name)]
+        return sorted([*once_each(local), *(set(names) - set(local))])
 
     def stat(self, name: str) -> Found:
         """Return what is there now.  Raises :class:`SourceError` or ``OSError``."""
@@ -200,14 +206,6 @@ def lasting(name: str, error: OSError) -> SourceError | OSError:
         f"{name}: can't be read: {text}.",
         remedy="Check that it is there, and that this machine may read it: every worker needs the"
         " path, or its own credentials.",
-    )
-
-
-def changed(name: str, before: str, now: str) -> SourceError:
-    """The error for a file that is not what the driver saw."""
-    return SourceError(
-        f"{name}: it changed during the run: it was {before} and is {now}.",
-        remedy="Read files that don't change any more, or use a source by value (TextLines).",
     )
 
 

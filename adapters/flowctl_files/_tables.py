@@ -12,6 +12,7 @@ from flowctl.errors import ConfigError, SourceError
 
 # What a reader has to know of; without it, it would read rows that were deleted, or wrong columns.
 _UNREADABLE: Final = frozenset({"deletionVectors", "columnMapping", "typeWidening"})
+_MAPPING: Final = "delta.columnMapping.mode"
 
 
 def delta_files(path: str) -> list[str]:
@@ -27,6 +28,8 @@ def delta_files(path: str) -> list[str]:
     try:
         table = deltalake.DeltaTable(path)
         needed = set(table.protocol().reader_features or ())
+        if table.metadata().configuration.get(_MAPPING, "none") != "none":
+            needed.add("columnMapping")  # tables of reader version 2 do not list it
         files: list[str] = table.file_uris()
     except Exception as error:  # its errors have no common base
         text = str(error).partition("\n")[0]
@@ -49,10 +52,13 @@ def check_kept(path: str, files: Iterable[str], checkpoint: Checkpoint) -> None:
 
     Its rows may stand in other files now, where they would be done again.
     """
-    folder = (path if "://" in path else os.path.abspath(os.path.expanduser(path))).rstrip("/")
     kept = set(files)
+    # deltalake names files by the directory without links.
+    local = os.path.expanduser(path)
+    folders = (path,) if "://" in path else (os.path.abspath(local), os.path.realpath(local))
+    inside = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     for name, done in checkpoint.partitions.items():
-        if name in kept or not name.startswith(f"{folder}/") or not done.records_done:
+        if name in kept or not name.startswith(inside) or not done.records_done:
             continue
         raise SourceError(
             f"{path}: {name}, of which an earlier run of this job has done {done.records_done}"

@@ -42,7 +42,7 @@ def cuts(
     buffer = bytearray(BLOCK_BYTES)
     view = memoryview(buffer)
     at = max(start - 1, 0)  # of kept[0], or of what is read next
-    kept = b""  # the beginning of a line
+    kept = bytearray()  # the beginning of a line; as bytes, a long one would be copied each time
     is_aligned = start == 0
     while True:
         wanted = stop - at - len(kept)
@@ -56,7 +56,7 @@ def cuts(
         if at >= stop or not (size and is_aligned):
             if at < stop and size:
                 continue
-            yield Cut(at, kept, is_last=True)
+            yield Cut(at, bytes(kept), is_last=True)
             return
         end, is_last = _end_of(buffer, begin, size, stop - at - len(kept))
         if end > begin:
@@ -65,7 +65,7 @@ def cuts(
             if is_last:
                 return
             at += len(lines)
-            kept = b""
+            kept.clear()
         kept += view[max(begin, end) : size]
         too_long(at, len(kept))
 

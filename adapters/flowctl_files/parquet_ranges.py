@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,8 +17,17 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl_files._hive import int_columns, keys_of
 from flowctl_files._iceberg import Snapshot, Wanted, is_loaded, is_metadata, load_table, snapshot_of
 from flowctl_files._layouts import Directories, Fields, Layout, Layouts
-from flowctl_files._parquet_blocks import Columns, RowsBlock, RowsReader, columns_of, load_pyarrow
+from flowctl_files._parquet_blocks import (
+    Columns,
+    RowsBlock,
+    RowsReader,
+    columns_of,
+    load_pyarrow,
+    unfit_filter,
+)
 from flowctl_files._paths import listed_paths
+from flowctl_files._remote import is_remote
+from flowctl_files._rewritten import check_unchanged
 from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores
 from flowctl_files._tables import check_kept, delta_files
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 Check: TypeAlias = Callable[[str, int, RowsReader, Columns], None]
 
 _PATTERN: Final = "**/*.parquet"
+_MAGIC: Final = re.compile(r"[*?\[]")
 # Files whose ends are read at once: each takes some requests of 50 ms to an object store.
 _AT_ONCE: Final = 16
 
@@ -73,7 +85,7 @@ class ParquetRanges:
     ) -> None:
         self._table: Any = paths if is_loaded(paths) else None
         self._paths = [] if is_loaded(paths) else listed_paths(paths, other="a directory")
-        self._wanted = Wanted(snapshot_id, filter)
+        self._wanted = Wanted(_checked_id(snapshot_id), filter)
         self._columns = columns_of(columns, filter)
         self._stores = Stores(storage_options, filesystem)
         self._reader: ParquetReader | None = None
@@ -90,6 +102,7 @@ class ParquetRanges:
             found: dict[str, str] = {}  # file: the directory that it was found in
             for path in self._paths:
                 found |= self._files_of(path, checkpoint)
+            found = {name: found[name] for name in self._stores.once_each(found.keys())}
             keys = {name: keys_of(name, base) for name, base in found.items()}
             layouts = Directories(found, int_columns(keys.values()))
             names, check = sorted(found), None
@@ -100,6 +113,7 @@ class ParquetRanges:
             extents = {name: extent for name, extent in each if extent is not None}
         for name in extents.keys() & checkpoint.partitions.keys():
             check_place(name, extents[name], checkpoint.partitions[name].position)
+        check_unchanged(extents, checkpoint)
         return extents
 
     def reader(self) -> ParquetReader:
@@ -145,14 +159,17 @@ class ParquetRanges:
 
     def _files_of(self, path: str, checkpoint: Checkpoint) -> dict[str, str]:
         if not self._stores.is_folder(path):
-            base = path.partition("*")[0].rpartition("/")[0] if "*" in path else ""
+            magic = _MAGIC.search(path)
+            base = path[: magic.start()].rpartition("/")[0] if magic else ""
             return dict.fromkeys(self._stores.find([path]), base)
         folder = path.rstrip("/")
         if self._stores.is_folder(f"{folder}/_delta_log"):
             files = delta_files(path)
             check_kept(path, files, checkpoint)
             return dict.fromkeys(files, folder)
-        names = self._stores.find([f"{folder}/{_PATTERN}"])
+        # The name of a directory on a disk may hold what would be a pattern.
+        named = folder if is_remote(folder) else glob.escape(folder)
+        names = self._stores.find([f"{named}/{_PATTERN}"])
         return {name: folder for name in names if not _is_hidden(name, folder)}
 
 
@@ -180,7 +197,7 @@ class ParquetReader:
                     f"{partition}: it has {reader.rows} rows, and rows up to {stop} are wanted.",
                     remedy="Bring the old file back, or give the job another name.",
                 )
-            groups = self._groups(reader.layout, file)
+            groups = self._groups(partition, reader.layout, file)
             for block in reader.blocks(start, stop, groups):
                 if block.stop >= stop:  # before it is done: is it still the same file?
                     self._stores.check(partition, identity)
@@ -196,7 +213,7 @@ class ParquetReader:
             reader = self._rows_reader(name, file)
             if check is not None:
                 check(name, found.size, reader, self._columns)
-            rows, groups = reader.rows, self._groups(reader.layout, file)
+            rows, groups = reader.rows, self._groups(name, reader.layout, file)
         if rows and groups is not None and not groups:
             return name, None
         return name, Extent(0, rows, found.identity + self._mark, size_bytes=found.size)
@@ -204,7 +221,7 @@ class ParquetReader:
     def _rows_reader(self, name: str, file: Any) -> RowsReader:
         return RowsReader(name, file, self._columns, partial(self._layouts.of, name))
 
-    def _groups(self, layout: Layout, file: Any) -> frozenset[int] | None:
+    def _groups(self, name: str, layout: Layout, file: Any) -> frozenset[int] | None:
         """Return the row groups that may hold rows that the filter lets through; None: all."""
         needed = self._columns.filter_names
         if self._columns.filter is None:
@@ -223,10 +240,26 @@ class ParquetReader:
         schema = fragment.physical_schema
         for key, value in keys.items():
             schema = schema.append(load_pyarrow()[0].field(key, value.type))
-        left = fragment.subset(self._columns.filter, schema=schema)
+        try:
+            left = fragment.subset(self._columns.filter, schema=schema)
+        except load_pyarrow()[0].ArrowException as error:
+            raise unfit_filter(name, error) from error
         return frozenset(group.id for group in left.row_groups)
 
 
+def _checked_id(snapshot_id: Any) -> int | None:
+    if snapshot_id is None or (isinstance(snapshot_id, int) and not isinstance(snapshot_id, bool)):
+        return snapshot_id
+    raise ConfigError(
+        "snapshot_id",
+        f"{snapshot_id!r} is a {type(snapshot_id).__name__}, and the id of a snapshot is an int.",
+        remedy="Give the number as the table's history has it.",
+    )
+
+
 def _is_hidden(name: str, folder: str) -> bool:
-    """Whether Spark would pass over it: ``_temporary/``, ``.hidden``."""
-    return any(part[:1] in ("_", ".") for part in name[len(folder) :].strip("/").split("/"))
+    """Whether Spark would pass over it: ``_temporary/``, ``.hidden``; not ``_year=2026/``."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in name[len(folder) :].strip("/").split("/")
+    )

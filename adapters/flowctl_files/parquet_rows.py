@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from contextlib import suppress
+from itertools import count, islice, product
 from typing import Any, Final
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
-from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl.errors import MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
-from flowctl_files._columns import check_columns
-from flowctl_files._paths import Found, expand, find, found_as, listed_paths
+from flowctl_files._columns import check_columns, listed_columns
+from flowctl_files._parquet_blocks import no_parquet
+from flowctl_files._paths import Found, check_folder, expand, find, found_as, listed_paths
 from flowctl_files._spellings import check_names
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
@@ -43,11 +45,7 @@ class ParquetRows:
         columns: Sequence[str] | None = None,
     ) -> None:
         self._patterns = listed_paths(paths)
-        if isinstance(columns, str) or columns == []:
-            raise ConfigError(
-                "columns", f"{columns!r} is not a list of names.", remedy="Give ['a', 'b']."
-            )
-        self._columns = None if columns is None else list(columns)
+        self._columns = listed_columns(columns)
         self._reset()
 
     def _reset(self) -> None:
@@ -60,6 +58,7 @@ class ParquetRows:
         self._known: dict[str, Found] = {}  # of files of which rows are done, as they were then
         self._read: Found = (0, 0)  # the file that is read, as it is
         self._done_bytes = 0
+        self._folder = ""  # the working directory, to which relative names belong
         self._error: SourceError | None = None
 
     def partitions(self) -> Sequence[str]:
@@ -70,6 +69,7 @@ class ParquetRows:
         """Prepare to read on; fails early if a file or pyarrow is missing."""
         self.close()
         self._reset()
+        self._folder = os.getcwd()
         _pyarrow()
         for name, saved in checkpoint.partitions.items():
             if saved.position is not None:
@@ -97,11 +97,17 @@ class ParquetRows:
             if self._file is None and not self._next_file():
                 return None
             records = list(islice(self._rows, min(max_records, _BATCH_ROWS)))
+            if not records and max_records > 0:
+                return self._end()
         except SourceError as error:
             self._error = error  # for the next call too: nothing after it may be read
             raise
-        if records or max_records <= 0:
-            return SourceChunk(self._name, records, mark=self._read if records else None)
+        return SourceChunk(self._name, records, mark=self._read if records else None)
+
+    def _end(self) -> SourceChunk:
+        """Leave the file; :class:`SourceError` if it was written again while it was read."""
+        with suppress(FileNotFoundError):  # removed: all of it was read
+            _check_same(self._name, self._read, found_as(os.stat(self._name)))
         self._leave()
         return SourceChunk(self._name, (), end=self._read)
 
@@ -109,12 +115,14 @@ class ParquetRows:
         name = next(self._queue, None)
         if name is None:
             return False
+        check_folder(name, self._folder)
         pyarrow, parquet = _pyarrow()
         try:
             self._read = found_as(os.stat(name))  # before: a later one is noticed
-            self._file = parquet.ParquetFile(name, coerce_int96_timestamp_unit="us")
+            # Opened here: pyarrow takes a name such as "10:30.parquet" for a URL.
+            self._file = parquet.ParquetFile(pyarrow.OSFile(name), coerce_int96_timestamp_unit="us")
         except (pyarrow.ArrowException, OSError) as error:
-            raise _unreadable(name, error) from error
+            raise no_parquet(name, error) from error
         self._name = name
         if name in self._known:  # it may have been written again since the job began
             _check_same(name, self._known[name], self._read)
@@ -133,11 +141,11 @@ class ParquetRows:
         try:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=self._columns):
                 skipped = min(max(0, first - begin), batch.num_rows)
-                values = batch.slice(skipped).to_pylist()
+                values = _values(name, batch.slice(skipped), begin + skipped)
                 yield from map(Record, count(begin + skipped), values)
                 begin += batch.num_rows
         except (_pyarrow()[0].ArrowException, OSError) as error:
-            raise _unreadable(name, error) from error
+            raise no_parquet(name, error) from error
 
     def _leave(self) -> None:
         self._done_bytes += self._found[self._name][0]
@@ -145,7 +153,7 @@ class ParquetRows:
 
     def _close_file(self) -> None:
         if self._file is not None:
-            self._file.close()
+            self._file.close(force=True)
             self._file = None
         self._rows = iter(())
 
@@ -168,6 +176,24 @@ def _pyarrow() -> tuple[Any, Any]:
     except ModuleNotFoundError:
         raise MissingExtraError("producer", "pyarrow", "parquet") from None
     return pyarrow, pyarrow.parquet
+
+
+def _values(name: str, batch: Any, first: int) -> list[Any]:
+    """Return rows as dicts; :class:`SourceError` if Python has no such value."""
+    try:
+        values: list[Any] = batch.to_pylist()
+    except Exception:  # of a date, a time zone, a text …: each has errors of its own
+        for row, column in product(range(batch.num_rows), batch.schema.names):
+            try:
+                batch.column(column)[row].as_py()
+            except Exception as error:
+                raise SourceError(
+                    f"{name}, row {first + row}: the value in column {column!r} can't be read:"
+                    f" {type(error).__name__}: {error}.",
+                    remedy="Correct it, or read the other columns: columns=[…].",
+                ) from error
+        raise
+    return values
 
 
 def _groups_from(metadata: Any, first: int) -> tuple[list[int], int]:
@@ -213,12 +239,4 @@ def _row(name: str, position: object) -> int:
     raise SourceError(
         f"{name}: the checkpoint's position {position!r} is not a row number.",
         remedy="Another source used this job's name: choose another name or clear the checkpoint.",
-    )
-
-
-def _unreadable(name: str, error: Exception) -> SourceError:
-    text = str(error).partition("\n")[0]
-    return SourceError(
-        f"{name}: can't be read as Parquet: {text}.",
-        remedy="Check that it is a complete Parquet file that this user may read.",
     )

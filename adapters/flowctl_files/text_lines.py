@@ -15,7 +15,7 @@ from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import check_text, kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
-from flowctl_files._paths import Found, find, listed_paths
+from flowctl_files._paths import Found, check_folder, find, listed_paths
 from flowctl_files._reader import (
     FileReader,
     Place,
@@ -100,6 +100,7 @@ class TextLines:
         self._records: Iterator[Record] = iter(())
         self._error: SourceError | None = None
         self._look_at_s = 0.0
+        self._folder = ""  # the working directory, to which relative names belong
         self._read_bytes: dict[str, int] = {}  # of each file, for progress
         self._done_bytes = 0
         self._total_bytes = 0
@@ -112,6 +113,7 @@ class TextLines:
         """Prepare to read on; fails early if a file is missing or can't be read."""
         self.close()
         self._reset()
+        self._folder = os.getcwd()
         found = self._look(time.monotonic())
         check_text(found)
         check_names(found, checkpoint)
@@ -201,6 +203,8 @@ class TextLines:
 
     def _next_file(self) -> bool:
         for name in self._queue:
+            if not is_remote(name):
+                check_folder(name, self._folder)
             if not self._follow or self._has_grown(name):
                 reader_of: Callable[..., FileReader] = (
                     partial(RemoteReader, self._remote) if is_remote(name) else FileReader

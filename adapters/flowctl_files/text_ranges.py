@@ -21,8 +21,9 @@ from flowctl_files._compressed import (
 )
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
+from flowctl_files._rewritten import changed, check_unchanged
 from flowctl_files._spellings import check_names
-from flowctl_files._stores import Stores, changed, lasting
+from flowctl_files._stores import Stores, lasting
 from flowctl_files._text_block import TextBlock
 from flowctl_files._text_blocks import TextBlocks
 
@@ -83,6 +84,7 @@ class TextRanges:
         check_names(extents, checkpoint)
         for name in extents.keys() & checkpoint.partitions.keys():
             check_place(name, extents[name], checkpoint.partitions[name].position)
+        check_unchanged(extents, checkpoint)
         return extents
 
     def reader(self) -> TextReader:

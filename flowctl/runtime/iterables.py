@@ -82,6 +82,9 @@ class Records:
         self._known: _Known | None = None
         self._known_is_end = False
         self._first_mark = self._last_mark = ""
+        # The value that came last, and its digest if it came twice.
+        self._object: Any = None
+        self._object_mark = ""
         if isinstance(values, Sized):
             self.progress: Callable[[], SourceProgress] = self._progress
 
@@ -198,6 +201,7 @@ class Records:
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._error = error
                 break
+            self._check_new(value)
             if self._next in known_places:
                 self._recognise(self._next, value)
             if self._next >= self._start:
@@ -208,6 +212,22 @@ class Records:
         if self._error is not None and not records:
             raise self._error
         return self._chunk(records)
+
+    def _check_new(self, value: Any) -> None:
+        """Raise if ``value`` is the object that came before, filled anew: all records would be the
+        last one."""
+        if value is not self._object or not isinstance(value, dict | list):
+            self._object, self._object_mark = value, ""
+            return
+        mark = _mark_of(value)
+        if self._object_mark not in ("", mark):
+            raise SourceError(
+                f"{self._partition}: the value at position {self._next} is the same"
+                f" {type(value).__name__} as the one before, with other contents, so records that"
+                " wait would change too.",
+                remedy="Yield a new one each time, such as dict(row) or list(row).",
+            )
+        self._object_mark = mark
 
     def _chunk(self, records: list[Record]) -> SourceChunk:
         if not records or not self._compare:

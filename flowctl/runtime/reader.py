@@ -209,7 +209,7 @@ def asked(call: Callable[[], _Result], name: str) -> _Result:
     """
     try:
         return call()
-    except FlowctlError:
+    except (FlowctlError, KeyboardInterrupt):
         raise
     except BaseException as error:  # also SystemExit: the input was not read to its end
         raise SourceError(

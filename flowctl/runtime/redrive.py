@@ -23,6 +23,7 @@ from flowctl.ports import (
     SourceChunk,
     SourceHost,
 )
+from flowctl.runtime.chunks import checked
 
 
 class Redriven:
@@ -44,6 +45,8 @@ class Redriven:
         self.inner = inner
         self.problem: str = ""
         self.left_waiting: int = 0  # letters of spouts that the topology no longer has
+        # flowctl's own producers pass the conformance suite: their records need no check each.
+        self._is_own = type(inner).__module__.partition(".")[0].startswith("flowctl")
         self._port = port
         self._job = job
         self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
@@ -120,7 +123,8 @@ class Redriven:
     def poll(self, max_records: int) -> SourceChunk | None:
         """See :class:`flowctl.ports.FlowProducer`."""
         if not self._chunks or max_records <= 0:
-            return self.inner.poll(max_records)
+            polled = self.inner.poll(max_records)
+            return polled if self._is_own else checked(polled, type(self.inner).__name__)
         chunk = self._chunks.popleft()
         rest = chunk.records[max_records:]
         if rest:

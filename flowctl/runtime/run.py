@@ -24,6 +24,7 @@ from flowctl.runtime.meter import Meter, Phase, snapshot_pause_s
 from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.reach import Reach
+from flowctl.runtime.reader import asked
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
@@ -150,7 +151,7 @@ class Run:
         job, producer = self._plan.job, self._plan.producer
         if isinstance(producer, SharingProducer):
             producer.attach(Host(self.control, self.checkpointer.save, job=job))
-        self._letters_first.open(self._restored)
+        asked(lambda: self._letters_first.open(self._restored), type(producer).__name__)
         if headline := self._letters_first.headline():
             self._view.message(headline)
         meter.begin()

@@ -127,7 +127,11 @@ def test_what_is_no_text_is_refused_by_name_before_a_line_of_it_is_read(name: st
 
 @pytest.mark.parametrize(
     ("kind", "end", "compress"),
-    [("gzip", ".gz", gzip.compress), ("zstd", ".zst", zstandard.ZstdCompressor().compress)],
+    [
+        ("gzip", ".gz", gzip.compress),
+        ("zstd", ".zst", zstandard.ZstdCompressor().compress),
+        ("bzip2", ".bz2", bz2.compress),
+    ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", None])
 def test_compressed_data_under_another_name_are_not_taken_for_lines(
@@ -143,4 +147,30 @@ def test_compressed_data_under_another_name_are_not_taken_for_lines(
     ranges = TextRanges("a.log", encoding=encoding)
     ((name, extent),) = ranges.extents(Checkpoint()).items()
     with pytest.raises(SourceError, match=said):
+        list(ranges.reader().open(name, extent.start, extent.stop, extent.identity))
+
+
+@pytest.mark.parametrize("junk", [b"\x00" + bz2.compress(DATA)[1:], b"BZ", b"junk"])
+def test_what_follows_the_first_stream_of_bzip2_is_read_or_refused(junk: bytes) -> None:
+    Path("a.bz2").write_bytes(bz2.compress(DATA) + junk)
+    with pytest.raises(Damaged, match=r"a\.bz2: the bzip2 data are damaged") as caught:
+        read("a.bz2")
+    assert caught.value.good == LINES
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_lines_of_utf_16_are_not_taken_for_those_of_another_encoding(
+    encoding: str, errors: str
+) -> None:
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    Path("a.log").write_bytes(f"{mark}one\ntwo\n".encode(encoding))
+    lines = TextLines("a.log", errors=errors)
+    lines.open(Checkpoint())
+    with pytest.raises(SourceError, match=r"a\.log: it is UTF-16") as caught:
+        lines.poll(1000)
+    assert "iconv" in caught.value.remedy
+    ranges = TextRanges("a.log", errors=errors)
+    ((name, extent),) = ranges.extents(Checkpoint()).items()
+    with pytest.raises(SourceError, match=r"a\.log: it is UTF-16"):
         list(ranges.reader().open(name, extent.start, extent.stop, extent.identity))

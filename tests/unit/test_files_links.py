@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
+from flowctl_files import ParquetRows, TextLines
 from flowctl_files._paths import expand, listed_paths
 
 
@@ -35,3 +38,14 @@ def test_a_link_that_cannot_be_followed_is_an_error() -> None:
 def test_what_is_no_path_is_refused_by_name(given: object) -> None:
     with pytest.raises(ConfigError, match=r"paths: .* is not a path"):
         listed_paths(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [TextLines, ParquetRows])
+def test_a_relative_name_is_not_read_in_another_directory(here: Path, kind: Any) -> None:
+    (here / "other").mkdir()
+    (here / "other" / "a.log").write_text("another\n")
+    producer = kind("*.log")
+    producer.open(Checkpoint())
+    os.chdir(here / "other")
+    with pytest.raises(SourceError, match=r"a\.log: the working directory was"):
+        producer.poll(10)

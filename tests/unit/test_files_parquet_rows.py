@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -11,7 +12,7 @@ import pytest
 
 from flowctl import Batch, FlowControlSpout, LocalBolts
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
 from flowctl_files import ParquetRanges, ParquetRows
 
 
@@ -109,3 +110,37 @@ def test_two_columns_of_one_name_are_refused(
     with pytest.raises(SourceError, match=r"b\.parquet: 2 columns are called 'n'.*\['m'\]"):
         run(kind(tmp_path / "b.parquet"))
     assert run(kind(tmp_path / "b.parquet", columns=["m"])) == [{"m": 3}]
+
+
+def test_one_that_is_written_again_while_it_is_read_is_refused(path: Path) -> None:
+    producer = ParquetRows(path)
+    producer.open(Checkpoint())
+    assert producer.poll(10) is not None
+    write(path, [4, 5, 6])
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match=r"a\.parquet: the file was written again"):
+        producer.poll(10)
+
+
+def test_a_name_with_a_colon_is_a_file_and_no_url(path: Path) -> None:
+    path = path.rename(path.with_name("10:30.parquet"))
+    assert read(path, Checkpoint())[0] == [1, 2, 3]
+
+
+def test_a_value_that_python_does_not_have_is_named_with_row_and_column(path: Path) -> None:
+    days = pyarrow.array([0, 10**8], pyarrow.int32()).cast(pyarrow.date32())
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2], "day": days}), path)
+    with pytest.raises(SourceError, match=r"a\.parquet, row 1: the value in column 'day'"):
+        read(path, Checkpoint())
+    producer = ParquetRows(path, columns=["n"])
+    producer.open(Checkpoint())
+    chunk = producer.poll(10)
+    assert chunk is not None
+    assert [record.value for record in chunk.records] == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("columns", [(), [], "n", 5, [1], iter(())])
+@pytest.mark.parametrize("source", [ParquetRows, ParquetRanges])
+def test_columns_that_are_no_list_of_names_are_refused(source: Any, columns: Any) -> None:
+    with pytest.raises(ConfigError, match=r"columns: .* is not a list of names"):
+        source("a.parquet", columns=columns)

@@ -172,3 +172,17 @@ def test_a_store_that_refuses_this_machine_is_not_a_store_without_files(monkeypa
     for path in ("memory://nowhere/*.log", "memory://nowhere/a.log"):
         with pytest.raises(SourceError, match="no file matches"):
             TextRanges(path).extents(Checkpoint())
+
+
+def test_what_a_file_was_is_told_with_times_that_people_read(path):
+    source = TextRanges(str(path))
+    os.utime(path, ns=(0, 1_700_000_000_000_000_001))
+    extent, _ = opened(source, path)
+    os.utime(path, ns=(0, 1_700_000_000_000_000_002))
+    said = r"it was \d+ bytes of 2023-11-14 22:13:20\.000000001 UTC, and is now .*\.000000002 UTC"
+    for end in (None, extent.identity):
+        saved = PartitionCheckpoint(5, 1, mark=extent.identity, end=end)
+        with pytest.raises(SourceError, match=said):
+            source.extents(Checkpoint({str(path): saved}))
+    with pytest.raises(SourceError, match=r"it was \d+ bytes of 2023-11-14 22:13:20\.000000001"):
+        list(source.reader().open(str(path), 0, extent.stop, extent.identity))

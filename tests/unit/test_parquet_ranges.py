@@ -158,9 +158,11 @@ def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_pa
     with pytest.raises(ConfigError, match="deltalake, which lists its files, is not installed"):
         ParquetRanges(table).extents(Checkpoint())
     features: list[str] = []
+    configuration: dict[str, str] = {"delta.columnMapping.mode": "none"}
     fake = SimpleNamespace(
         DeltaTable=lambda path: SimpleNamespace(
             protocol=lambda: SimpleNamespace(reader_features=features),
+            metadata=lambda: SimpleNamespace(configuration=configuration),
             file_uris=lambda: [str(table / "new.parquet")],
         )
     )
@@ -168,6 +170,10 @@ def test_the_files_of_a_delta_table_are_those_of_its_newest_version(path, tmp_pa
     assert values_of(ParquetRanges(table)) == [{"name": "new"}]
     features.append("deletionVectors")
     with pytest.raises(ConfigError, match="deletionVectors"):
+        ParquetRanges(table).extents(Checkpoint())
+    features.clear()
+    configuration["delta.columnMapping.mode"] = "name"  # of reader version 2, which lists none
+    with pytest.raises(ConfigError, match="columnMapping"):
         ParquetRanges(table).extents(Checkpoint())
 
 
@@ -179,6 +185,7 @@ def test_a_delta_table_whose_files_were_written_again_is_refused(tmp_path, monke
     listed = files[:1]
     table = SimpleNamespace(
         protocol=lambda: SimpleNamespace(reader_features=None),
+        metadata=lambda: SimpleNamespace(configuration={}),
         file_uris=lambda: [str(path) for path in listed],
     )
     monkeypatch.setitem(sys.modules, "deltalake", SimpleNamespace(DeltaTable=lambda path: table))
@@ -187,8 +194,10 @@ def test_a_delta_table_whose_files_were_written_again_is_refused(tmp_path, monke
     listed = files[:2]  # what was added is read too
     assert len(ParquetRanges("t").extents(done)) == 2
     listed = files[1:]
-    with pytest.raises(SourceError, match=r"0\.parquet, of which .* no longer part") as refused:
-        ParquetRanges("t").extents(done)
+    (tmp_path / "link").symlink_to("t")
+    for name in ("link", "t"):
+        with pytest.raises(SourceError, match=r"0\.parquet, of which .* no longer part") as refused:
+            ParquetRanges(name).extents(done)
     assert "another name" in refused.value.remedy
     nothing_done = Checkpoint({str(files[0]): PartitionCheckpoint()})
     assert len(ParquetRanges("t").extents(nothing_done)) == 2
@@ -258,3 +267,63 @@ def test_the_reader_travels_without_the_list_of_files(tmp_path):
 
 def _span() -> Span:
     return Span("j", "p", 0, 1, 1)
+
+
+def table_in(folder: Path, rows: list[int]) -> None:
+    folder.mkdir(parents=True)
+    parquet.write_table(pyarrow.table({"n": rows}), folder / "a.parquet")
+
+
+def test_directories_with_an_underscore_are_passed_over_unless_they_are_columns(tmp_path):
+    table_in(tmp_path / "_year=2025", [1])
+    table_in(tmp_path / "_temporary", [2])
+    assert values_of(ParquetRanges(tmp_path)) == [{"n": 1, "_year": 2025}]
+
+
+@pytest.mark.parametrize("pattern", ["year=202?", "year=202[56]", "year=*", "*"])
+def test_columns_in_directories_are_the_same_whatever_pattern_names_them(tmp_path, pattern):
+    table_in(tmp_path / "year=2025", [1])
+    table_in(tmp_path / "year=2026", [2])
+    assert values_of(ParquetRanges(tmp_path / pattern / "*.parquet")) == [
+        {"n": 1, "year": 2025},
+        {"n": 2, "year": 2026},
+    ]
+
+
+def test_a_file_that_two_paths_lead_to_is_read_once(tmp_path):
+    table_in(tmp_path / "t" / "year=2025", [1])
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    several = [tmp_path / "link", tmp_path / "t", tmp_path / "t" / "*" / "a.parquet"]
+    assert [value["n"] for value in values_of(ParquetRanges(several))] == [1]
+
+
+def test_a_directory_may_be_called_as_a_pattern(tmp_path):
+    table_in(tmp_path / "t[1]", [1])
+    table_in(tmp_path / "t1", [2])
+    assert values_of(ParquetRanges(tmp_path / "t[1]")) == [{"n": 1}]
+
+
+@pytest.mark.parametrize("wanted", [[("n", "=", "1")], compute.field("n") == "1"])
+def test_a_filter_of_another_type_than_the_column_is_named_with_the_file(path, wanted):
+    with pytest.raises(SourceError, match=r"a\.parquet: the filter can't be applied: .*int64"):
+        values_of(ParquetRanges(path, filter=wanted))
+
+
+@pytest.mark.parametrize("wanted", ["n > 3", ("n", ">", 3)])
+def test_what_is_no_filter_is_refused(path, wanted):
+    with pytest.raises(ConfigError, match=r"filter: .* can't be used: it is a"):
+        ParquetRanges(path, filter=wanted)
+
+
+@pytest.mark.parametrize("given", ["12", 1.0, True, [1]])
+def test_the_id_of_a_snapshot_is_a_number(path, given):
+    with pytest.raises(ConfigError, match=r"snapshot_id: .* the id of a snapshot is an int"):
+        ParquetRanges(path, snapshot_id=given)
+
+
+def test_damage_on_a_disk_is_not_tried_again(path):
+    data = bytearray(path.read_bytes())
+    data[4:400] = bytes(396)
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"a\.parquet: can't be read as Parquet"):
+        values_of(ParquetRanges(path))

@@ -1,0 +1,126 @@
+"""From a pattern to the names that it matches, as ``glob`` does; but nothing is left out silently.
+
+``glob`` leaves out directories that can't be listed, so their files would count as not there; and
+two links back to a directory above keep it busy for ever.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import glob
+import os
+import re
+from collections.abc import Iterator
+
+from flowctl.errors import SourceError
+from flowctl.logs import ModuleLogger
+
+_log = ModuleLogger("flowctl.files")
+# At the root of a file system: what a repair found, which belongs to nobody's input.
+_REPAIRED = "lost+found"
+
+
+def names_of(pattern: str, *, only_folders: bool = False) -> Iterator[str]:
+    """Yield what ``pattern`` (``*``, ``?``, ``[…]``, ``**``) matches, perhaps twice; in any order.
+
+    Hidden names are matched only by a part that begins with a dot.  Raises :class:`SourceError`
+    for a directory that can't be read.
+    """
+    folder, last = os.path.split(pattern)
+    if not glob.has_magic(pattern):
+        if _is_there(pattern):
+            yield pattern
+        return
+    folders = names_of(folder, only_folders=True) if glob.has_magic(folder) else [folder]
+    for each in folders:
+        if last == "**":
+            yield from _below(each, only_folders, ())
+        elif not glob.has_magic(last):
+            path = os.path.join(each, last)
+            if _is_there(path):
+                yield path
+        else:
+            is_match = re.compile(fnmatch.translate(last)).match
+            for name, _ in _listed(each, only_folders):
+                if is_match(name) and (name[0] != "." or last[0] == "."):
+                    yield os.path.join(each, name)
+
+
+@functools.cache  # once for each link, however often a pattern is looked up
+def tell_dangling(name: str) -> None:
+    """A rotation may leave such links, so it is not an error; but nothing is read there."""
+    _log.warning("link_leads_nowhere", file=name)
+
+
+def unreadable_folder(name: str, error: OSError) -> SourceError:
+    """The error for a directory whose files can't be known."""
+    return SourceError(
+        f"the directory {name!r} can't be read: {error.strerror}.",
+        remedy="Check its permissions, or narrow the pattern: its files would be left out.",
+    )
+
+
+def _below(folder: str, only_folders: bool, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """Yield ``folder`` and all below it; not again what a link leads back to."""
+    try:
+        status = os.stat(folder or ".")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise unreadable_folder(folder, error) from error
+    itself = status.st_dev, status.st_ino
+    if itself in above:
+        return
+    yield os.path.join(folder, "")
+    for name, is_folder in _listed(folder, only_folders):
+        if name[0] != ".":
+            path = os.path.join(folder, name)
+            if is_folder:
+                yield from _below(path, only_folders, (*above, itself))
+            else:
+                yield path
+
+
+def _listed(folder: str, only_folders: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the names in ``folder``, and whether they are directories."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            found = [(entry.name, _is_folder(folder, entry)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if _is_repaired(folder):
+            return
+        raise unreadable_folder(folder, error) from error
+    yield from [each for each in found if each[1] or not only_folders]
+
+
+def _is_folder(folder: str, entry: os.DirEntry[str]) -> bool:
+    if not entry.is_symlink():
+        return entry.is_dir()
+    try:
+        if entry.is_dir():
+            return True
+    except OSError:  # whoever wants it as a file says why
+        return False
+    path = os.path.join(folder, entry.name)
+    if not os.path.exists(path):
+        tell_dangling(path)
+    return False
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if _is_repaired(os.path.dirname(path)):
+            return False
+        raise unreadable_folder(os.path.dirname(path), error) from error
+    return True
+
+
+def _is_repaired(folder: str) -> bool:
+    return os.path.basename(folder.rstrip("/")) == _REPAIRED
