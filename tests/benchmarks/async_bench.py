@@ -3,7 +3,8 @@
 2 bolts of 64 slots call a service that takes 50 ms, which runs in a process of its own.  The gate:
 .9 of what slots (or the service) allow, from when the bolts were there to the last ack, with the
 first tuples and the end of the input in it.  Beside it a bare asyncio client with as many calls at
-once: where that misses the gate too, the machine is busy with other things.
+once: where a machine is too slow for that to reach .9, the gate is .97 of what it reaches, as two
+runs of one program differ by some hundredths.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ LATENCY_S = 0.05
 SERVICE_AT_ONCE = 40  # of the service that is the bottleneck: 800 calls a second
 RECORDS = 40_000  # some 16 s
 GATE = 0.9
+GATE_BARE = 0.97
 
 
 class Caller:
@@ -90,11 +92,12 @@ def main() -> bool:
         records = RECORDS if not at_once else RECORDS // 4
         bare = bare_calls_a_second(at_once=at_once, records=records // 2)
         rate, cpu_s = calls_a_second(at_once=at_once, records=records, **overrides)
-        held = rate / allowed >= GATE
+        gate = GATE if bare >= GATE * allowed else GATE_BARE * bare / allowed
+        held = rate / allowed >= gate
         ok = ok and held
         print(
             f"async, {label:26}: {rate:6,.0f} of {allowed:5,.0f} calls/s = {rate / allowed:.2f}"
-            f" (gate {GATE}{'' if held else ': MISSED'}; bare asyncio {bare / allowed:.2f}),"
+            f" (gate {gate:.2f}{'' if held else ': MISSED'}; bare asyncio {bare / allowed:.2f}),"
             f" {1000 * cpu_s:.0f} us of CPU a call"
         )
     return ok

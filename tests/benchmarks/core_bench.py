@@ -5,6 +5,9 @@ itself.  Each is warmed up: what the first tuples of a bolt set up, and what Pyt
 that it meets for the first time, is not timed.  A turn takes what bolts had acked, at most 64: with
 12 bolts, which hold one tuple each here, that is 12, so a turn's own cost (a look at timers, the
 polls) is shared by fewer tuples.  A driver has that too, so it counts.
+
+The gate is a time on the machine where it was set.  Others are faster or slower, and so is the same
+one at other hours, so each round also times :func:`plain_cost`, and the gate moves with it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import gc
 import time
 import tracemalloc
 from collections import deque
+from heapq import heappop, heappush
 from statistics import median
 from typing import NamedTuple
 
@@ -27,7 +31,12 @@ TUPLES = 60_000  # 0.5 s a round: long against the clock, short enough for seven
 TUPLES_PER_BOLT = 16  # at least, so that with 10,000 bolts most of a round is timed
 WARM_PER_BOLT = 4  # not timed: the first few of each bolt set up what the others use
 ROUNDS = 7  # a median that two disturbed rounds don't move
-COST_MAX_S = 10e-6  # of CPU time
+COST_MAX_S = 10e-6  # of CPU time, where plain_cost is PLAIN_S
+# Where the gate was set, the core of that day took 7.4, 8.1 and 9.3 us (the least of five rounds)
+# with 12, 1,000 and 10,000 bolts.  Measured again, with the core of today in turn, the same code
+# took 2.1 times as long, where plain_cost was 1.02 us.
+PLAIN_S = 0.475e-6
+PLAIN_TURNS = 300_000  # .1 s
 RATE_MIN = 0.7  # of the rate with 12 bolts
 _CHUNK = 2_000
 _BATCH = 64  # acks that wait together, as under load
@@ -93,6 +102,22 @@ class _Load:
                 break
 
 
+def plain_cost() -> float:
+    """Return seconds of CPU a turn of what Python itself does: a dict, a deque and a heap."""
+    held: dict[int, tuple[int, float]] = {}
+    order: deque[int] = deque()
+    heap: list[tuple[int, int]] = []
+    begun_s = time.process_time()
+    for number in range(PLAIN_TURNS):
+        held[number] = (number, 0.5 * number)
+        order.append(number)
+        heappush(heap, (number * 7919 % 1013, number))
+        if len(order) > _BATCH:
+            del held[order.popleft()]
+            heappop(heap)
+    return (time.process_time() - begun_s) / PLAIN_TURNS
+
+
 def _ack_of(emission: Emission) -> Ack:
     return Ack(
         bolt=emission.bolt,
@@ -124,19 +149,28 @@ def ledger_bytes(acks: int, *, hole_every: int) -> int:
 def main() -> bool:
     """Print the figures; return whether the gates hold."""
     core_cost(BOLTS[0], tuples=TUPLES // 4)  # Python warms up
-    rounds = [{bolts: core_cost(bolts) for bolts in BOLTS} for _ in range(ROUNDS)]
+    plain_s, rounds = [], []
+    for _ in range(ROUNDS):
+        plain_s.append(plain_cost())
+        rounds.append({bolts: core_cost(bolts) for bolts in BOLTS})
+    slowness = median(plain_s) / PLAIN_S
+    gate_s = COST_MAX_S * slowness
+    print(
+        f"plain Python: {1e9 * median(plain_s):.0f} ns a turn, {slowness:.2f} times as long as"
+        f" where the core's gate of {1e6 * COST_MAX_S:.0f} us was set"
+    )
     few_s = median(costs[BOLTS[0]].tuple_s for costs in rounds)
-    ok = few_s <= COST_MAX_S
+    ok = True
     for bolts in BOLTS:
         cost_s = median(costs[bolts].tuple_s for costs in rounds)
         least_s = min(costs[bolts].tuple_s for costs in rounds)
         rate = few_s / cost_s
         print(
             f"core, {bolts:6,} bolts: {1e6 * cost_s:5.1f} us of CPU a tuple (least"
-            f" {1e6 * least_s:.1f}, gate {1e6 * COST_MAX_S:.0f}), {1 / cost_s:9,.0f} tuples/s,"
+            f" {1e6 * least_s:.1f}, gate {1e6 * gate_s:.1f}), {1 / cost_s:9,.0f} tuples/s,"
             f" {rate:.2f} of the rate with {BOLTS[0]}; {rounds[0][bolts].turn:.0f} tuples a turn"
         )
-        ok = ok and cost_s <= COST_MAX_S and rate >= RATE_MIN
+        ok = ok and cost_s <= gate_s and rate >= RATE_MIN
     for every in (100, 10):
         size = ledger_bytes(1_000_000, hole_every=every)
         print(f"ledger, 1,000,000 acks, one hole in {every}: {size / 1e6:.1f} MB")
