@@ -214,8 +214,10 @@ class Records:
         return self._chunk(records)
 
     def _check_new(self, value: Any) -> None:
-        """Raise if ``value`` is the object that came before, filled anew: all records would be the
-        last one."""
+        """Raise :class:`SourceError` if ``value`` is the object that came before, filled anew.
+
+        Otherwise all records that wait would have the contents of the last one.
+        """
         if value is not self._object or not isinstance(value, dict | list):
             self._object, self._object_mark = value, ""
             return
