@@ -61,8 +61,8 @@ class Link:
     connection that takes no more. ``ended`` says how the link ended: "end" (as told), "eof" (the
     spout is gone), "cancelled", or None. A tuple that comes twice is processed once
     (:class:`.KnownTuples`). An event loop does not wait: it takes with :meth:`take_now`, reports
-    with :meth:`report` and :meth:`flush`.  Any thread calls ``on_end`` when it has ended, perhaps
-    twice, and ``on_tuples`` when there are tuples for slots that found none.
+    with :meth:`report` and :meth:`flush`.  Set before :meth:`start`, called by any thread:
+    ``on_end`` at the end, perhaps twice; ``on_tuples`` for slots that had found no tuples.
     """
 
     def __init__(self, stream: WaitingStream, endpoint: Endpoint, *, bolt: str, slots: int) -> None:
@@ -171,7 +171,7 @@ class Link:
         return not self._pauses.is_free
 
     def flush(self, last: Dying | None = None) -> None:
-        """Send what was reported.  A thread that waits here takes nothing from the queue."""
+        """Send what was reported, and ``last``.  A thread that waits here takes no tuples."""
         with self._sending:
             with self._lock:
                 if last is not None:
