@@ -82,15 +82,18 @@ class Dialect(msgspec.Struct, frozen=True):
         """Return ``name`` quoted; each part of ``schema.table`` separately."""
         return ".".join([self.quote(part) for part in name.split(".")])
 
-    def insert(self, table: str, columns: Sequence[str] | None, width: int) -> str:
-        """Return the statement that inserts one row of ``width`` values.
+    def insert(self, table: str, columns: Sequence[str] | None, width: int, rows: int = 1) -> str:
+        """Return the statement that inserts ``rows`` rows of ``width`` values.
 
-        Raises :class:`JobError` for names that are one column to SQLite, which keeps one value.
+        Several: only for SQLite, and a row that it can't store rolls the transaction back.  Raises
+        :class:`JobError` for names that are one column to SQLite, which keeps one value.
         """
         if columns and self.name == "sqlite":
             _check_differ(columns)
         into = f" ({', '.join([self.quote(column) for column in columns])})" if columns else ""
-        return f"INSERT INTO {self.quoted(table)}{into} VALUES ({self.parameters(width)})"
+        verb = "INSERT OR ROLLBACK INTO" if rows > 1 else "INSERT INTO"
+        values = ", ".join([f"({self.parameters(width)})"] * rows)
+        return f"{verb} {self.quoted(table)}{into} VALUES {values}"
 
     def create(self, own_table: str) -> str:
         """Return the statement that creates one of our own tables."""

@@ -20,12 +20,12 @@ class RowCounts:
         self._counts = False  # whether the database ever said that it stored one
         self._is_told = False
 
-    def note(self, cursor: Any, given: int) -> None:
-        """Log a warning, once, if ``cursor`` stored fewer than the ``given`` rows."""
+    def note(self, cursor: Any, given: int, stored: int) -> None:
+        """Log a warning, once, if ``cursor`` says that it ``stored`` fewer than the ``given``
+        rows."""
         driver = type(cursor).__module__.partition(".")[0]
         if self._is_told or driver not in _COUNTING:
             return
-        stored = cursor.rowcount
         self._counts = self._counts or stored > 0
         if not 0 <= stored < given:
             return

@@ -132,7 +132,7 @@ def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Pre
     """Convert rows that are one tuple, or one dict, per record; None for anything else.
 
     Checks with countOf and map: row by row, Python took as long as SQLite does to insert a row of
-    100 B.  Widths of tuples are left to :meth:`Prepared.refuse_widths`: some drivers check them.
+    100 B.  Widths of tuples are left to :meth:`Prepared.refuse_widths`.
     """
     kind = type(listed[0]) if listed else None
     if kind is None or not _are_equal(map(type, listed), listed):

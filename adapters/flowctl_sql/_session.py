@@ -13,23 +13,23 @@ from weakref import WeakKeyDictionary
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
-from flowctl.errors import ConfigError, JobError, RetryLater
+from flowctl.errors import ConfigError, RetryLater
 from flowctl.logs import ModuleLogger
 from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
+from flowctl_sql._inserts import Inserts
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import (
     is_canceled,
     is_deadlock,
     is_locked,
-    is_statement_fault,
     reason_of,
 )
 from flowctl_sql._row_counts import RowCounts
-from flowctl_sql._rows import Insert, Prepared
-from flowctl_sql._sqlite import columns_of
+from flowctl_sql._rows import Prepared
+from flowctl_sql._sqlite import columns_of, takes_several
 from flowctl_sql._values import unfit_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
@@ -50,15 +50,6 @@ class WriteResult(NamedTuple):
 _inherited: list[Any] = []
 
 
-class StatementFault(Exception):
-    """The database can't run the INSERT for any row with these ``columns``; ``error`` says why."""
-
-    def __init__(self, columns: tuple[str, ...] | None, error: Exception) -> None:
-        super().__init__(str(error))
-        self.columns = columns
-        self.error = error
-
-
 class Session:
     """One connection, in the thread and process that opened it."""
 
@@ -77,7 +68,8 @@ class Session:
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
-        self._row_counts = RowCounts(table, database.label)
+        row_counts = RowCounts(table, database.label)
+        self._inserts = Inserts(self._cursor, dialect, table, row_counts)
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -211,7 +203,7 @@ class Session:
         skipped = len(is_new) - sum(is_new) if is_new is not None else 0
         inserts = prepared.inserts(is_new)
         for insert in inserts:
-            self._insert(insert)
+            self._inserts.insert(insert)
         self.ledger.cover(batch.span, touching)
         if merges:
             self.ledger.merge(batch.span)
@@ -222,36 +214,20 @@ class Session:
         return prepared.as_python(batch, self._dialect.name)
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` if a row or value that is unfit made the driver raise."""
-        prepared.refuse_widths(batch)
+        """Raise :class:`JobError` if a value that is unfit made the driver raise."""
         unfit = unfit_of(prepared.rows, self._dialect.name, error)
         if unfit is not None:
             raise prepared.unfit(batch, unfit) from error
 
     def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for rows of unequal widths that the driver might take.
+        """Raise :class:`JobError` for rows of unequal widths.
 
         And for NaN in a column of numbers if NULL would be stored for it.
         """
+        prepared.refuse_widths(batch)
         table, numbers = self._numbers
-        if numbers or self._dialect.name != "sqlite":  # sqlite3 checks the width of each row
-            prepared.refuse_widths(batch)
         if numbers:
             prepared.refuse_nan(batch, table, numbers)
-
-    def _insert(self, insert: Insert) -> None:
-        columns, rows = insert
-        try:
-            statement = self._dialect.insert(self._table, columns, len(rows[0]))
-        except JobError as error:
-            raise StatementFault(columns, error) from error
-        try:
-            self._cursor.executemany(statement, rows)
-        except Exception as error:
-            if is_statement_fault(error):
-                raise StatementFault(columns, error) from error
-            raise
-        self._row_counts.note(self._cursor, len(rows))
 
     def _take(self, batch: Batch) -> bool:
         for _ in range(_FIRST_ROW_TRIES - 1):
@@ -281,6 +257,7 @@ class Session:
         self._database.check_table(self._cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self._connection, self._table)
+            self._inserts.joins = takes_several(self._connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()

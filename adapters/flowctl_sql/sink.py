@@ -18,9 +18,10 @@ from flowctl.errors import (
 )
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
+from flowctl_sql._inserts import StatementFault
 from flowctl_sql._refusals import is_of_a_driver, is_statement_fault, reason_of, remedy_of
 from flowctl_sql._rows import Prepared, Row, prepare
-from flowctl_sql._session import Session, StatementFault, WriteResult
+from flowctl_sql._session import Session, WriteResult
 from flowctl_sql._sqlite import Synchronous
 from flowctl_sql._urls import database_of
 
@@ -123,7 +124,6 @@ class SqlSink:
             return self._write_with(session, prepared, batch)
         except StatementFault as fault:
             assert session is not None
-            prepared.refuse_widths(batch)
             raise self._unfit(fault, session, prepared, batch) from fault.error
         except ConfigError as error:  # the table is missing, or not one that we can write to
             problem = error.problem.removeprefix(f"{error.field}: ")
