@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -68,6 +69,12 @@ def _group(item: pytest.Item) -> str | None:
     if "links" in fixtures:  # they lay cables with the same addresses
         return "links"
     return None
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives until the end: modules and thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

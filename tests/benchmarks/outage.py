@@ -23,8 +23,8 @@ LATENCY_S = 0.05
 # records.
 WELL_S, DOWN_S, LIMITED_S, LIMIT = 8, 12, 8, 10
 PHASES = f"{WELL_S}:0,{DOWN_S}:down,{LIMITED_S}:{LIMIT},9:0"
-# Enough for the whole schedule at full speed, and some more.
-RECORDS = int(BOLTS / LATENCY_S * (WELL_S + LIMITED_S + 9))
+# Full speed for so long: for the whole schedule, and some more.
+FULL_S = WELL_S + LIMITED_S + 9
 # The loop of the other arm sleeps so long: what people write.
 LOOP_SLEEP_S = 1.0
 
@@ -69,9 +69,12 @@ def outcome_of(log: list[Answered], records: int) -> Outcome:
     )
 
 
-def flowctl_arm(make_bolts: Callable[[Callable[[Batch], None]], Any]) -> tuple[Outcome, Report]:
+def flowctl_arm(
+    make_bolts: Callable[[Callable[[Batch], None]], Any], latency_s: float = LATENCY_S
+) -> tuple[Outcome, Report]:
     """Run the job under flowctl, with settings as shipped."""
-    with outage_service(LATENCY_S, PHASES) as port:
+    records = int(BOLTS / latency_s * FULL_S)
+    with outage_service(latency_s, PHASES) as port:
 
         def process(batch: Batch) -> None:
             for record in batch:
@@ -79,15 +82,16 @@ def flowctl_arm(make_bolts: Callable[[Callable[[Batch], None]], Any]) -> tuple[O
 
         report = FlowControlSpout(
             name="outage",
-            producer=MemoryProducer(RECORDS, "x"),
+            producer=MemoryProducer(records, "x"),
             bolts=make_bolts(process),
             checkpoint=MemoryCheckpointStore(),
         ).run(view="off")
-        return outcome_of(answered(port), RECORDS), report
+        return outcome_of(answered(port), records), report
 
 
 def loop_arm(spark: Any) -> Outcome:
     """``foreachPartition`` with a loop that sleeps and tries again."""
+    records = int(BOLTS / LATENCY_S * FULL_S)
     with outage_service(LATENCY_S, PHASES) as port:
         sleep_s = LOOP_SLEEP_S
 
@@ -100,8 +104,8 @@ def loop_arm(spark: Any) -> Outcome:
                     except HTTPError:
                         time.sleep(sleep_s)
 
-        spark.sparkContext.parallelize(range(RECORDS), BOLTS).foreachPartition(send)
-        return outcome_of(answered(port), RECORDS)
+        spark.sparkContext.parallelize(range(records), BOLTS).foreachPartition(send)
+        return outcome_of(answered(port), records)
 
 
 def show(name: str, outcome: Outcome) -> None:

@@ -27,7 +27,7 @@ sink_parts = pytest.importorskip("sink_parts", reason="psycopg is the driver for
 
 pytestmark = pytest.mark.slow
 
-RECORDS = 12_000
+RECORDS = 6_000
 WITHIN_S = 10.0  # from the moment the lock is held by one that is gone
 BUSY_S = 5.0  # other tests run on the same two cores
 
