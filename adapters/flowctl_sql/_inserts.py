@@ -16,6 +16,8 @@ from flowctl_sql._rows import Insert, Params
 # with 10, .32 with 50 and .31 with 100.  999 is what SQLite takes before 3.32.
 _ROWS_MAX: Final = 50
 _VALUES_MAX: Final = 999
+# As many as sqlite3 keeps prepared.  Rows with keys of their own could bring any number.
+_STATEMENTS_MAX: Final = 128
 
 
 class StatementFault(Exception):
@@ -79,6 +81,8 @@ class Inserts:
         key = columns, width, rows
         found = self._statements.get(key)
         if found is None:
+            if len(self._statements) == _STATEMENTS_MAX:
+                self._statements.clear()
             found = self._statements[key] = self._dialect.insert(self._table, columns, width, rows)
         return found
 

@@ -59,6 +59,20 @@ def test_fewer_statements_than_rows() -> None:
     assert all(statement.startswith("INSERT OR ROLLBACK INTO") for statement in seen)
 
 
+def test_rows_with_keys_of_their_own_fill_no_memory() -> None:
+    names = [f"c{number}" for number in range(300)]
+    connection = connected(f"CREATE TABLE t ({', '.join(names)})")
+    made = inserts(connection)
+    for name in names:
+        made.insert(Insert((name,), [(1,)]))
+    assert len(made._statements) <= 128
+    assert connection.execute("SELECT count(*), sum(c0), sum(c299) FROM t").fetchone() == (
+        300,
+        1,
+        1,
+    )
+
+
 def test_a_table_of_very_many_columns_takes_row_by_row() -> None:
     width = 600  # two rows would be more values than SQLite takes before 3.32
     connection = connected(f"CREATE TABLE t ({', '.join([f'c{n}' for n in range(width)])})")
