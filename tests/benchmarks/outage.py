@@ -5,6 +5,7 @@ Beside it what a user writes today: ``foreachPartition`` with a loop that sleeps
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -41,8 +42,8 @@ class Outcome(NamedTuple):
     calls_down: list[int]  # in each second while it was down
     refused_limited: float  # share of the calls while it was limited
     limited_rate: float  # successes a second while limited, without the first two seconds
-    well_rate: float  # before
-    back_rate: float  # after, from the third second on
+    well_rate: float  # before; the median of half seconds: a hiccup of the machine is not ours
+    back_rate: float  # after, from the third second on; the same
     missing: int
     repeated: int
 
@@ -50,9 +51,13 @@ class Outcome(NamedTuple):
 def outcome_of(log: list[Answered], records: int) -> Outcome:
     """Sum up what the service saw."""
     seconds: Counter[tuple[int, int]] = Counter((int(a.at_s), a.status) for a in log)
+    halves = Counter(int(2 * a.at_s) for a in log if a.status == 200)
 
     def rate(first: int, last: int) -> float:
         return sum(seconds[s, 200] for s in range(first, last)) / (last - first)
+
+    def steady_rate(first: int, last: int) -> float:
+        return statistics.median(2 * halves[half] for half in range(2 * first, 2 * last))
 
     down, limited = WELL_S, WELL_S + DOWN_S
     well = limited + LIMITED_S
@@ -62,8 +67,8 @@ def outcome_of(log: list[Answered], records: int) -> Outcome:
         calls_down=[sum(seconds[s, status] for status in (429, 503)) for s in range(down, limited)],
         refused_limited=sum(a.status != 200 for a in of_limited) / max(1, len(of_limited)),
         limited_rate=rate(limited + 2, well),
-        well_rate=rate(WELL_S - 3, WELL_S - 1),
-        back_rate=rate(well + 3, well + 6),
+        well_rate=steady_rate(WELL_S - 3, WELL_S - 1),
+        back_rate=steady_rate(well + 3, well + 6),
         missing=records - len(done),
         repeated=sum(done.values()) - len(done),
     )
