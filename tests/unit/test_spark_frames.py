@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from flowctl.errors import ConfigError
-from pyspark_flowctl import apply
+from pyspark_flowctl import apply, flow_sink
 from pyspark_flowctl.column_types import check_readable, check_sendable
 from pyspark_flowctl.frames import columns_checked, input_of
 
@@ -286,3 +286,8 @@ def test_a_frame_of_a_session_that_was_stopped_is_refused_before_any_work(tmp_pa
     with pytest.raises(ConfigError, match="df: its Spark session was stopped"):
         apply(frame, len, schema="id long", name="scores", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_frame_of_spark_is_not_written() -> None:
+    with pytest.raises(ConfigError, match="df: it is not a DataFrame of Spark, but a Table of pya"):
+        flow_sink(len, target="t").write(pyarrow.table({"id": [1]}))
