@@ -16,8 +16,10 @@ what to do next.  No message ever holds a password (see :func:`without_secrets`)
 from __future__ import annotations
 
 import re
+import reprlib
 import shlex
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -175,11 +177,29 @@ class RetryLater(FlowctlError):
         if not is_wait:
             raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
         self.after_s = after_s
-        self.again: tuple[int, ...] | None = None if again is None else tuple(again)
+        self.again: tuple[int, ...] | None = None if again is None else _indices(again)
         super().__init__(reason or "the target asked to be tried again later")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _retry_later, (self.problem, self.after_s, self.again)
+
+
+def _indices(again: Any) -> tuple[int, ...]:
+    """Return ``again`` as ints; numpy's are fine.
+
+    Flags, one for each record, would pass for the indices 0 and 1: the others would be lost.
+    """
+    try:
+        given = tuple(again)
+        if not any(isinstance(each, bool) for each in given):
+            return tuple(index(each) for each in given)
+    except TypeError:
+        pass
+    raise UnrunnableError(
+        "RetryLater",
+        f"again={reprlib.repr(again)} are not indices of records.",
+        remedy="Give whole numbers: RetryLater('full', again=[3, 7]).",
+    )
 
 
 def _retry_later(

@@ -90,8 +90,10 @@ class RowWriter:
             seen = msgspec.json.decode(target.place.get(target.description), type=Description).run
         except FileNotFoundError:
             seen = None
-        if seen != target.run:
+        if seen is None:
             raise _unshared(target.place)
+        if seen != target.run:
+            raise _begun_elsewhere(target)
         self._is_checked = True
 
 
@@ -110,6 +112,16 @@ def encoded(table: Any) -> bytes:
     importlib.import_module("pyarrow.parquet").write_table(table, sink)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _begun_elsewhere(target: Target) -> UnrunnableError:
+    return UnrunnableError(
+        "out",
+        f"{target.place.url} has the notes of another run of {target.job}, which began at the same"
+        " time.",
+        remedy="Let that one end: it has all results. If there is none, a worker"
+        f" ({socket.gethostname()}) sees another directory there than the driver.",
+    )
 
 
 def _unshared(place: Place) -> UnrunnableError:

@@ -112,6 +112,12 @@ def _session_of(df: Any) -> SparkSession:
         raise ConfigError(
             "df", "there is no Spark session to read it with.", remedy="Start one before apply."
         )
+    from pyspark_flowctl.session import jobs_of
+
+    if jobs_of(found).is_gone():
+        raise ConfigError(
+            "df", "its Spark session was stopped.", remedy="Make it again with the one that runs."
+        )
     session: SparkSession = found
     return session
 

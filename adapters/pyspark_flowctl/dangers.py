@@ -52,7 +52,8 @@ def crowding(jobs: SparkJobs, count: int) -> BoltNotice | None:
         "warning",
         f"{count} bolts take all {slots} slots of the Spark session on {jobs.master}{others}: "
         "its other jobs wait until this run ends.",
-        f"Set count to {slots - 1} or less, or give the session more cores."
+        f"Set count to {slots - 1} or less (for apply: bolts={slots - 1}), or give the session"
+        " more cores."
         if slots > 1
         else "Give the session more cores.",
     )

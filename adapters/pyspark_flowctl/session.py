@@ -65,7 +65,7 @@ class SessionHolder:
             if self._jobs is None:
                 found = self._given or _active_session()
                 if found is not None:
-                    self._jobs = _jobs_of(found)
+                    self._jobs = jobs_of(found)
                     self._refuse_other_master(self._jobs)
             return self._jobs
 
@@ -87,7 +87,7 @@ class SessionHolder:
             if self._jobs is None:
                 with _sigint_kept():
                     self._owned = _start(self._master, self._slots_wanted)
-                self._jobs = _jobs_of(self._owned)
+                self._jobs = jobs_of(self._owned)
             return self._jobs
 
     @property
@@ -148,7 +148,8 @@ class _ContextOnly:
         self.sparkContext.stop()
 
 
-def _jobs_of(spark: Any) -> SparkJobs:
+def jobs_of(spark: Any) -> SparkJobs:
+    """Return what bolts need of a session, classic or Connect."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return ConnectJobs(spark)
     return ClassicJobs(spark)

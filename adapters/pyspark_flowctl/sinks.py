@@ -166,6 +166,13 @@ class FlowSink:
         failed, and :class:`flowctl.errors.TooManyLostError` if ``fail_over`` does not allow so many
         lost rows; the others are written then.
         """
+        if not hasattr(df, "mapInArrow"):
+            raise ConfigError(
+                "df",
+                f"it is not a DataFrame of Spark, but a {type(df).__name__} of"
+                f" {type(df).__module__}.",
+                remedy="Make one of it: spark.createDataFrame(…).",
+            )
         task, origin, schema = self.task, self.origin, df.schema.json()
         check_sendable(df.schema)
 

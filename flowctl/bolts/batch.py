@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record, Span
 from flowctl.errors import UnrunnableError
 
-_SECOND: Final = itemgetter(1)
+_SECOND: Final = operator.itemgetter(1)
 _OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
 
 
@@ -131,7 +131,7 @@ class Batch(Sequence[Record]):
         batch, or its index, ends the run (:class:`flowctl.errors.UnrunnableError`): that is a
         mistake in ``process``, not a fault of a record.
         """
-        index = record if isinstance(record, int) else self._index_of(record)
+        index = self._index_of(record)
         if index < 0:
             index += len(self._records)
         if not 0 <= index < len(self._records):
@@ -139,7 +139,11 @@ class Batch(Sequence[Record]):
         text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
         self.rejected.setdefault(index, str(text))
 
-    def _index_of(self, record: Record) -> int:
+    def _index_of(self, record: Any) -> int:
+        if isinstance(record, bool):  # a flag; Python's are ints
+            raise _not_in_batch(f"{record} is not a record", len(self._records))
+        if hasattr(record, "__index__"):  # numpy's ints too
+            return operator.index(record)
         reading = self.reading_index
         if reading is not None and self._records[reading] is record:
             return reading

@@ -150,8 +150,12 @@ class Delivery:
         raised: Exception | None = None
         try:
             check_returned(process(batch))
+        except KeyboardInterrupt:
+            raise
         except Exception as error:
             raised = error
+        except BaseException as error:  # SystemExit, or a panic of a library in Rust
+            raised = _PanicError(error)
         # Outside of the handler: what is raised here must not look as if it came from a refusal.
         spent_s = self._spent(began_at_s)
         if raised is not None:
@@ -228,8 +232,9 @@ class Delivery:
         if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
             if self._is_blameless(piece, error, first_s):
                 self._lost.succeeded()
+            cause = error.error if isinstance(error, _PanicError) else error
             for record in piece.cut.records:
-                self._lost.give_up(record, piece.faults, error)
+                self._lost.give_up(record, piece.faults, cause)
             self._pieces.settle(piece, now_s, is_done=False)
 
     def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
@@ -283,6 +288,14 @@ class _NotSettledError(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+class _PanicError(Exception):
+    """``fn`` raised something that is no ``Exception``: it is a failure of the rows like others."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = self.__cause__ = error  # a cause may make it a refusal
 
 
 def _is_about_rows(error: Exception) -> bool:

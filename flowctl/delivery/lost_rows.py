@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, sendable_start
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.letters import REJECTED_PREFIX
@@ -32,6 +33,7 @@ class LostRows:
 
     def reject(self, record: Record, reason: str) -> None:
         """``fn`` rejected ``record``."""
+        reason = sendable_start(reason, ERROR_CHARS_MAX)
         self._tally.rejected += 1
         if self._plan.dead_letter is None and self._budget is None:
             raise TooManyLostError(
@@ -41,9 +43,9 @@ class LostRows:
             )
         self._keep(record, f"{REJECTED_PREFIX}{reason}", attempts=1)
 
-    def give_up(self, record: Record, attempts: int, error: Exception) -> None:
+    def give_up(self, record: Record, attempts: int, error: BaseException) -> None:
         """``record`` failed alone in its last attempt, by ``error``."""
-        reason = f"{type(error).__name__}: {error}"
+        reason = error_text(error)
         self._tally.gave_up += 1
         self._in_a_row += 1
         if self._in_a_row > self._plan.gave_up_in_a_row_max:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import linecache
 import pickle
 import sys
@@ -373,6 +374,17 @@ def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> No
     (description,) = tmp_path.rglob("job.json")
     description.unlink()
     with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees"):
+        process(batch(0, 2))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_two_drivers_that_begin_at_once_are_told_apart_from_two_directories(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    process = here.process(here.begin(GIVEN))
+    (description,) = tmp_path.rglob("job.json")
+    noted_run = json.loads(description.read_text())
+    description.write_text(json.dumps(noted_run | {"run": "another"}))
+    with pytest.raises(UnrunnableError, match=r"out: .* notes of another run of .*Let that one"):
         process(batch(0, 2))
     assert not list(tmp_path.rglob("*.parquet"))
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
+from flowctl.errors import UnrunnableError
 
 RECORDS = [Record(n, n) for n in range(6)]
 
@@ -110,3 +111,20 @@ def test_many_that_were_left_cost_nothing() -> None:
         next(iter(batch))
     assert len(batch._older) <= 4
     assert list(batch) == RECORDS
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_flag_is_no_index(flag: bool) -> None:
+    batch = batch_of()
+    with pytest.raises(UnrunnableError, match=f"{flag} is not a record"):
+        batch.reject(flag, "bad")
+    assert batch.rejected == {}
+
+
+def test_an_index_of_numpy_is_one() -> None:
+    numpy = pytest.importorskip("numpy")
+    batch = batch_of()
+    for index in numpy.flatnonzero([0, 0, 1, 0, 1, 0]):
+        batch.reject(index, "bad")
+    assert list(batch.rejected) == [2, 4]
+    assert all(type(index) is int for index in batch.rejected)

@@ -35,7 +35,7 @@ def test_bolts_that_leave_a_users_session_no_slot(
     assert (notice is None) == (wanted is None)
     if notice is not None and wanted is not None:
         assert notice.detail.startswith(wanted)
-        assert notice.remedy.startswith("Set count to 3 or less")
+        assert notice.remedy.startswith("Set count to 3 or less (for apply: bolts=3)")
 
 
 def told(bolts: dict[str, object], *notices: BoltNotice) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from flowctl.errors import ConfigError
+from pyspark_flowctl import apply, flow_sink
 from pyspark_flowctl.column_types import check_readable, check_sendable
 from pyspark_flowctl.frames import columns_checked, input_of
 
@@ -275,3 +277,17 @@ def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_columns_that_are_not_there_are_refused_by_name(columns: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"columns: .*{problem}"):
         columns_checked(Frame("", []), columns)
+
+
+def test_a_frame_of_a_session_that_was_stopped_is_refused_before_any_work(tmp_path: Path) -> None:
+    """Its schema could not be read either, and was blamed."""
+    stopped = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _jsc=None))
+    frame: Any = SimpleNamespace(sparkSession=stopped)
+    with pytest.raises(ConfigError, match="df: its Spark session was stopped"):
+        apply(frame, len, schema="id long", name="scores", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_frame_of_spark_is_not_written() -> None:
+    with pytest.raises(ConfigError, match="df: it is not a DataFrame of Spark, but a Table of pya"):
+        flow_sink(len, target="t").write(pyarrow.table({"id": [1]}))
