@@ -17,6 +17,10 @@ from flowctl.errors import ConfigError, JobError
 # No quotes, so nothing can break out of the quoting; no "%", which some drivers interpret.
 _NAME = re.compile(r"[^\W\d][\w$ -]{0,127}")
 
+# Of a column, which is quoted as a whole and may be that of a flattened DataFrame ("a.b").  No
+# quotes of any database, no control characters, and nothing that a driver takes for a placeholder.
+_COLUMN = re.compile(r"""[^"'`\[\]\\%?:\x00-\x1f\x7f]{1,128}""")
+
 _PLACEHOLDERS = {  # {} is the parameter's number
     "qmark": "?",
     "format": "%s",
@@ -159,24 +163,25 @@ def checked_table(table: str) -> str:
     return table
 
 
-def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
+def checked_columns(columns: Sequence[object]) -> tuple[str, ...]:
     """Return the column names if they can be quoted; raise :class:`ConfigError`."""
-    for column in columns:
-        if not _NAME.fullmatch(str(column)):
-            raise ConfigError(
-                "columns",
-                f"{column!r} is not a column name (in columns=, or as a key of a row).",
-                remedy="Use letters and digits.",
-            )
-    if not columns:
+    checked = [name for name in columns if isinstance(name, str) and _COLUMN.fullmatch(name)]
+    if len(checked) < len(columns):
+        wrong = next(name for name in columns if name not in checked)
+        raise ConfigError(
+            "columns",
+            f"{wrong!r} is not a column name (in columns=, or as a key of a row).",
+            remedy="Give text without quotes, brackets and any of %, ?, : and backslash.",
+        )
+    if not checked:
         raise ConfigError(
             "columns", "a row is empty, or columns=[].", remedy="Name one column or more."
         )
-    if len(set(columns)) != len(columns):
+    if len(set(checked)) != len(checked):
         raise ConfigError(
-            "columns", f"{list(columns)!r} has a name twice.", remedy="Name each column once."
+            "columns", f"{checked!r} has a name twice.", remedy="Name each column once."
         )
-    return tuple(columns)
+    return tuple(checked)
 
 
 def _check_differ(columns: Sequence[str]) -> None:

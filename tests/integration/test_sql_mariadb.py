@@ -215,6 +215,15 @@ def test_a_missing_database_is_a_fault(server: Any) -> None:
         write_numbers(sink, 0, 1)
 
 
+def test_columns_of_a_flattened_frame(server: Any) -> None:
+    schema = "CREATE TABLE flat (`a.b` INT, `2 (€)` VARCHAR(9), `a{0}` VARCHAR(9))"
+    sink = SqlSink(server.url, table="flat", schema=schema)
+    row = {"a.b": 1, "2 (€)": "x", "a{0}": "y"}
+    sink.write([row] * 2, batch=batch([1, 2], partition="flat"))
+    sink.close()
+    assert list(server.execute("SELECT * FROM flat")) == [(1, "x", "y")] * 2
+
+
 def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None:
     numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
     schema = "CREATE TABLE frames (n INT, flag VARCHAR(9), at_time VARCHAR(40))"

@@ -87,6 +87,21 @@ def test_other_keys_get_defaults_and_a_wrong_column_ends_the_run(sink: SqlSink, 
     assert _numbers(uri) == [2, None]
 
 
+def test_columns_of_a_flattened_frame(sink: SqlSink, uri: str) -> None:
+    flat = SqlSink(
+        connect=lambda: psycopg.connect(uri),
+        table="flat",
+        schema='CREATE TABLE flat ("a.b" INTEGER, "2 (€)" TEXT, "a{0}" TEXT)',
+    )
+    span = Span("job", "p", 1, 2, 1, None)
+    batch = Batch([Record(1, ""), Record(2, "")], span, bolt="b", attempt=1)
+    flat.write([{"a.b": 1, "2 (€)": "x", "a{0}": "y"}] * 2, batch=batch)
+    flat.close()
+    with psycopg.connect(uri) as connection:
+        assert connection.execute("SELECT * FROM flat").fetchall() == [(1, "x", "y")] * 2
+        connection.execute("DROP TABLE flat")
+
+
 def test_a_missing_table_and_autocommit(sink: SqlSink, uri: str) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         write_numbers(SqlSink(connect=lambda: psycopg.connect(uri), table="nowhere"), 0, 1)
