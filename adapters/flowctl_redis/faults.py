@@ -16,7 +16,7 @@ from flowctl.errors import (
     InfrastructureError,
     MissingExtraError,
 )
-from flowctl_redis.names import to_text
+from flowctl_redis.names import clear_command, to_text
 
 # (word, problem, remedy).  A word is the code of the server's reply, or a part of its text:
 # redis-py turns some codes into classes and strips them (see _CODES), and servers put other text
@@ -137,8 +137,7 @@ def translate(
     if "WRONGTYPE" in text and key is not None:
         return CheckpointCorruptError(
             f"{to_text(key)} in Redis is not a hash: something else uses this name.",
-            remedy="Give the store another prefix, or clear the key with"
-            f" `flowctl checkpoint clear {to_text(key).partition('{')[2][:-1]}`.",
+            remedy=f"Give the store another prefix, or clear the key with `{clear_command(key)}`.",
         )
     for word, problem, remedy in _REPLIES:
         if word in text or word == code:

@@ -43,7 +43,7 @@ from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Po
 from flowctl.errors import CheckpointCorruptError, JobError
 from flowctl_redis.blocks import decode_block, encode_block
 from flowctl_redis.held import Held, Partitions, Plan
-from flowctl_redis.names import to_bytes, to_text
+from flowctl_redis.names import clear_command, to_bytes, to_text
 
 SCHEMA = b"1"
 SCHEMA_BLOCKS = b"2"
@@ -202,8 +202,7 @@ def check_schema(key: bytes, stored: bytes) -> None:
         raise CheckpointCorruptError(
             f"{to_text(key)} has schema version {int(stored)}; this flowctl reads {int(SCHEMA)}"
             f" and {int(SCHEMA_BLOCKS)}.",
-            remedy="Install the flowctl that wrote it, or clear it with"
-            f" `flowctl checkpoint clear {_name(key)}`.",
+            remedy=f"Install the flowctl that wrote it, or clear it with `{clear_command(key)}`.",
         )
     corrupt(key, "it has no schema version")
 
@@ -211,13 +210,8 @@ def check_schema(key: bytes, stored: bytes) -> None:
 def corrupt(key: bytes, problem: str) -> NoReturn:
     raise CheckpointCorruptError(
         f"{to_text(key)} in Redis is not a readable checkpoint: {problem}.",
-        remedy="Restore it, or clear it and start from the beginning with"
-        f" `flowctl checkpoint clear {_name(key)}`.",
+        remedy=f"Restore it, or clear it and start from the beginning with `{clear_command(key)}`.",
     )
-
-
-def _name(key: bytes) -> str:
-    return to_text(key).partition("{")[2][:-1]
 
 
 def _sort_key(position: Position | None) -> bytes:

@@ -43,7 +43,7 @@ class FlowctlOperator(BaseOperator):
             command = ["flowctl", "run", self.job, "--plain", "--report", str(report)]
             self._process = subprocess.Popen([*command, *self.options])
             code = self._process.wait()
-            told = json.loads(report.read_text()) if report.exists() else {}
+            told = _read(report)
         if code in (WRONG_USAGE, RECORDS_LEFT_OUT):
             raise AirflowFailException(f"exit code {code}: {told.get('error') or told}")
         if code:
@@ -54,6 +54,13 @@ class FlowctlOperator(BaseOperator):
         if self._process is not None:
             self._process.terminate()
             self._process.wait(STOP_TIMEOUT_S)
+
+
+def _read(report: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(report.read_text()))
+    except (OSError, ValueError):  # none, or cut off: wrong usage, a kill, a full disk
+        return {}
 
 
 with DAG(

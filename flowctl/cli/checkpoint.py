@@ -147,6 +147,8 @@ def rewind_command(
         epoch = store.inspect(name).epoch
     if not as_json:
         click.echo(f"{what} is back at {goal}. A running driver will stop.")
+        if position not in (None, stored.position):
+            click.echo("How many records were done before that is not known: they count as 0.")
     forgot = _forget(forgetting, name, partition, position, quiet=as_json)
     if as_json:
         result = {"job": name, "partition": partition, "position": position, "epoch": epoch}

@@ -17,6 +17,7 @@ import click
 
 from flowctl.cli.names import decoded
 from flowctl.cli.questions import ago, confirmed
+from flowctl.cli.writable import is_full
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
 from flowctl.core.records import Position
@@ -354,5 +355,7 @@ def _reading() -> Iterator[None]:
     except OSError as error:
         raise InfrastructureError(
             f"the dead letters can't be read or written: {error}.",
-            remedy="Check the path and its permissions.",
+            remedy="Free some space on that disk; what it held before is still there."
+            if is_full(error)
+            else "Check the path and its permissions.",
         ) from error

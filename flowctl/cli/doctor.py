@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from flowctl.cli.seconds import Seconds
 from flowctl.errors import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -51,7 +52,7 @@ class Finding:
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="A setting of the run, e.g. listen.port=7077; may be repeated.")  # fmt: skip
 @click.option("--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True,
-              type=click.FloatRange(min=1.0, max=3600.0),
+              type=Seconds(min=1.0, max=3600.0),
               help="How long to wait for executors.")  # fmt: skip
 def doctor(
     *,

@@ -21,12 +21,14 @@ from importlib import import_module
 import click
 
 import flowctl
+from flowctl.cli.writable import is_full
 from flowctl.errors import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     FlowctlError,
+    InfrastructureError,
     without_secrets,
 )
 from flowctl.instrumentation.text import printable, printable_problem, printable_traceback
@@ -156,11 +158,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output is gone (``| head``), so there is nobody left to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if not is_full(error):
+            return _defect(error)
+        return explain(
+            InfrastructureError(
+                f"{error.filename or 'the output'} can't be written: no space is left.",
+                remedy="Free some space where it goes, and give the command again.",
+            )
+        )
     except Exception as error:
-        click.echo(f"flowctl: unexpected {type(error).__name__}, please report it:", err=True)
-        click.echo(printable_traceback(error), err=True)
-        return EXIT_FAILED
+        return _defect(error)
     return result if isinstance(result, int) else EXIT_FINISHED
+
+
+def _defect(error: Exception) -> int:
+    click.echo(f"flowctl: unexpected {type(error).__name__}, please report it:", err=True)
+    click.echo(printable_traceback(error), err=True)
+    return EXIT_FAILED
 
 
 def _open_closed_streams() -> None:

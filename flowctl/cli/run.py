@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowctl.cli.writable import check_writable
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -78,7 +79,7 @@ def run(
     """
     from flowctl.cli.find_job import load_spout
 
-    _check_writable(report_path)
+    check_writable("--report", report_path)
     settings = parse_overrides(overrides)
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
@@ -166,36 +167,6 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
             )
         found[name.strip()] = value.strip()
     return found
-
-
-def _check_writable(path: Path | None) -> None:
-    # Now, not after hours of running.
-    if path is None:
-        return
-    directory = path.absolute().parent
-    if not directory.is_dir():
-        raise ConfigError("--report", f"no directory {directory}.", remedy="Make it first.")
-    if path.is_dir():
-        raise ConfigError("--report", f"{path} is a directory.", remedy="Name a file in it.")
-    try:
-        # Open it instead of checking its mode: this also finds read-only file systems and ACLs.
-        _open_and_leave_as_it_was(path)
-    except OSError as error:
-        raise ConfigError(
-            "--report",
-            f"{path} can't be written: {error.strerror or error}.",
-            remedy="Name another file.",
-        ) from None
-
-
-def _open_and_leave_as_it_was(path: Path) -> None:
-    try:
-        path.open("xb").close()
-    except FileExistsError:
-        path.open("ab").close()
-    else:
-        # Only whoever made it takes it away: two drivers, one in waiting, may name the same file.
-        path.unlink(missing_ok=True)
 
 
 def _metrics_settings(place: str) -> dict[str, str]:

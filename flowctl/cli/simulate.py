@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flowctl.cli.writable import check_writable, write
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 
 if TYPE_CHECKING:
@@ -92,18 +93,21 @@ def simulate(
         if verify:
             is_good &= _is_same(report_path, report, rows_only=verify == "rows")
         else:
-            report_path.write_text(report, encoding="utf-8")
+            write("--report", report_path, report)
     return EXIT_FINISHED if is_good else EXIT_FAILED
 
 
 def _check_files(plot_path: Path | None, report_path: Path | None, *, verify: bool) -> None:
-    """Refuse files that can't be what they are named for."""
+    """Refuse files that can't be what they are named for, before minutes of work."""
     if plot_path is not None and plot_path.suffix != ".svg":
         raise ConfigError("--plot", f"{plot_path} is not an .svg file.", remedy="Name it FILE.svg.")
     if verify and report_path is None:
         raise ConfigError(
             "--verify", "no report to compare with.", remedy="Name it: --report FILE."
         )
+    check_writable("--plot", plot_path)
+    if not verify:
+        check_writable("--report", report_path)
 
 
 def _drawn_names(scenarios: Sequence[str], drawn: int | None, seed: int) -> list[str]:
@@ -237,7 +241,7 @@ def _command(
 def _plot(outcome: Outcome, path: Path) -> None:
     from flowctl.simulation.curves import svg
 
-    path.write_text(svg(outcome), encoding="utf-8")
+    write("--plot", path, svg(outcome))
 
 
 def _show_list() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from flowctl.cli.names import decoded
+from flowctl.cli.seconds import Seconds
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
@@ -20,6 +21,7 @@ from flowctl.instrumentation.target_metrics import ScrapedTargets
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
+_EVERY_MOST_S = 86_400.0  # a day: who looks less often has no terminal open for it
 _NOW_S = 3.0  # a worker that is at work is seen four times a second
 
 _redis = click.option(
@@ -37,7 +39,7 @@ def targets() -> None:
 @targets.command("list")
 @_redis
 @_json
-@click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0.1),
+@click.option("--every", metavar="SECONDS", type=Seconds(min=0.1, max=_EVERY_MOST_S),
               help="Repeat at this interval until Ctrl-C.")  # fmt: skip
 def list_command(url: str, as_json: bool, every: float | None) -> None:
     """List the targets that were paced in the last 30 days."""

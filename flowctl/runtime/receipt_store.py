@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -157,7 +158,7 @@ class ReceiptStore:
                 f"the checkpoint of {job!r} counts {partition} {start} to {stop - 1} as done, but"
                 f" {self._manifest.where} holds no results of that.",
                 remedy="Give the out of the run that did it, or another name. To process everything"
-                f" again: `flowctl checkpoint clear {job}`.",
+                f" again: `flowctl checkpoint clear {shlex.quote(job)}`.",
             )
 
     def load(self, job: str) -> Checkpoint:

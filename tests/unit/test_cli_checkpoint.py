@@ -128,6 +128,15 @@ def test_rewind(store: RedisCheckpointStore) -> None:
     assert store.load("etl").partitions["a.log"] == PartitionCheckpoint()
 
 
+def test_rewind_says_that_the_count_begins_again(store: RedisCheckpointStore) -> None:
+    """Otherwise a job that is done counts fewer records than its source has, and says not why."""
+    rewind = ("rewind", "etl", "--partition", "a.log", "--yes")
+    assert "they count as 0" in _run(*rewind, "--to", "[12000, 50]").output
+    again = _run(*rewind, "--to", "[12000, 50]").output  # it is there already
+    assert "count as" not in again
+    assert "count as" not in _run(*rewind, "--start").output  # there are none
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

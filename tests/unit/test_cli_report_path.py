@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.cli import run
+from flowctl.cli.writable import check_writable
 from flowctl.errors import ConfigError
 
 
 def test_a_file_that_was_not_there_is_not_left_behind(tmp_path: Path) -> None:
-    run._check_writable(tmp_path / "report.json")
+    check_writable("--report", tmp_path / "report.json")
     assert not list(tmp_path.iterdir())
 
 
@@ -19,7 +19,7 @@ def test_a_file_that_was_not_there_is_not_left_behind(tmp_path: Path) -> None:
 def test_a_file_that_was_there_stays(tmp_path: Path, text: str) -> None:
     """Also an empty one: another driver, which waits, may be trying it at this moment."""
     (tmp_path / "report.json").write_text(text)
-    run._check_writable(tmp_path / "report.json")
+    check_writable("--report", tmp_path / "report.json")
     assert (tmp_path / "report.json").read_text() == text
 
 
@@ -35,9 +35,9 @@ def test_another_driver_that_takes_it_away_meanwhile_does_no_harm(
         return file
 
     monkeypatch.setattr(Path, "open", open_and_lose)
-    run._check_writable(tmp_path / "report.json")
+    check_writable("--report", tmp_path / "report.json")
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no directory .*gone"):
-        run._check_writable(tmp_path / "gone" / "report.json")
+        check_writable("--report", tmp_path / "gone" / "report.json")

@@ -332,3 +332,19 @@ def test_exit_codes_become_states_and_the_report_is_returned(
     else:
         with pytest.raises(raised, match=f"exit code {code}"):
             operator.execute({})
+
+
+@pytest.mark.parametrize("report", ["", '{"records_acked": 7, "er'])
+def test_a_report_that_was_cut_off_does_not_hide_the_exit_code(
+    dag: ModuleType, report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "flowctl"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "path = sys.argv[sys.argv.index('--report') + 1]\n"
+        f"open(path, 'w').write({report!r})\nsys.exit(3)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(_FailsForGood, match="exit code 3"):
+        dag.FlowctlOperator(task_id="x", job="job.py").execute({})

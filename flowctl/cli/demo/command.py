@@ -19,6 +19,7 @@ from flowctl.cli.demo.needs import check_installed
 from flowctl.cli.demo.plan import JOB, Places, Plan
 from flowctl.cli.demo.rows import RowsPlan
 from flowctl.cli.run import view_mode
+from flowctl.cli.seconds import Seconds
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration
 
@@ -42,7 +43,7 @@ _RECORDS_MIN_KILL = 2_000
 @click.command()
 @click.option("--seed", default=_SEED_DEFAULT, show_default=True, help="Determines the log, the"
               " slow bolt and the moment of the kill.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=0.5), help="How long the work should take; "
+@click.option("--seconds", type=Seconds(min=0.5), help="How long the work should take; "
               f"{_SECONDS_DEFAULT:g}, or {_SECONDS_LOCAL:g} with --local.")  # fmt: skip
 @click.option("--bolts", default=_BOLTS_DEFAULT, show_default=True,
               type=click.IntRange(min=2), help="How many bolts.")  # fmt: skip
