@@ -48,7 +48,7 @@ def names_nothing(*_: Any) -> None:
 
 
 def raised_by(process: Callable[[], None]) -> Exception:
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         process()
     return caught.value
 

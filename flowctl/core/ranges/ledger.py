@@ -7,6 +7,7 @@ last position done is 99.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.pieces import Pieces
@@ -27,7 +28,7 @@ class RangeLedger:
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
     ) -> None:
         restored = restored or PartitionCheckpoint()
-        _check_not_rewritten(partition, restored, extent)
+        check_not_rewritten(partition, restored, extent)
         self.partition: str = partition
         self.extent: Extent = extent
         self._base = extent.start
@@ -107,15 +108,25 @@ class RangeLedger:
         return PartitionCheckpoint(position, records, acked, mark=mark)
 
 
-def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: Extent) -> None:
-    """Raise :class:`SourceError` if what is done is of another identity than ``extent`` has."""
+def check_not_rewritten(
+    partition: str,
+    restored: PartitionCheckpoint,
+    extent: Extent,
+    *,
+    as_read: Callable[[str], str] = str,
+) -> None:
+    """Raise :class:`SourceError` if what is done is of another identity than ``extent`` has.
+
+    ``as_read`` writes an identity as people read it.
+    """
     is_over = restored.end is not None
     was = restored.end if is_over else restored.mark
     if not isinstance(was, str) or not extent.identity or was == extent.identity:
         return
     raise SourceError(
         f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, but then"
-        f" it was written again or replaced: it was {was}, and is now {extent.identity}.",
+        f" it was written again or replaced: it was {as_read(was)}, and is now"
+        f" {as_read(extent.identity)}.",
         remedy="To process it again from its beginning: flowctl checkpoint rewind JOB --partition"
         f" {shlex.quote(partition)} --start --sink FILE.py:SINK (without --sink an SqlSink takes"
         " its records for those that it has and skips them; leave it out if there is no such"
