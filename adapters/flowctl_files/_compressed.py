@@ -81,6 +81,20 @@ def check_beginning(name: str, data: bytes) -> None:
                 remedy="Convert it to UTF-8 first (iconv), or unpack it.",
             )
 
+    if _is_utf_16(data[:BEGINNING_BYTES]):
+        raise SourceError(
+            f"{name}: it is UTF-16 without a byte order mark, which has no lines that flowctl could"
+            " read.",
+            remedy="Convert it to UTF-8 first (iconv -f UTF-16LE or UTF-16BE).",
+        )
+
+
+def _is_utf_16(data: bytes) -> bool:
+    """Whether every second byte, and no other one, is NUL, as for characters of ASCII."""
+    even, odd = data[::2], data[1::2]
+    is_little, is_big = all(even) and not any(odd), all(odd) and not any(even)
+    return len(odd) > 1 and (is_little or is_big)  # one NUL may stand in a line of bytes
+
 
 def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
     """Return a reader of the open ``file``, None for one that is not compressed.

@@ -12,7 +12,9 @@ Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -171,10 +173,11 @@ class LetterFile:
         """Return what the file says; nothing if there is no file."""
         contents = Contents()
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe: no wait
         except FileNotFoundError:
             return contents
         try:
+            _check_regular(descriptor, self.path)
             lock(descriptor, self.path, shared=True)
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 for raw in file:
@@ -255,6 +258,7 @@ class LetterFile:
         while True:
             descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, _MODE)
             try:
+                _check_regular(descriptor, self.path)
                 lock(descriptor, self.path)
                 if is_at(descriptor, self.path):
                     yield descriptor
@@ -286,6 +290,12 @@ class LetterFile:
             os.close(descriptor)
         os.replace(new, self.path)
         sync_directory(self.path)
+
+
+def _check_regular(descriptor: int, path: str) -> None:
+    """Raise ``OSError`` for a device or a pipe: it keeps no letter, and reading it may not end."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file, so it can't keep dead letters", path)
 
 
 def line_of(

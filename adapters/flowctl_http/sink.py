@@ -35,7 +35,10 @@ class HttpSink:
 
     ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for a part of the answer;
     all of the answer may take ten times as long.
-    Each thread keeps one connection alive.  ``client()`` makes an ``httpx.Client`` of your own on
+    Each thread keeps one connection alive: HTTP/1.1 can't tell a second answer to a request from
+    the answer to the next one, so with a service that has this defect use
+    ``client=lambda: httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))``.
+    ``client()`` makes an ``httpx.Client`` of your own on
     the worker, for certificates, proxies or HTTP/2; then ``timeout_s`` is not used.
 
     Each request has the header ``idempotency_header`` (None: no such header) with a hash of the

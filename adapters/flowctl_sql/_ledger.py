@@ -130,6 +130,12 @@ class Ledger:
         found = self._run(f"SELECT writes FROM flowctl_partitions WHERE {_HERE}", *here)
         return found.fetchone() is not None
 
+    def remembers(self) -> bool:
+        """Whether records of any job count as written by this sink."""
+        sink = self._dialect.stored_name(self._sink)
+        found = self._run("SELECT COUNT(*) FROM flowctl_spans WHERE sink = ?", sink)
+        return bool(found.fetchone()[0])
+
     def covered(self, span: Span) -> list[Range]:
         """Return the covered ranges that touch ``span``, in order."""
         found = self._run(

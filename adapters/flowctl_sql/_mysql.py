@@ -7,6 +7,7 @@ its locks for long, and nobody waits for a lock without a limit.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from flowctl.errors import ConfigError
@@ -27,11 +28,17 @@ _SETTINGS = (
 # MySQL has nothing like it: a frozen process is killed by timeout.end_after_s.
 _MARIADB_SETTINGS = ("SET SESSION idle_transaction_timeout = {idle_s}",)
 
-_ENGINE = (
-    "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e"
-    " ON e.engine = t.engine WHERE t.table_schema = COALESCE(?, DATABASE())"
-    " AND t.table_name = ? AND e.transactions = 'NO'"
+# A view has no engine, but a definition: '' if the user may not see it.
+_KIND = (
+    "SELECT t.engine, e.transactions, CONVERT(v.view_definition USING utf8mb4)"
+    " FROM information_schema.tables t"
+    " LEFT JOIN information_schema.engines e ON e.engine = t.engine"
+    " LEFT JOIN information_schema.views v"
+    " ON v.table_schema = t.table_schema AND v.table_name = t.table_name"
+    " WHERE t.table_schema = COALESCE(?, DATABASE()) AND t.table_name = ?"
 )
+# The server stores the tables of a definition as `schema`.`table`, whatever the user wrote.
+_IN_A_VIEW = re.compile(r"`([^`]+)`\.`([^`]+)`")
 
 
 def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> None:
@@ -51,13 +58,28 @@ def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> Non
 
 
 def check_engine(cursor: Any, dialect: Dialect, table: str) -> None:
-    """Raise :class:`ConfigError` if ``table`` can't be rolled back, as with MyISAM."""
+    """Raise :class:`ConfigError` if ``table`` can't be rolled back, as with MyISAM.
+
+    Nor the tables behind it, if it is a view whose definition the user may see.
+    """
     schema, _, name = table.rpartition(".")
-    cursor.execute(dialect.fill(_ENGINE), (schema or None, name))
-    found = cursor.fetchone()
-    if found is not None:
-        raise ConfigError(
-            "table",
-            f"{table!r} uses the engine {found[0]}, which has no transactions.",
-            remedy=f"Run: ALTER TABLE {table} ENGINE = InnoDB.",
-        )
+    waiting: list[tuple[str | None, str]] = [(schema or None, name)]
+    seen = set(waiting)
+    while waiting:
+        at = waiting.pop()
+        cursor.execute(dialect.fill(_KIND), at)
+        engine, transactions, definition = cursor.fetchone() or (None, None, None)
+        if transactions == "NO":
+            raise _without_transactions(table, at[1], engine)
+        behind = set(_IN_A_VIEW.findall(definition or "")) - seen
+        seen |= behind
+        waiting.extend(behind)
+
+
+def _without_transactions(table: str, name: str, engine: object) -> ConfigError:
+    its = "" if table.endswith(name) else f"the table {name!r} behind "
+    return ConfigError(
+        "table",
+        f"{its}{table!r} uses the engine {engine}, which has no transactions.",
+        remedy=f"Run: ALTER TABLE {name if its else table} ENGINE = InnoDB.",
+    )

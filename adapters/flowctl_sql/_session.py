@@ -253,6 +253,8 @@ class Session:
                 f"{self._table!r} in {self._database.label} can't be read ({missing}).",
                 remedy="Create it, or pass schema='CREATE TABLE …'.",
             ) from missing
+        if schema and self._missing(self._table):
+            self._tell_if_dropped()
         self._create_unless(self._table, lambda: self._create_table(schema))
         self._database.check_table(self._cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
@@ -261,6 +263,24 @@ class Session:
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
+
+    def _tell_if_dropped(self) -> None:
+        """Log a warning if rows went with the table, which is about to be created again.
+
+        A warning and no error: a staging table may be dropped once its rows are merged.
+        """
+        # The table's absence is checked again after the ledger was read: another connection may
+        # have created it and written its first rows in between.
+        if not (self.ledger.remembers() and self._missing(self._table)):
+            return
+        ModuleLogger("flowctl_sql").warning(
+            "table_dropped",
+            table=self._table,
+            database=self._database.label,
+            detail="the table is missing and is created again; records that were written to it "
+            "before count as written, and their rows don't come again",
+            remedy="to write them again: flowctl checkpoint clear NAME --sink FILE:SINK",
+        )
 
     def _create_table(self, schema: Sequence[str]) -> None:
         """Execute the user's statements; :class:`ConfigError` if they don't create the table."""

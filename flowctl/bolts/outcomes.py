@@ -6,6 +6,7 @@ import traceback
 from typing import Final
 
 from flowctl.bolts.batch import Batch
+from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.core.records import Rejected
 from flowctl.core.trees.settlement import Settlement
@@ -69,6 +70,7 @@ def fail_of(
 ) -> FailFrame:
     """Return what to report about ``error``, which ``process`` raised; ``rule`` is the user's
     own."""
+    error = for_missing_module(error) or error
     after_s = None
     is_refused = False
     reason = ""

@@ -15,7 +15,9 @@ import codecs
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -141,6 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; raises nothing except ``SystemExit``."""
     _open_closed_streams()
     _write_utf8()
+    result = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _unwritten(error)
+    return result
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="flowctl", standalone_mode=False)
     except click.ClickException as error:
@@ -154,27 +165,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except FlowctlError as error:
         return explain(error)
-    except BrokenPipeError:
-        # The reader of our output is gone (``| head``), so there is nobody left to write to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
-    except OSError as error:
-        if not is_full(error):
-            return _defect(error)
-        return explain(
-            InfrastructureError(
-                f"{error.filename or 'the output'} can't be written: no space is left.",
-                remedy="Free some space where it goes, and give the command again.",
-            )
-        )
     except Exception as error:
-        return _defect(error)
+        if isinstance(error, BrokenPipeError) or _is_of_echo(error):
+            return _unwritten(error)
+        if isinstance(error, OSError) and is_full(error):
+            return explain(
+                InfrastructureError(
+                    f"{error.filename or 'a file'} can't be written: no space is left.",
+                    remedy="Free some space where it goes, and give the command again.",
+                )
+            )
+        click.echo(f"flowctl: unexpected {type(error).__name__}, please report it:", err=True)
+        click.echo(printable_traceback(error), err=True)
+        return EXIT_FAILED
     return result if isinstance(result, int) else EXIT_FINISHED
 
 
-def _defect(error: Exception) -> int:
-    click.echo(f"flowctl: unexpected {type(error).__name__}, please report it:", err=True)
-    click.echo(printable_traceback(error), err=True)
+def _is_of_echo(error: Exception) -> bool:
+    """Whether printing raised ``error``, and not something else that needs a disk."""
+    innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    return isinstance(error, OSError) and innermost.f_code is click.echo.__code__
+
+
+def _unwritten(error: Exception) -> int:
+    """Say that stdout took no more, write nothing more to it, and return the exit code.
+
+    If nobody reads it any more (``| head``), there is nothing to say.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        why = printable(getattr(error, "strerror", None) or str(error))
+        with suppress(OSError):  # it may be the same disk
+            click.echo(f"flowctl: the output can't be written: {why}.", err=True)
     return EXIT_FAILED
 
 

@@ -26,6 +26,7 @@ class Counters(msgspec.Struct, gc=False):
     dead_lettered: int = 0  # given up and kept elsewhere; counted as acked too
     records_dead_lettered: int = 0
     records_rejected: int = 0  # by process, one by one; acked too
+    rejected_kept: int = 0  # of these, in the dead letter; each was a tuple, counted as acked
     records_left_out: int = 0  # acked; the sink had their effect from an earlier attempt or run
     dropped: int = 0  # failed, expired or lost in a mode that sends nothing again
     records_dropped: int = 0
@@ -36,3 +37,8 @@ class Counters(msgspec.Struct, gc=False):
     handed_over: int = 0  # their partition was taken away; another driver does them
     records_pending_now: int = 0  # sent at least once, not acked
     records_pending_max: int = 0
+
+    @property
+    def tuples_acked(self) -> int:
+        """How many tuples are done that a bolt was sent: no single record that was rejected."""
+        return self.acked - self.rejected_kept

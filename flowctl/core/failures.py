@@ -263,6 +263,7 @@ class Failures:
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and report a tuple that is safe in the dead letter."""
         if not flow_tuple.faults:
+            self._book.counters.rejected_kept += 1
             return  # rejected, which was counted and reported before
         self._book.counters.dead_lettered += 1
         self._book.counters.records_dead_lettered += len(flow_tuple.cut.records)

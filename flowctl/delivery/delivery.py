@@ -10,6 +10,7 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_returned, is_async
+from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import is_about_content, refusal_of
 from flowctl.core.records import Record, Span
@@ -125,6 +126,8 @@ class Delivery:
         except _NotSettledError as ended:
             raise ended.error from ended.error.__cause__
         except Exception as error:
+            if (missing := for_missing_module(error)) is not None:
+                raise missing from error
             self._failed(piece, error)
         else:
             self._lost.succeeded()

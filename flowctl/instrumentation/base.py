@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from flowctl.core.events import FlowEvent
 from flowctl.instrumentation import numbers
@@ -34,6 +35,7 @@ class BaseView:
         self._logger = logger or get_logger()
         self._started_s = clock()
         self._repeats = Repeats(clock)
+        self._is_lost = False  # nobody sees it any more
 
     def start(self, job: str, headline: str) -> None:
         self._started_s = self._clock()
@@ -66,6 +68,20 @@ class BaseView:
     def stop(self, report: Report) -> None:
         """Show how the run ended and give the terminal back."""
         self._tell_repeats(is_end=True)
+
+    def _show(self, draw: Callable[[], object]) -> None:
+        """Call ``draw`` unless the terminal or the reader is gone; if it just went, log that.
+
+        ``| head``, a closed terminal, a full disk: the run has more to do than to tell.
+        """
+        if self._is_lost:
+            return
+        try:
+            draw()
+        except OSError as error:
+            self._is_lost = True
+            with suppress(OSError):  # the log may go the same way
+                self._logger.log(logging.WARNING, "view_lost", error=str(error))
 
     def now(self) -> str:
         """Return the time since the start as ``0:14.2``."""

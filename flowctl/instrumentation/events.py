@@ -119,7 +119,7 @@ def sentence(event: ev.FlowEvent) -> str:
         case ev.StateChanged():
             return f"{event.bolt}  {_why(event)}  {event.before.value} → {event.after.value}"
         case ev.SinkCapChanged():
-            return f"shared sink  {event.reason}  {_cap(event.before)} → {_cap(event.after)}"
+            return f"shared target  {event.reason}  {_cap(event.before)} → {_cap(event.after)}"
         case ev.TupleExpired():
             waited = numbers.duration(event.rto_s)
             return f"{event.bolt}  tuple {event.tuple_id} expired: no ack within {waited}"

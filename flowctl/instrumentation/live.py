@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -97,13 +98,13 @@ class LiveView(BaseView):
         super().start(job, headline)
         self._screen.headline = headline
         # Redrawn only by update(): a refresh thread of rich's would race with the caller.
-        self._live = Live(
+        live = self._live = Live(
             Text(printable(headline)),
             console=self._console,
             auto_refresh=False,
             vertical_overflow="crop",
         )
-        self._live.start(refresh=True)
+        self._show(lambda: live.start(refresh=True))
 
     def update(self, snapshot: Snapshot) -> None:
         super().update(snapshot)
@@ -118,14 +119,14 @@ class LiveView(BaseView):
 
     def message(self, text: str) -> None:
         # As Text: markup and emoji codes in foreign text have no effect.
-        self._console.print(Text(printable_problem(text)), highlight=False)
+        shown = Text(printable_problem(text))
+        self._show(lambda: self._console.print(shown, highlight=False))
 
     def stop(self, report: Report) -> None:
         super().stop(report)
         if self._live is not None:
             self._draw()
-            self._live.stop()
-            self._live = None
+            self._end()
         for text in summary.lines(report):
             self.message(text)
 
@@ -135,8 +136,18 @@ class LiveView(BaseView):
         return self._screen.render(snapshot, width=size.width, height=size.height)
 
     def _draw(self) -> None:
-        if self._live is not None and self._last is not None:
-            self._live.update(self.render(self._last), refresh=True)
+        live, last = self._live, self._last
+        if live is not None and last is not None:
+            self._show(lambda: live.update(self.render(last), refresh=True))
+        if self._is_lost:
+            self._end()
+
+    def _end(self) -> None:
+        """Give the terminal back, and the standard streams, whether it is still there or not."""
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError):
+                live.stop()
 
 
 def _line(text: str, style: str) -> Text:

@@ -34,6 +34,7 @@ _BAR_CELLS_MAX = 40  # a longer bar shows no more
 _STATE_CELLS = len("refused")  # the longest of Condition
 _SHARE_CELLS = len(" 100 %")
 _NOTE_CELLS = len("8.4x slower")  # what follows may be cut
+_NOTE_CELLS_MIN = len("8.4x…")
 # Columns of the terminal from which on a column of the table is shown.
 _WIDE, _WIDER = 100, 140
 # Cells that a column keeps, so that the table doesn't jump when its numbers grow.
@@ -66,45 +67,47 @@ def bolt_table(snapshot: Snapshot, *, rows_max: int, width: int) -> list[Rendera
     shown = choose(snapshot.bolts, rows_max=rows_max, slow=slow)
     names = {bolt.name for bolt in shown}
     hidden = [bolt for bolt in snapshot.bolts if bolt.name not in names]
-    columns = _columns(width)
+    columns = _columns(width, shown)
+    has_notes = _other_cells(columns, shown) + _BAR_CELLS_MIN + _NOTE_CELLS_MIN <= width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("bolt", "state", "share"):
         table.add_column(name, no_wrap=True, min_width=4)
     for name in columns:
         table.add_column(name, no_wrap=True, justify="right", min_width=_CELLS[name])
-    table.add_column("")  # the only column that gives way, as all others refuse to wrap
+    if has_notes:
+        table.add_column("")  # the only column that gives way, as all others refuse to wrap
     share = shares(snapshot.bolts)
     widest = max((each or 0.0 for each in share.values()), default=0.0)
-    room = width - _other_cells(columns, shown)
+    room = width - _other_cells(columns, shown) - _NOTE_CELLS
     cells = max(_BAR_CELLS_MIN, min(_BAR_CELLS_MAX, room))
     for bolt in shown:
+        style = _STYLES[condition(bolt, slow)]
+        note = Text(_note(bolt, slow), style=style, no_wrap=True, overflow="ellipsis")
         table.add_row(
             *_row(bolt, slow, share[bolt.name], widest=widest, cells=cells),
             *(_cell(bolt, name) for name in columns),
-            Text(
-                _note(bolt, slow),
-                style=_STYLES[condition(bolt, slow)],
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+            *([note] if has_notes else []),
         )
     return [table, _others(hidden, slow)] if hidden else [table]
 
 
-def _columns(width: int) -> list[str]:
+def _columns(width: int, shown: Sequence[BoltView]) -> list[str]:
     columns = ["rate", "in flight", "rtt p50"]
     if width >= _WIDE:
         columns += ["records", "of all"]
     if width >= _WIDER:
         columns += ["service", "window"]
+    gap = 2  # none behind the last column
+    while columns and _other_cells(columns, shown) + _BAR_CELLS_MIN - gap > width:
+        columns.pop()  # what there is no room for would cut the others
     return columns
 
 
 def _other_cells(columns: Sequence[str], shown: Sequence[BoltView]) -> int:
-    """What a row takes beside its bar: numbers and gaps, the name, the state, share and note."""
+    """What a row takes beside bar and note: numbers and gaps, the name, the state, the share."""
     names = max((cell_len(printable(bolt.name)) for bolt in shown), default=0)
     fixed = (max(names, len("bolt")), _STATE_CELLS, _SHARE_CELLS, *(_CELLS[n] for n in columns))
-    return sum(cells + 2 for cells in fixed) + _NOTE_CELLS
+    return sum(cells + 2 for cells in fixed)
 
 
 def choose(

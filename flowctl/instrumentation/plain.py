@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TextIO
 
@@ -64,7 +62,6 @@ class PlainView(BaseView):
         self._store_away = False
         self._note = ""
         self._is_dear_told = False
-        self._is_lost = False
 
     def start(self, job: str, headline: str) -> None:
         super().start(job, headline)
@@ -135,14 +132,7 @@ class PlainView(BaseView):
         self._print(printable(text))
 
     def _print(self, text: str) -> None:
-        if self._is_lost:
-            return
-        try:
-            print(text, file=self._stream, flush=True)
-        except OSError as error:  # ``| head``, a full disk: the run has more to do than to tell
-            self._is_lost = True
-            with suppress(OSError):  # the log may go the same way
-                self._logger.log(logging.WARNING, "view_lost", error=str(error))
+        self._show(lambda: print(text, file=self._stream, flush=True))
 
 
 def is_routine(event: ev.FlowEvent) -> bool:

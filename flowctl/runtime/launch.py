@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from flowctl.config import MetricsSettings
-from flowctl.errors import FlowctlError, InfrastructureError, without_secrets
+from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.text import shown_command
@@ -58,7 +59,7 @@ class Launch:
         self._plan = plan
         self._view = _made(view)
         self._resume_hint = resume_hint
-        self._report_path = report_path
+        self._report_path = _checked_path(report_path)
         self._run: Run | None = None
         self.failure: FlowctlError | None = None  # the argument of :meth:`fail`
 
@@ -132,6 +133,12 @@ class Launch:
     def _say(self, text: str) -> None:
         with suppress(OSError):  # the terminal is gone
             self._view.message(text)
+
+
+def _checked_path(path: Any) -> str | os.PathLike[str] | None:
+    if path is None or (isinstance(path, str | os.PathLike) and os.fspath(path)):
+        return path
+    raise ConfigError("report_path", f"{path!r} is not a path.", remedy="Name a file.")
 
 
 def _made(view: Any) -> View:

@@ -111,9 +111,11 @@ def carry_records(records: Sequence[Record]) -> Carried:
     """Make ``records`` ready to be sent, up to the first that can't be."""
     values = [record.value for record in records]
     kinds = set(map(type, values))
-    if kinds in _TEXTS:  # text that UTF-8 can't encode is detected when it is sent
-        return Carried(records, list(map(len, values)))
     try:
+        if str in kinds:  # of text outside ASCII, UTF-8 may not encode half a surrogate pair
+            _encode([text for text in values if text.__class__ is str and not text.isascii()])
+        if kinds in _TEXTS:
+            return Carried(records, list(map(len, values)))
         # This encodes lists and dicts: it fails if one contains itself.
         if kinds <= _CONTAINED:
             sizes = [len(_encode(value)) for value in values]

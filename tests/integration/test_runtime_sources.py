@@ -100,7 +100,7 @@ class Odd(ListProducer):
     [
         (object(), "value is an object,"),
         (["deep", [object()]], "value[1][0] is an object,"),
-        ("\ud800", "this str can't be sent to a bolt"),
+        ("\ud800", "value is a str with a lone surrogate at 0, which UTF-8 can't encode"),
         (bytearray(b"x"), "value is a bytearray, which would not arrive as it is; use bytes()"),
         ({"when": Row(a=1)}, "value['when'] is a pyspark.sql.types.Row, which would not arrive as"),
         (Row(a=1), "use row.asDict()"),

@@ -180,6 +180,21 @@ def test_a_table_without_transactions_is_refused(sink: SqlSink, server: Any) -> 
     assert "ENGINE = InnoDB" in caught.value.remedy
 
 
+def test_nor_is_one_behind_views(sink: SqlSink, server: Any) -> None:
+    schema = (
+        f"CREATE OR REPLACE {_SCHEMA.removeprefix('CREATE ')} ENGINE=MyISAM",
+        "CREATE OR REPLACE VIEW inner_view AS SELECT part, number, line FROM `rows` r",
+        "CREATE OR REPLACE VIEW outer_view AS SELECT * FROM inner_view WHERE number > 0",
+    )
+    with pytest.raises(ConfigError, match=r"the table 'rows' behind 'outer_view' uses .* MyISAM"):
+        write_numbers(SqlSink(server.url, table="outer_view", schema=schema), 0, 1)
+    server.execute("ALTER TABLE `rows` ENGINE=InnoDB")
+    views = SqlSink(server.url, table="outer_view")
+    assert write_numbers(views, 1, 3) == (2, 0)
+    views.close()
+    assert _numbers(server) == [1, 2]
+
+
 @pytest.mark.parametrize("autocommit", [False, True])
 def test_connections_of_ones_own(sink: SqlSink, server: Any, autocommit: bool) -> None:
     def connect() -> Any:

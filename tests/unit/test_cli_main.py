@@ -50,6 +50,18 @@ def test_exit_codes(what: str, code: int) -> None:
     assert cli_main.main(["raise", what]) == code
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--help"], ["simulate", "--list"]])
+def test_an_output_that_can_not_be_written_is_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli_main.main(arguments) == 1
+    assert capsys.readouterr().err == (
+        "flowctl: the output can't be written: No space left on device.\n"
+    )
+
+
 def test_an_error_is_problem_and_remedy_without_traceback_or_secret(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

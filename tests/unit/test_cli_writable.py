@@ -31,17 +31,17 @@ def test_a_full_disk_at_the_end_names_the_option_and_the_file() -> None:
 
 @click.command()
 def tell() -> None:
-    """Print to a disk that is full."""
-    raise OSError(errno.ENOSPC, "No space left on device")
+    """Write to a disk that is full."""
+    raise OSError(errno.ENOSPC, "No space left on device", "letters.jsonl")
 
 
-def test_an_output_that_is_full_is_no_defect_of_flowctl(
+def test_a_file_on_a_full_disk_is_no_defect_of_flowctl(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(cli_main.COMMANDS, "tell", (f"{__name__}:tell", "For tests."))
     assert cli_main.main(["tell"]) == EXIT_FAILED
     told = capsys.readouterr().err
-    assert "the output can't be written: no space is left." in told
+    assert "letters.jsonl can't be written: no space is left." in told
     assert "report it" not in told
 
 

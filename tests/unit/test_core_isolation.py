@@ -176,6 +176,7 @@ def test_what_process_rejects_waits_for_the_dead_letter_and_the_rest_is_done(
     assert driver.core.is_drained and driver.position() == 10
     assert counters.records_acked == 10
     assert counters.records_dead_lettered == 0, "rejected and dead-lettered are told apart"
+    assert counters.tuples_acked == 1, "no bolt acked a rejected record as a tuple"
     (event,) = driver.events(RecordsRejected)
     assert event.positions == tuple(index + 1 for index in indices)
     assert not driver.events(TupleGaveUp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -281,3 +282,15 @@ def test_where_letters_are_if_nothing_is_said(
     monkeypatch.setenv("FLOWCTL_DEAD_LETTERS", "elsewhere")
     assert default_directory() == Path("elsewhere")
     assert FileDeadLetter().hint("job") == "flowctl dlq show job"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_is_no_file_is_refused_and_nothing_hangs(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/full") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+    letters = JsonLinesDeadLetter(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        letters.open_letters("job")
+    with pytest.raises(OSError, match="not a regular file"):
+        letters.dead_letter("job", "p", [Record(1, "x")], attempts=1, reason="bad")

@@ -150,6 +150,16 @@ def test_compressed_data_under_another_name_are_not_taken_for_lines(
         list(ranges.reader().open(name, extent.start, extent.stop, extent.identity))
 
 
+@pytest.mark.parametrize("text", [b"a\0b\n", b"\0\0\0\0\n", b"a\0bc\0d\n", b"a\0\n"])
+def test_lines_with_some_nul_bytes_are_read(text: bytes) -> None:
+    Path("a.log").write_bytes(text)
+    lines = TextLines("a.log", encoding=None)
+    lines.open(Checkpoint())
+    chunk = lines.poll(1000)
+    assert chunk is not None
+    assert [record.value for record in chunk.records] == [text[:-1]]
+
+
 @pytest.mark.parametrize("junk", [b"\x00" + bz2.compress(DATA)[1:], b"BZ", b"junk"])
 def test_what_follows_the_first_stream_of_bzip2_is_read_or_refused(junk: bytes) -> None:
     Path("a.bz2").write_bytes(bz2.compress(DATA) + junk)
@@ -158,12 +168,14 @@ def test_what_follows_the_first_stream_of_bzip2_is_read_or_refused(junk: bytes) 
     assert caught.value.good == LINES
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("encoding", "mark"),
+    [("utf-16", ""), ("utf-16-be", "\ufeff"), ("utf-16-le", ""), ("utf-16-be", "")],
+)
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_lines_of_utf_16_are_not_taken_for_those_of_another_encoding(
-    encoding: str, errors: str
+    encoding: str, mark: str, errors: str
 ) -> None:
-    mark = "" if encoding == "utf-16" else "\ufeff"
     Path("a.log").write_bytes(f"{mark}one\ntwo\n".encode(encoding))
     lines = TextLines("a.log", errors=errors)
     lines.open(Checkpoint())

@@ -9,7 +9,12 @@ import pytest
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.errors import CheckpointUnavailableError, InfrastructureError, ProcessError
+from flowctl.errors import (
+    CheckpointUnavailableError,
+    ConfigError,
+    InfrastructureError,
+    ProcessError,
+)
 from flowctl.instrumentation.snapshot import Waits
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from tests.runtime_parts import FailingStore, ListProducer, Witness
@@ -39,6 +44,14 @@ def test_the_report_is_written_however_the_run_ends(tmp_path: Path):
     assert written["outcome"] == "failed"
     assert "ZeroDivisionError" in written["error"]
     assert caught.value.report.outcome == "failed"
+
+
+@pytest.mark.parametrize("path", [5, "", True])
+def test_what_is_no_path_is_refused_before_the_run(path: object) -> None:
+    done: list[object] = []
+    with pytest.raises(ConfigError, match="report_path") as caught:
+        spout_of(done.append, FailingStore()).run(view="off", report_path=path)
+    assert not done and caught.value.exit_code == 2
 
 
 def test_a_report_that_can_not_be_written_hides_nothing(tmp_path: Path):

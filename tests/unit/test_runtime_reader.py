@@ -233,6 +233,24 @@ def test_a_record_that_cannot_be_sent_goes_to_the_dead_letter_and_the_rest_is_re
     assert control.core.counters.records_rejected == control.core.counters.records_acked == 100
 
 
+def test_text_that_utf_8_can_not_encode_is_such_a_record():
+    """It was found only when it was sent, which ended the run whatever keeps such records."""
+
+    class HalfPair(ListProducer):
+        def value(self, position: int) -> object:
+            return "bad \udcff" if position == 2 else "fine ü"
+
+    control = Control()
+    producer = HalfPair(3)
+    producer.open(control.core.checkpoint())
+    reader = Reader(control, producer, unsaved_max=1 << 30, has_dead_letter=True)
+    reader.run()
+    control.drain()
+    assert control.taken == [1, 3]
+    [(position, reason)] = dead_of(control)
+    assert position == 2 and "a lone surrogate at 4" in reason
+
+
 def test_what_an_earlier_run_set_aside_is_not_set_aside_again():
     control = Control()
     state = PartitionCheckpoint(2, 2, (AckedRange(3, 3, 1),))

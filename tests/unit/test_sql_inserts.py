@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowctl.errors import ConfigError
 from flowctl_sql import SqlSink
 from flowctl_sql._dialect import Dialect
 from flowctl_sql._inserts import Inserts
 from flowctl_sql._row_counts import RowCounts
-from flowctl_sql._rows import Insert
+from flowctl_sql._rows import Insert, prepare
 from flowctl_sql._sqlite import takes_several
 from tests.sql_parts import batch_of
 
@@ -128,6 +129,26 @@ def test_a_row_of_another_width_is_not_shifted_into_the_next(tmp_path: Path) -> 
     with pytest.raises(Exception, match="position 10: a row of 1 values where 2 are expected"):
         sink.write(rows, batch=batch_of(list(range(50))))
     assert _count(tmp_path) == 0
+
+
+def test_names_that_need_quotes(tmp_path: Path) -> None:
+    schema = (
+        'CREATE TABLE "order" ("group" INTEGER, "größe in m" TEXT, "a.b" INTEGER, "2 (€)" TEXT)'
+    )
+    sink = SqlSink(f"sqlite:///{tmp_path}/t.db", table="main.order", schema=schema)
+    row = {"group": 1, "größe in m": "x", "a.b": 2, "2 (€)": "y"}
+    sink.write([row] * 60, batch=batch_of(list(range(60))))
+    connection = sqlite3.connect(tmp_path / "t.db")
+    assert connection.execute('SELECT * FROM "order"').fetchall() == [(1, "x", 2, "y")] * 60
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a'b", "a`b", "a]b", "a\\b", "100%", "who?", ":a", "a\nb", ""]
+)
+def test_names_that_could_break_out_of_quotes_are_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a column name"):
+        prepare([{name: 1}], batch_of([1]), None)
 
 
 def _count(place: Path) -> int:

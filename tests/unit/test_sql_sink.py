@@ -85,24 +85,6 @@ def test_columns_are_the_keys_of_the_dicts() -> None:
     assert query("SELECT * FROM t") == [(None, "1"), (None, "2"), (3, None)]
 
 
-def test_names_that_need_quotes() -> None:
-    schema = (
-        'CREATE TABLE "order" ("group" INTEGER, "größe in m" TEXT, "a.b" INTEGER, "2 (€)" TEXT)'
-    )
-    sink = SqlSink("sqlite:///t.db", table="main.order", schema=schema)
-    row = {"group": 1, "größe in m": "x", "a.b": 2, "2 (€)": "y"}
-    sink.write([row] * 60, batch=batch_of(list(range(60))))
-    assert query('SELECT * FROM "order"') == [(1, "x", 2, "y")] * 60
-
-
-@pytest.mark.parametrize(
-    "name", ['a"b', "a'b", "a`b", "a]b", "a\\b", "100%", "who?", ":a", "a\nb", ""]
-)
-def test_names_that_could_break_out_of_quotes_are_refused(name: Any) -> None:
-    with pytest.raises(ConfigError, match="is not a column name"):
-        new_sink().write([{name: 1}], batch=batch_of([1]))
-
-
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import sys
 
 import msgspec
 import pytest
@@ -97,6 +99,48 @@ def test_the_facts_are_on_screen(width: int) -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = screen(snapshot(), width=width).splitlines()
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(("width", "columns"), [(40, ["rate"]), (50, ["rate", "in", "flight"])])
+def test_a_narrow_terminal_shows_fewer_columns_and_cuts_none(
+    width: int, columns: list[str]
+) -> None:
+    head, first, *_ = screen(snapshot(), width=width).splitlines()[1:]
+    assert head.split() == ["bolt", "state", "share", *columns]
+    assert "…" not in head + first and "400/s" in first
+
+
+class Vanished(io.StringIO):
+    """A terminal that is gone after some writes."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self._writes = writes
+
+    def write(self, text: str) -> int:
+        self._writes -= 1
+        if self._writes < 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_terminal_that_vanished_does_not_end_the_run(writes: int) -> None:
+    logged = []
+
+    class Logger:
+        def log(self, level: int, event: str, **_: object) -> None:
+            logged.append(event)
+
+    streams = sys.stdout, sys.stderr
+    console = Console(file=Vanished(writes), force_terminal=True)
+    view = LiveView(console=console, clock=lambda: 0.0, logger=Logger())  # type: ignore[arg-type]
+    view.start("access-logs", "access-logs · 3 bolts")
+    for _ in range(3):
+        view.update(snapshot())
+        view.message("a line")
+    assert logged == ["view_lost"]
+    assert (sys.stdout, sys.stderr) == streams, "what the job prints goes its own way again"
 
 
 def test_holes_are_drawn_from_the_acked_ranges() -> None:

@@ -6,9 +6,7 @@ last position done is 99.
 
 from __future__ import annotations
 
-import shlex
-
-from flowctl.core.ranges.extent import Extent
+from flowctl.core.ranges.extent import Extent, check_not_rewritten
 from flowctl.core.ranges.pieces import Pieces
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import AckedRange, PartitionCheckpoint, Position
@@ -27,7 +25,7 @@ class RangeLedger:
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
     ) -> None:
         restored = restored or PartitionCheckpoint()
-        _check_not_rewritten(partition, restored, extent)
+        check_not_rewritten(partition, restored, extent)
         self.partition: str = partition
         self.extent: Extent = extent
         self._base = extent.start
@@ -105,24 +103,6 @@ class RangeLedger:
         # Before anything of it is done, it may become another between two runs.
         mark = identity if position is not None or acked else None
         return PartitionCheckpoint(position, records, acked, mark=mark)
-
-
-def _check_not_rewritten(partition: str, restored: PartitionCheckpoint, extent: Extent) -> None:
-    """Raise :class:`SourceError` if what is done is of another identity than ``extent`` has."""
-    is_over = restored.end is not None
-    was = restored.end if is_over else restored.mark
-    if not isinstance(was, str) or not extent.identity or was == extent.identity:
-        return
-    raise SourceError(
-        f"{partition}: {'all' if is_over else 'a part'} of it was done by an earlier run, but then"
-        f" it was written again or replaced: it was {was}, and is now {extent.identity}.",
-        remedy="To process it again from its beginning: flowctl checkpoint rewind JOB --partition"
-        f" {shlex.quote(partition)} --start --sink FILE.py:SINK (without --sink an SqlSink takes"
-        " its records for those that it has and skips them; leave it out if there is no such"
-        " sink). To process everything again, give the job another name. For a file, you can also"
-        " bring the old one back with its modification time (cp -p), or leave it out and put new"
-        " data beside it under another name.",
-    )
 
 
 def _integer(partition: str, position: Position) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.callables import check_arguments, check_plain, check_returned, refuse_async
+from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Record
@@ -365,6 +366,8 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
 
 
 def _failed(given: Input, error: BaseException) -> FailedInput:
+    if (missing := for_missing_module(error)) is not None:
+        raise missing from error
     return FailedInput(given.input_id, _reason(error), is_data_error=is_data_error(error))
 
 
