@@ -72,7 +72,8 @@ class Emitter:
                 return emission
         if not self._buffer.records:
             self._window_limited = False
-            return self._emit_copy(now_s)
+            emission = None if is_held else self._emit_doubted(now_s)
+            return emission or self._emit_copy(now_s)
         if self._supply.is_held:
             self._window_limited = False  # its position is not saved yet
             return None
@@ -210,24 +211,55 @@ class Emitter:
             if consumer is None or (other and other.completion_s < consumer.completion_s):
                 consumer = other
             if consumer is not None:
-                moved_from = flow_tuple.held_by or ""
-                emission = self._send(flow_tuple, consumer, now_s)
-                self._counters.moved += 1
-                self._book.events.append(
-                    TupleMoved(
-                        at_s=now_s,
-                        tuple_id=flow_tuple.tuple_id,
-                        bolt=consumer.bolt,
-                        moved_from=moved_from,
-                        attempt=flow_tuple.attempt,
-                    )
-                )
+                emission = self._send_moved(flow_tuple, consumer, now_s)
                 break
             blocked.append(flow_tuple)
             if len(blocked) >= _RETRIES_LOOKED_AT:
                 break
         for flow_tuple in blocked:
             self._failures.retries.put_back(flow_tuple)
+        return emission
+
+    def _emit_doubted(self, now_s: float) -> Emission | None:
+        """A bolt with nothing else to do gets what another may be at work on: that costs nothing.
+
+        Not one that had it: it would do it twice.
+        """
+        if not self._failures.retries.doubted:
+            return None
+        idle: list[AdaptiveFlowConsumer] = []
+        asked: set[str] = set()
+        while len(asked) < _BOLTS_ASKED:
+            consumer = self._book.dispatcher.pick(asked)
+            if consumer is None:
+                break
+            asked.add(consumer.bolt)
+            if consumer.held < consumer.slots:
+                idle.append(consumer)
+        if not idle:
+            return None
+        for flow_tuple in self._failures.retries.doubted.values():
+            for consumer in idle:
+                if consumer.bolt not in (flow_tuple.avoided or _NOBODY):
+                    self._failures.retries.discard(flow_tuple.tuple_id)
+                    return self._send_moved(flow_tuple, consumer, now_s)
+        return None
+
+    def _send_moved(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
+    ) -> Emission:
+        moved_from = flow_tuple.held_by or ""
+        emission = self._send(flow_tuple, consumer, now_s)
+        self._counters.moved += 1
+        self._book.events.append(
+            TupleMoved(
+                at_s=now_s,
+                tuple_id=flow_tuple.tuple_id,
+                bolt=consumer.bolt,
+                moved_from=moved_from,
+                attempt=flow_tuple.attempt,
+            )
+        )
         return emission
 
     def _pick_for(self, flow_tuple: FlowTuple, avoid: Set[str]) -> AdaptiveFlowConsumer | None:

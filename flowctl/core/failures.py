@@ -307,6 +307,14 @@ class Failures:
         flow_tuple.avoid(consumer.bolt)
         self.move(flow_tuple, consumer, now_s)
 
+    def doubt(
+        self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, until_s: float, now_s: float
+    ) -> None:
+        """``consumer`` may be at work on it: another bolt gets it then, or once it is idle."""
+        flow_tuple.avoid(consumer.bolt)
+        consumer.on_moved()
+        self.retries.doubt(flow_tuple, until_s=until_s, now_s=now_s)
+
     def move(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """Schedule what ``consumer`` gave back unbegun for any bolt: nothing went wrong there."""
         consumer.on_moved()

@@ -8,7 +8,10 @@ and the order of its acks.
 - A silent bolt is suspect and gets nothing until it speaks.
 - A suspect bolt that stays silent is down: all that it held goes to others.
 
-Without heartbeats, or with ``timeout.rule = "clock"``, each tuple expires after its RTO.
+Without heartbeats, or with ``timeout.rule = "clock"``, each tuple expires after its RTO.  Where no
+bolt sends any, that says nothing: long records and lost ones look alike.  So what expired goes
+again to a bolt that has nothing else to do, and to any only after as long as a bolt gets that says
+that it is busy.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from collections.abc import Sequence
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.dispatch import is_by_completion
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
 from flowctl.core.joined import Beat
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple, Ids
-from flowctl.core.verdict import Verdict, lost_by_beats, verdict
+from flowctl.core.verdict import Verdict, lost_by_beats, patience_s, verdict
 
 
 class Recovery:
@@ -34,6 +38,9 @@ class Recovery:
         self._alarms = book.alarms
         self._timeout = book.settings.timeout
         self._sends_again = book.guarantee.sends_again
+        # Whether heartbeats tell what a time-out means, or policies that take it by the clock.
+        by_clock = self._timeout.rule != "signs" or not is_by_completion(book.settings)
+        self._has_signs = by_clock
 
     # -- signs ---------------------------------------------------------------------------
 
@@ -53,6 +60,7 @@ class Recovery:
     def on_heartbeat(self, consumer: AdaptiveFlowConsumer, beat: Beat, now_s: float) -> bool:
         """Take what it said of itself; return whether it may have room now, or be out."""
         is_first = not consumer.sends_heartbeats
+        self._has_signs = True
         may_change = bool(consumer.strays or self._book.out)
         may_change = may_change or consumer.liveness is Liveness.STALLED
         said_s, begun = consumer.idle_said_at_s, consumer.begun
@@ -219,7 +227,11 @@ class Recovery:
                 )
             )
             consumer.let_stray(flow_tuple.tuple_id, now_s)
-            self._send_again(flow_tuple, consumer, "no ack in time", now_s)
+            if self._sends_again and not self._has_signs:
+                until_s = now_s + patience_s(consumer, self._timeout)
+                self._failures.doubt(flow_tuple, consumer, until_s, now_s)
+            else:
+                self._send_again(flow_tuple, consumer, "no ack in time", now_s)
         if overdue and consumer.watches_signs:
             # If it comes back to life, it need not begin them: others have them.
             self._book.revoke(consumer, [flow_tuple.tuple_id for flow_tuple in overdue])

@@ -30,11 +30,14 @@ def backoff_s(
 class RetryQueue:
     """What is sent again: one schedule per tuple, bounded in attempts.  Not thread-safe.
 
-    ``scheduled`` holds them by id; only to be read.  Taking out is lazy: an entry of a heap counts
-    only while it is the tuple's newest.  What was put back has its next turn after the others.
+    ``scheduled`` holds them by id, ``doubted`` those of them that may be in work; only to be read.
+    Taking out is lazy: an entry of a heap counts only while it is the tuple's newest.  What was put
+    back has its next turn after the others.
     """
 
-    __slots__ = ("_chance", "_due_s", "_passed", "_ready", "_settings", "_waiting", "scheduled")
+    __slots__ = (
+        "_chance", "_due_s", "_passed", "_ready", "_settings", "_waiting", "doubted", "scheduled",
+    )  # fmt: skip
 
     def __init__(
         self, settings: RetrySettings | None = None, chance: Callable[[], float] | None = None
@@ -44,6 +47,7 @@ class RetryQueue:
         self._ready: list[tuple[float, int]] = []  # by the deadline that they missed
         self._passed: list[tuple[float, int]] = []  # ready too, but there was no room for them
         self.scheduled: dict[int, FlowTuple] = {}
+        self.doubted: dict[int, FlowTuple] = {}
         self._due_s: dict[int, float] = {}  # of those that wait
         self._settings = settings or RetrySettings()
         self._chance = chance
@@ -66,12 +70,26 @@ class RetryQueue:
         """Schedule ``flow_tuple``, ready at ``not_before_s``; this takes an older one's place."""
         tuple_id = flow_tuple.tuple_id
         self.scheduled[tuple_id] = flow_tuple
+        self.doubted.pop(tuple_id, None)
         if not_before_s > now_s:
             self._due_s[tuple_id] = not_before_s
             heappush(self._waiting, (not_before_s, tuple_id))
         else:
             self._due_s.pop(tuple_id, None)
             heappush(self._ready, (flow_tuple.deadline_s, tuple_id))
+
+    def doubt(self, flow_tuple: FlowTuple, *, until_s: float, now_s: float) -> None:
+        """Schedule what a bolt may be at work on; earlier than that only for a bolt that is idle.
+
+        Such a bolt takes it with :meth:`discard`.
+        """
+        self.add(flow_tuple, not_before_s=until_s, now_s=now_s)
+        self.doubted[flow_tuple.tuple_id] = flow_tuple
+
+    def stop_doubting(self, bolt: str, now_s: float) -> None:
+        """``bolt`` went: what it may have been at work on is ready."""
+        for flow_tuple in [t for t in self.doubted.values() if t.held_by == bolt]:
+            self.add(flow_tuple, not_before_s=now_s, now_s=now_s)
 
     def park(self, flow_tuple: FlowTuple) -> None:
         """Keep ``flow_tuple`` until it is added again or discarded; nothing makes it ready."""
@@ -85,6 +103,7 @@ class RetryQueue:
     def discard(self, tuple_id: int) -> bool:
         """Take a tuple out, because it is done after all; True if it was scheduled."""
         self._due_s.pop(tuple_id, None)
+        self.doubted.pop(tuple_id, None)
         return self.scheduled.pop(tuple_id, None) is not None
 
     def next_due_s(self) -> float | None:
@@ -100,6 +119,7 @@ class RetryQueue:
             due_s, tuple_id = heappop(self._waiting)
             if self._due_s.get(tuple_id) == due_s:
                 del self._due_s[tuple_id]
+                self.doubted.pop(tuple_id, None)
                 heappush(self._ready, (self.scheduled[tuple_id].deadline_s, tuple_id))
 
     def take_ready(self) -> Iterator[FlowTuple]:

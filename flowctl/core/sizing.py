@@ -6,8 +6,8 @@ From a bolt's service time S(n) = a + b n::
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
 of the time that the fixed cost may take, T the longest that a tuple should take.  Where a call
-costs so much that T leaves little room for records, the tuple takes ten times as long as the call;
-four times where that is guessed from round trips.
+costs so much that T leaves little room for records, the tuple takes ten times as long as the call,
+by as much of that as is sure where it is guessed from round trips.
 At the end of the input tuples are made smaller than that
 (:mod:`flowctl.core.end_of_input.shares`).
 """
@@ -30,10 +30,6 @@ DRIVER_S = 60e-6
 # time for records: nine tenths of the time are work then.  More would win little, and a kill
 # repeats a whole tuple.
 _RECORDS_PER_DEAR_CALL = 9
-# Where bolts tell no times a call's cost is guessed from round trips, path and queue included: so
-# three quarters of the time are work, by as much as is sure.  Nine times as much mistook slow
-# records for expensive calls; without it calls of .25 s and more held one record each.
-_RECORDS_PER_GUESSED_CALL = 3
 # Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
 # that they tell a from b, and small, for a record may take a second.
 FIRST = (25, 100)
@@ -89,7 +85,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
         may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
         work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)
     elif pool.is_split:
-        work_s = max(work_s, _RECORDS_PER_GUESSED_CALL * pool.fixed_least * record_s)
+        work_s = max(work_s, _RECORDS_PER_DEAR_CALL * pool.fixed_least * record_s)
     most_records = _GROWTH * (sure + service.records_most) - sure
     short = _SHORT * settings.service_max_s * service.mean_records / service.mean_s
     records = min(work_s / record_s, max(most_records, short))

@@ -148,7 +148,7 @@ def lost_by_beats(
 
 
 def patience_s(consumer: AdaptiveFlowConsumer, timeout: TimeoutSettings) -> float:
-    """How long a tuple may be at a bolt that says that it is busy."""
+    """How long a tuple may be at a bolt that says that it is busy, or of which nothing is known."""
     service = consumer.service
     mean_s = service.mean_s or service.pool.mean_s
     if not mean_s:

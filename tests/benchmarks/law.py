@@ -164,7 +164,7 @@ def mute(arguments: argparse.Namespace) -> bool:
     """At least .90 of greedy in 90 % of the jobs."""
     shares = []
     for name in names(arguments.count, arguments.seed):
-        job = replace(scenario_of(name), telemetry=False)
+        job = replace(scenario_of(name), telemetry=arguments.told)
         shares.append(against_greedy(_run(job, arguments.seed)))
     worst = ", ".join(f"{share:.2f}" for share in sorted(shares)[:10])
     print(f"the worst: {worst}")
@@ -194,6 +194,7 @@ def main(given: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], metavar="|".join(_PARTS))
     parser.add_argument("--count", type=int, default=200, help="Jobs of mute and known.")
     parser.add_argument("--seed", type=int, default=1, help="Their seed.")
+    parser.add_argument("--told", action="store_true", help="mute: what it is if bolts tell all.")
     arguments = parser.parse_args(given)
     return 0 if all(_results(arguments)) else 1
 
