@@ -303,8 +303,8 @@ def test_or_is_refused_by_name(value: Any) -> None:
         assert is_same(over_the_wire([value, 1]), [value, 1])
 
 
-def test_text_that_utf_8_can_not_hold_is_refused_when_it_is_sent() -> None:
-    with pytest.raises(SourceError, match="can't be sent"):
+def test_text_that_utf_8_can_not_hold_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(NotCarriedError, match="a lone surrogate at 5"):
         over_the_wire(["good", "half \ud800"])
 
 
