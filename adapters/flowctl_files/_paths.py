@@ -78,6 +78,8 @@ def once_each(names: Iterable[str]) -> list[str]:
 
 
 def _once(names: Set[str], links: Set[str]) -> list[str]:
+    if not links and _lie_apart({name[: name.rfind("/") + 1] for name in names}):
+        return sorted(names)
     once: dict[str, str] = {}
     folders: dict[str, str] = {}  # what the names of folders resolve to
     # Links last: one that comes between two runs must not give the file another name.
@@ -85,6 +87,11 @@ def _once(names: Set[str], links: Set[str]) -> list[str]:
         path = os.path.realpath(name) if name in links else _real_path(name, folders)
         once.setdefault(path, name)
     return sorted(once.values())
+
+
+def _lie_apart(folders: Set[str]) -> bool:
+    """Whether no two of these names are one directory."""
+    return len({os.path.realpath(folder) for folder in folders}) == len(folders)
 
 
 def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[str, Found]:
@@ -99,8 +106,9 @@ def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[
             _add(name, found, links)
     if not found and not may_be_missing:
         raise _nothing_found(pattern, path)
-    for name in found:
-        _require_encodable(name)
+    if not all(map(str.isascii, found)):
+        for name in found:
+            _require_encodable(name)
     return found
 
 
@@ -228,8 +236,6 @@ def _require_mode(path: str, mode: int) -> None:
 
 def _require_encodable(name: str) -> None:
     # The name is the partition: it goes into checkpoints, which hold UTF-8.
-    if name.isascii():
-        return
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -41,10 +41,21 @@ def names_of(pattern: str, *, only_folders: bool = False) -> Iterator[str]:
             if _is_there(path):
                 yield path
         else:
-            is_match = re.compile(fnmatch.translate(last)).match
-            for name, _ in _listed(each, only_folders):
-                if is_match(name) and (name[0] != "." or last[0] == "."):
-                    yield os.path.join(each, name)
+            yield from _matching(each, last, only_folders)
+
+
+def _matching(folder: str, part: str, only_folders: bool) -> list[str]:
+    # For 200,000 files a join of paths each, and whether each is a directory, took .6 s.
+    inside = os.path.join(folder, "") if folder else ""
+    is_match = re.compile(fnmatch.translate(part)).match
+    takes_hidden = part[0] == "."
+    return [
+        inside + entry.name
+        for entry in _listed(folder)
+        if is_match(entry.name)
+        and (takes_hidden or entry.name[0] != ".")
+        and (not only_folders or _is_folder(folder, entry))
+    ]
 
 
 @functools.cache  # once for each link, however often a pattern is looked up
@@ -73,27 +84,26 @@ def _below(folder: str, only_folders: bool, above: tuple[tuple[int, int], ...]) 
     if itself in above:
         return
     yield os.path.join(folder, "")
-    for name, is_folder in _listed(folder, only_folders):
-        if name[0] != ".":
-            path = os.path.join(folder, name)
-            if is_folder:
+    for entry in _listed(folder):
+        if entry.name[0] != ".":
+            path = os.path.join(folder, entry.name)
+            if _is_folder(folder, entry):
                 yield from _below(path, only_folders, (*above, itself))
-            else:
+            elif not only_folders:
                 yield path
 
 
-def _listed(folder: str, only_folders: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the names in ``folder``, and whether they are directories."""
+def _listed(folder: str) -> list[os.DirEntry[str]]:
+    """Return what is in ``folder``."""
     try:
         with os.scandir(folder or ".") as entries:
-            found = [(entry.name, _is_folder(folder, entry)) for entry in entries]
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         if _is_repaired(folder):
-            return
+            return []
         raise unreadable_folder(folder, error) from error
-    yield from [each for each in found if each[1] or not only_folders]
 
 
 def _is_folder(folder: str, entry: os.DirEntry[str]) -> bool:

@@ -59,4 +59,5 @@ def test_a_table_that_keeps_no_row_at_all_is_told_too(caplog: pytest.LogCaptureF
 def test_all_rows_of_an_ordinary_table_are_stored(caplog: pytest.LogCaptureFixture) -> None:
     made = sink("CREATE TABLE t (n)")
     made.write([{"n": 1}, [{"n": 2}, {"n": 3}], None], batch=batch_of([1, 2, 3]))
+    made.write([{"n": n} for n in range(130)], batch=batch_of(list(range(100, 230))))
     assert not caplog.messages
