@@ -100,10 +100,9 @@ def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[
     if os.path.lexists(path):  # before globbing: "[1].log" can be a name
         _require_regular(path)
         _require_clear(path)
-        _add(path, found, links)
+        _add([path], found, links)
     elif glob.has_magic(path):
-        for name in names_of(path):
-            _add(name, found, links)
+        _add(names_of(path), found, links)
     if not found and not may_be_missing:
         raise _nothing_found(pattern, path)
     if not all(map(str.isascii, found)):
@@ -112,21 +111,25 @@ def _expand_one(pattern: str, links: set[str], *, may_be_missing: bool) -> dict[
     return found
 
 
-def _add(name: str, found: dict[str, Found], links: set[str]) -> None:
-    try:
-        status = os.lstat(name)
-        if stat.S_ISLNK(status.st_mode):
-            links.add(name)
-            status = os.stat(name)
-    except FileNotFoundError:
-        if os.path.lexists(name):
-            tell_dangling(name)
-        return  # otherwise it was removed meanwhile
-    except OSError as error:
-        raise _not_readable(name, error) from error
-    # A pattern such as logs/** also matches directories: only files are meant.
-    if stat.S_ISREG(status.st_mode):
-        found[name] = found_as(status)
+def _add(names: Iterable[str], found: dict[str, Found], links: set[str]) -> None:
+    lstat, is_link, is_regular = os.lstat, stat.S_ISLNK, stat.S_ISREG
+    for name in names:
+        try:
+            status = lstat(name)
+            mode = status.st_mode
+            if is_link(mode):
+                links.add(name)
+                status = os.stat(name)
+                mode = status.st_mode
+        except FileNotFoundError:
+            if os.path.lexists(name):
+                tell_dangling(name)
+            continue  # otherwise it was removed meanwhile
+        except OSError as error:
+            raise _not_readable(name, error) from error
+        # A pattern such as logs/** also matches directories: only files are meant.
+        if is_regular(mode):
+            found[name] = found_as(status)
 
 
 def _require_clear(path: str) -> None:

@@ -293,7 +293,7 @@ def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
     return {
         name: file
         for name, file in found.items()
-        if name in saved and isinstance(end := saved[name].end, tuple) and end[:2] == file
+        if (state := saved.get(name)) and isinstance(end := state.end, tuple) and end[:2] == file
     }
 
 
