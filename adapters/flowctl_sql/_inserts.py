@@ -53,8 +53,6 @@ class Inserts:
         columns, rows = insert
         try:
             stored = self._insert(columns, rows)
-        except JobError as error:  # from the dialect: it is about the columns
-            raise StatementFault(columns, error) from error
         except Exception as error:
             if is_statement_fault(error):
                 raise StatementFault(columns, error) from error
@@ -83,7 +81,11 @@ class Inserts:
         if found is None:
             if len(self._statements) == _STATEMENTS_MAX:
                 self._statements.clear()
-            found = self._statements[key] = self._dialect.insert(self._table, columns, width, rows)
+            try:
+                found = self._dialect.insert(self._table, columns, width, rows)
+            except JobError as error:
+                raise StatementFault(columns, error) from error
+            self._statements[key] = found
         return found
 
 
