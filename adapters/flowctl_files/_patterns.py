@@ -107,8 +107,11 @@ def _listed(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_folder(folder: str, entry: os.DirEntry[str]) -> bool:
-    if not entry.is_symlink():
-        return entry.is_dir()
+    try:  # not every file system tells in its listing: then these ask it
+        if not entry.is_symlink():
+            return entry.is_dir()
+    except OSError as error:
+        raise unreadable_folder(folder, error) from error
     try:
         if entry.is_dir():
             return True
