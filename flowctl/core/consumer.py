@@ -58,14 +58,9 @@ class AdaptiveFlowConsumer:
     )  # fmt: skip
 
     def __init__(
-        self,
-        joined: Joined,
-        settings: CoreSettings,
-        events: deque[FlowEvent],
-        *,
-        pool: ServicePool | None = None,
-        learned: float | None = None,
-    ) -> None:
+        self, joined: Joined, settings: CoreSettings, events: deque[FlowEvent],
+        *, pool: ServicePool | None = None, learned: float | None = None,
+    ) -> None:  # fmt: skip
         bolt, slots, epoch, now_s, in_order, counts = joined
         self.bolt: str = bolt
         self.slots: int = slots
@@ -148,9 +143,8 @@ class AdaptiveFlowConsumer:
 
     def work_s(self) -> float:
         """Seconds of work that it holds, all slots together."""
-        service = self.service
-        work_s = service.of(self.records_held, tuples=len(self.flight))
-        return work_s + service.mean_s * len(self.strays)
+        work_s = self.service.of(self.records_held, tuples=len(self.flight))
+        return work_s + self.service.mean_s * len(self.strays)
 
     def refresh(self) -> None:
         """Recompute ``has_room`` and ``completion_s`` after anything changed."""
@@ -180,8 +174,10 @@ class AdaptiveFlowConsumer:
             self.completion_s: float = work_s / self.slots + mean_s + service.path_s
         else:
             # While nobody knows anything, what each holds decides.
-            service_s = max(mean_s, service.pool.mean_s) or 1.0
-            self.completion_s = (held / self.slots + 1) * service_s + service.path_s
+            pool = service.pool
+            service_s = max(mean_s, pool.mean_s) or 1.0
+            path_s = service.path_s if service.samples else pool.path_s
+            self.completion_s = (held / self.slots + 1) * service_s + path_s
 
     # -- tuples go and come --------------------------------------------------------------
 

@@ -53,6 +53,14 @@ def is_by_completion(settings: CoreSettings) -> bool:
     return choice == "least_completion"
 
 
+def done_in_s(consumer: AdaptiveFlowConsumer) -> float:
+    """As its ``completion_s``, but by its own acks alone where it has any, however few."""
+    service = consumer.service
+    if not service.samples:
+        return consumer.completion_s
+    return consumer.work_s() / consumer.slots + service.mean_s + service.path_s
+
+
 class RoundRobin:
     """A ring of the bolts that may have room.
 

@@ -6,6 +6,7 @@ from collections.abc import Set
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.dispatch import EXACT_MAX, done_in_s
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
@@ -160,7 +161,18 @@ class Emitter:
             if records_max:
                 return consumer, records_max
             avoid.add(consumer.bolt)
-        return None, 0
+        known = self._soonest_known(avoid) if len(self._bolts) <= EXACT_MAX else None
+        records_max = self._size_for(known, now_s) if known is not None else 0
+        return (known, records_max) if records_max else (None, 0)
+
+    def _soonest_known(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
+        """Of the bolts that have acked something and have room, the one that is done first.
+
+        As many new ones as are asked may stand before it, all of which are too slow for the rest.
+        """
+        known = (c for c in self._bolts.values() if c.has_room and c.service.samples)
+        others = (consumer for consumer in known if consumer.bolt not in avoid)
+        return min(others, key=done_in_s, default=None)
 
     def _emit_new(self, consumer: AdaptiveFlowConsumer, records_max: int, now_s: float) -> Emission:
         if self._book.is_all_out:

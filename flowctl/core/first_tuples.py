@@ -14,6 +14,8 @@ _VARIES_LESS = 4.0
 # first bolts to answer may be alike by chance, or because they are the quickest.
 _NOISE = 0.1
 _NOISE_POINTS = 2
+# The speeds of a job's bolts vary by about a factor of two: the variance of their logarithms.
+SPEEDS_VARY: Final = 0.5
 
 
 def slope_error(off: float, spread: float, points: float) -> float:
@@ -65,6 +67,20 @@ class FirstTuples:
         self._mm += log_s * log_s
         self._r += log_record_s
         self._rr += log_record_s * log_record_s
+
+    @property
+    def off(self) -> float:
+        """By how much times are off, beyond what bolts differ in speed: the sum of squares."""
+        w = self._w
+        if w < BOLTS_MIN:
+            return 0.0
+        of_calls, of_records = self._mm - self._m * self._m / w, self._rr - self._r * self._r / w
+        return max(0.0, min(of_calls, of_records) - SPEEDS_VARY * (w - 1))
+
+    @property
+    def bolts(self) -> float:
+        """How many are counted in."""
+        return self._w
 
     @property
     def spread(self) -> float:

@@ -35,8 +35,16 @@ _SURE = 1_000
 _RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
 _TELL_EVERY = 8
-# The mean of all bolts moves by 1/64 of the difference per ack: five tuples of each of twelve.
+# The mean of all bolts moves by 1/64 of the difference per ack: five tuples of each of twelve.  It
+# is the mean of all acks while there are fewer, as the first to come is of the quickest.
 _MEAN_GAIN = 1 / 64
+# Where few times scatter widely, records may seem to cost nothing.  They count as at least an
+# eighth of what they may cost, a standard error more than it seems: a tuple gets eight times the
+# records that are sure to be right, not a hundred times.
+_RECORDS_LEAST = 1 / 8
+
+# Of the times of two tuples, half of the mean may be noise.
+_DOUBT_OF_TWO = 1 / 4
 
 _NOTHING = (0.0,) * 6
 
@@ -45,7 +53,7 @@ class ServicePool:
     """What the bolts of one spout have in common: they do the same work, at speeds of their own.
 
     ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first, and
-    ``mean_records`` its size.
+    ``mean_records`` its size.  ``path_s`` is the mean of the paths of the bolts' first acks.
     ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
     at one bolt, or in the first tuples of several where calls are clearly what costs.
@@ -64,14 +72,18 @@ class ServicePool:
     """
 
     __slots__ = (
-        "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_points", "_xx",
-        "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
-        "fixed_most", "fixed_records", "is_split", "mean_records", "mean_s", "times",
+        "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_paths", "_points",
+        "_xx", "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
+        "fixed_most", "fixed_records", "gain", "is_split", "mean_records", "mean_s", "path_s",
+        "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.mean_s: float = 0.0
         self.mean_records: float = 0.0
+        self.gain: float = 1.0  # of the next ack, in the two above; the bolts' to lower
+        self.path_s: float = 0.0
+        self._paths = 0
         self._firsts = FirstTuples()
         self._is_free = False  # calls cost nothing, whatever it looks like
         self._is_shown = False  # the first tuples tell what a call costs
@@ -111,17 +123,18 @@ class ServicePool:
         if self.is_split and self._is_shown and not self._is_fitted:
             return
         self.is_split = True
-        self.fixed_records = self._fixed(self._xy + _DOUBT)
+        of_records = max(0.0, self._xy) + _DOUBT
         if self._points > _SURE:
-            self.fixed_least = self.fixed_most = self.fixed_records
+            self.fixed_records = self.fixed_least = self.fixed_most = self._fixed(of_records)
             return
         free = max(0.0, self._points - self._bolts - 1)  # each line takes one, their slope one
         off = self._off
-        error = slope_error(off, self._xx, free) * self._xx
-        self.fixed_least = self._fixed(self._xy + _DOUBT + error)
+        most = of_records + slope_error(off, self._xx, free) * self._xx
+        self.fixed_records = self._fixed(max(of_records, _RECORDS_LEAST * most))
+        self.fixed_least = self._fixed(most)
         doubt = slope_doubt(off, self._xx, free) * self._xx
         calls = self._calls + doubt * self.mean_records
-        self.fixed_most = self._fixed(self._xy + _DOUBT - doubt, calls)
+        self.fixed_most = self._fixed(of_records - doubt, calls)
 
     def _fixed(self, of_records: float, calls: float | None = None) -> float:
         """What a call costs, in records, where that much of the time is the records'."""
@@ -132,8 +145,10 @@ class ServicePool:
             return most
         return calls / of_records if calls > 0 else 0.0
 
-    def on_first(self, service_s: float, records: int) -> None:
+    def on_first(self, service_s: float, path_s: float, records: int) -> None:
         """A bolt acked its first tuple."""
+        self._paths += 1
+        self.path_s += (max(0.0, path_s) - self.path_s) / self._paths
         if self._is_free:
             return
         self._firsts.add(service_s, records)
@@ -148,12 +163,15 @@ class ServicePool:
     @property
     def scatter(self) -> float:
         """By which share a tuple's time is off what is expected of its bolt and size."""
-        return scatter_of(self._off, max(0.0, self._points - self._bolts - 1))
+        firsts, free = self._firsts, max(0.0, self._points - self._bolts - 1)
+        return scatter_of(self._off + firsts.off, free + firsts.bolts)
 
     @property
     def _off(self) -> float:
         """The sum of squares of what times are off by, as shares of them."""
-        return self._yy - self._xy * self._xy / self._xx if self._xx > 0 else self._yy
+        # More records never take less time: if it seems so, that is noise as well.
+        is_line = self._xx > 0 and self._xy > 0
+        return self._yy - self._xy * self._xy / self._xx if is_line else self._yy
 
     @property
     def record_s(self) -> float:
@@ -255,16 +273,15 @@ class ServiceModel:
         if records != self.mean_records:
             self.mean_records += gain * (records - self.mean_records)
         pool = self.pool
-        pool_s = pool.mean_s
-        if pool_s:
-            pool.mean_s = pool_s + _MEAN_GAIN * (service_s - pool_s)
-            if records != pool.mean_records:
-                pool.mean_records += _MEAN_GAIN * (records - pool.mean_records)
-        else:
-            pool.mean_s, pool.mean_records = service_s, float(records)
+        gain = pool.gain
+        pool.mean_s += gain * (service_s - pool.mean_s)
+        if records != pool.mean_records:
+            pool.mean_records += gain * (records - pool.mean_records)
+        if gain > _MEAN_GAIN:
+            pool.gain = gain / (1.0 + gain)
         if samples == 1:
             self.end_first_call()
-            pool.on_first(service_s, records)
+            pool.on_first(service_s, path_s, records)
         if records != self._last_records:  # another tuple of the same size tells nothing new
             self._last_records = records
             self._draw_line(service_s, records)
@@ -282,6 +299,8 @@ class ServiceModel:
         self.path_peak_s = path_s if path_s > peak_s else peak_s
 
     def _draw_line(self, service_s: float, records: int) -> None:
+        if self._points == 1:
+            self._weigh_first_two(service_s, records)
         w = 1.0 / (self._weighed + records) ** 2
         wn, ws = w * records, w * service_s
         self._w = _SPLIT_DECAY * self._w + w
@@ -293,6 +312,23 @@ class ServiceModel:
         self._points = points = self._points + 1
         if not points % _TELL_EVERY or points < _TELL_EVERY:
             self._tell()
+
+    def _weigh_first_two(self, service_s: float, records: int) -> None:
+        """Tuples weigh by what the first two sizes say that a call costs.
+
+        By their sizes alone a tuple of 25 records would weigh 256 times as much as one of 400,
+        also where both took as long.
+        """
+        n, s = self._n / self._w, self._s / self._w
+        apart = abs(records - n)
+        if not apart or not s + service_s:
+            return
+        slope = max(0.0, (service_s - s) / (records - n))
+        slope += _DOUBT_OF_TWO * (s + service_s) / apart
+        fixed = max(0.0, s / slope - n)
+        w = 1.0 / (fixed + n) ** 2
+        self._weighed, self._w, self._n, self._s = fixed, w, w * n, w * s
+        self._nn, self._ns, self._ss = w * n * n, w * n * s, w * s * s
 
     def _tell(self) -> None:
         w, n, s = self._w, self._n, self._s

@@ -2,12 +2,12 @@
 
 From a bolt's service time S(n) = a + b n::
 
-    n = min( a' (1 - e) / (e b),  max( T - a, 9 a ) / b )
+    n = min( a' (1 - e) / (e b),  max( T - a, 24 a ) / b )
 
 ``a'`` is a and what the driver does for each tuple while the other bolts wait for it, e the share
 of the time that the fixed cost may take, T the longest that a tuple should take.  Where a call
-costs so much that T leaves little room for records, the tuple takes ten times as long as the call,
-by as much of that as is sure where it is guessed from round trips.
+costs so much that T leaves little room for records, the tuple takes 25 times as long as the call,
+or ten times as long as is sure where that is guessed from round trips.
 At the end of the input tuples are made smaller than that
 (:mod:`flowctl.core.end_of_input.shares`).
 """
@@ -26,10 +26,14 @@ _RECORDS_PER_FIXED = (1 - FIXED_SHARE) / FIXED_SHARE
 # What the driver needs for one tuple, wire included: some 60 us, measured (make bench).  With N
 # bolts each waits for N of them.
 DRIVER_S = 60e-6
-# Where a call takes so long that a tuple of T would be nothing else, it gets so many times its own
-# time for records: nine tenths of the time are work then.  More would win little, and a kill
-# repeats a whole tuple.
-_RECORDS_PER_DEAR_CALL = 9
+# Where a call takes so long that a tuple of T would be little else, it gets so many times its own
+# time for records: all but 4 % of the time is work then, which is near FIXED_SHARE.  More would win
+# little, and a kill repeats a whole tuple.
+_RECORDS_PER_DEAR_CALL = 24
+# The same where a call's cost is guessed from round trips, which contain the path.
+_RECORDS_PER_GUESSED_CALL = 9
+# A call that takes more than this share of T is expensive.
+_DEAR_SHARE = 1 / 10
 # Sizes of the first two tuples, which a bolt gets before anything is known of it: different, so
 # that they tell a from b, and small, for a record may take a second.
 FIRST = (25, 100)
@@ -41,6 +45,8 @@ _GROWTH = 4
 _SHORT = 1 / 8
 # A bolt that has not answered may be this much slower than the others.
 _UNKNOWN_SPEED = 0.5
+# What is sent to learn a call's cost takes so many times as long as a tuple should, at most.
+TRIED_TIMES = 32
 # Sizes vary by so much about the best one, evenly (steps of the golden ratio): without that the
 # two costs could not be told apart.
 _DITHER = 0.15
@@ -85,7 +91,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
         may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
         work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)
     elif pool.is_split:
-        work_s = max(work_s, _RECORDS_PER_DEAR_CALL * pool.fixed_least * record_s)
+        work_s = max(work_s, _RECORDS_PER_GUESSED_CALL * pool.fixed_least * record_s)
     most_records = _GROWTH * (sure + service.records_most) - sure
     short = _SHORT * settings.service_max_s * service.mean_records / service.mean_s
     records = min(work_s / record_s, max(most_records, short))
@@ -94,7 +100,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     if size == service.records_most and not pool.is_split:
         return min(most, 2 * size)  # tuples of one size never tell what a call costs
     if size == 1 and most > 1 and consumer.sent % _TRY_TWO_EVERY == 0:
-        return 2 if service.of(2) <= settings.service_max_s else 1
+        return 2 if service.of(2) <= TRIED_TIMES * settings.service_max_s else 1
     return size
 
 
@@ -109,5 +115,5 @@ def first_size(number: int, settings: TupleSettings, pool: ServicePool) -> int:
 
 
 def is_dear(call_s: float, settings: TupleSettings) -> bool:
-    """Whether a call costs so much that tuples take longer than ``settings.service_max_s``."""
-    return (1 + _RECORDS_PER_DEAR_CALL) * call_s > settings.service_max_s
+    """Whether a call costs so much that it decides how long a tuple takes."""
+    return call_s > _DEAR_SHARE * settings.service_max_s

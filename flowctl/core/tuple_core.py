@@ -328,6 +328,7 @@ class TupleCore:
         """Expire what is overdue, suspect who is silent, make retries ready."""
         self._failures.on_deadline(now_s)
         self._recovery.on_deadline(now_s)
+        self._end_phase.on_deadline(now_s)
 
     # -- what others read ----------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flowctl.core.joined import Beat
@@ -42,7 +41,7 @@ class SimBolt:
         self._flush_s = scenario.ack_flush_s
         self._telemetry = scenario.telemetry
         self._late_s = scenario.heartbeat_late_s
-        self._rng = Random(f"bolt {world.seed} {index}")
+        self._rng = machine.chance()
         self._slots = scenario.slots
         self._links: list[tuple[SimSpout, Channel]] = []
         spouts = len(scenario.joins_s) if scenario.takes_turns else 1

@@ -21,6 +21,14 @@ class Machine:
             scenario.loss.share if scenario.loss and bolt in scenario.loss.bolts else 0.0
         )
         self.profile: Profile = self._profile(scenario, bolt)
+        self._chance = f"bolt {seed} {bolt}"
+
+    def chance(self) -> Random:
+        """The bolt's dice: for when its heartbeats begin, then for each tuple that may be lost.
+
+        The same at each call.
+        """
+        return Random(self._chance)
 
     def _profile(self, scenario: Scenario, bolt: int) -> Profile:
         dead = [(d.at_s, INFINITE_S if d.back_at_s is None else d.back_at_s) for d in self.deaths]

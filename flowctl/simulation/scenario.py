@@ -235,7 +235,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         work_s = spouts * self.records * self.record_s / self.speed_total
         slowest = min(self.speed_of(bolt) for bolt in range(self.bolts))
         dearest_s = (
-            spouts * self.records * self.record_s if self.pareto else self.record_s
+            spouts * self.records * self.record_s if self.pareto or self.data_cv else self.record_s
         ) / slowest
         fixed_s = 20 * self.tuple_s / slowest
         return 15 * work_s + dearest_s + fixed_s + 40 * self.no_load_net_s + 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ class SimSpout:
         world, scenario = self._world, self._world.scenario
         if scenario.is_as_shipped:
             self.core.expect_bolts(scenario.bolts)
-        for bolt in world.bolts:
+        for bolt in self._in_order():
             rng = Random(f"net {world.seed} {self.index} {bolt.index}")
             there = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
             back = Channel(self._loop, scenario.one_way_s, scenario.jitter_s, rng)
@@ -77,6 +78,13 @@ class SimSpout:
             self._arrived = 0
             self._loop.at(next(self._arrivals), self._arrive, 0)
         self._pump(at_s)
+
+    def _in_order(self) -> Sequence[SimBolt]:
+        """The bolts as they connect.  To each spout of a job as shipped in another order, or all
+        would send their first tuples to the same ones."""
+        bolts, scenario = self._world.bolts, self._world.scenario
+        first = self.index * len(bolts) // len(scenario.joins_s) if scenario.is_as_shipped else 0
+        return [*bolts[first:], *bolts[:first]]
 
     def _connect(self, at_s: float, bolt: SimBolt, back: Channel) -> None:
         """A bolt that comes later than the spout."""

@@ -1,6 +1,7 @@
 """What others would need for the same job: list scheduling, and 240 chunks.
 
-Both have the run's own data, bolts, pauses and deaths.  Neither pays for messages that are lost.
+Both have the run's own data, bolts, pauses, deaths and losses: where a bolt loses the third tuple
+that reaches it in the run, it loses their third chunk.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import product
 from math import inf
 from typing import NamedTuple
 
 from flowctl.simulation.machine import Machine
-from flowctl.simulation.scenario import Scenario
+from flowctl.simulation.scenario import HEARTBEAT_S, Scenario
 from flowctl.simulation.workload import RecordWorkload, Workload, workload_of
 
 # Sizes that greedy tries, each so many times the one before, and the most chunks it makes of a job.
@@ -48,13 +50,11 @@ class _Team:
     def __init__(self, scenario: Scenario) -> None:
         self._slots: dict[float, list[_Slot]] = {}
         self._mean_speed = scenario.speed_total / (scenario.bolts * scenario.slots)
-        order = 0
-        for bolt in range(scenario.bolts):
+        # As the core deals: a chunk for each bolt before any gets a second one.
+        for order, (_, bolt) in enumerate(product(range(scenario.slots), range(scenario.bolts))):
             at_s = scenario.connects_at_s(bolt) + scenario.one_way_s + scenario.jitter_s / 2
-            for _ in range(scenario.slots):
-                order += 1
-                slot = _Slot(at_s, order, bolt)
-                self._slots.setdefault(scenario.speed_of(bolt), []).append(slot)
+            slot = _Slot(at_s, order, bolt)
+            self._slots.setdefault(scenario.speed_of(bolt), []).append(slot)
         for slots in self._slots.values():
             heapify(slots)
 
@@ -66,10 +66,11 @@ class _Team:
         best = min(speeds, key=lambda speed: self._done_s(speed, ready_s, expected_s))
         return heappop(self._slots[best])
 
-    def _done_s(self, speed: float, ready_s: float, expected_s: float) -> float:
+    def _done_s(self, speed: float, ready_s: float, expected_s: float) -> tuple[float, int]:
+        """When the first slot of ``speed`` would be done; of equal ones the one counted first."""
         first = self._slots[speed][0]
         known = self._mean_speed if first.is_new else speed
-        return max(ready_s, first.free_s) + expected_s / known
+        return max(ready_s, first.free_s) + expected_s / known, first.order
 
     def put(self, speed: float, slot: _Slot) -> None:
         """Put a slot back."""
@@ -90,6 +91,9 @@ class _ListSchedule:
     ) -> None:
         self._scenario, self._machines, self._workloads = scenario, machines, workloads
         self._size, self._expects = size, expects
+        self._chances = [machine.chance() for machine in machines if scenario.loss]
+        for chance in self._chances:
+            chance.random()  # for its heartbeats
         self._mean_s = scenario.tuple_s + scenario.record_s * size if expects else 0.0
         self._trip_s = scenario.round_trip_s + scenario.jitter_s
         self._team = _Team(scenario)
@@ -126,6 +130,12 @@ class _ListSchedule:
         machine = self._machines[slot.bolt]
         work_s = self._workloads[piece.spout].cost_s(piece.first, piece.records, 1)
         begin_s = max(slot.free_s, piece.at_s)
+        if machine.loss and self._chances[slot.bolt].random() < machine.loss:
+            # The next heartbeat says that nothing is at work there.
+            seen_s = begin_s + HEARTBEAT_S + self._trip_s
+            self._team.put(speed, slot._replace(free_s=seen_s))
+            self._again.append(piece._replace(at_s=seen_s))
+            return True
         done_s = machine.profile.finish(begin_s, work_s)
         for death in machine.deaths:
             back_s = inf if death.back_at_s is None else death.back_at_s
@@ -171,16 +181,17 @@ def greedy_s(
 
     It knows nothing of a bolt at first, so each begins with one record; from its ack on what a call
     and a mean record cost and how fast each bolt is, not what single records cost or what will
-    happen.  The records of a chunk are the best fixed number, found on other data of the same kind.
-    Each chunk goes to the bolt that should be done with it first.
+    happen.  The records of a chunk are the best fixed number, found on other data, pauses and
+    losses of the same kind.  Each chunk goes to the bolt that should be done with it first.
     """
-    other = [RecordWorkload(scenario, seed + 1_000_003, i) for i in range(len(workloads))]
-
-    def makespan_s(size: int, data: Sequence[Workload]) -> float:
-        return _ListSchedule(scenario, machines, data, size=size, expects=True).run_s()
-
-    size = min(_sizes(scenario), key=lambda size: makespan_s(size, other))
-    return makespan_s(size, workloads)
+    other = seed + 1_000_003
+    others = [Machine(scenario, other, bolt) for bolt in range(scenario.bolts)]
+    data = [RecordWorkload(scenario, other, spout) for spout in range(len(workloads))]
+    size = min(
+        _sizes(scenario),
+        key=lambda size: _ListSchedule(scenario, others, data, size=size, expects=True).run_s(),
+    )
+    return _ListSchedule(scenario, machines, workloads, size=size, expects=True).run_s()
 
 
 def _sizes(scenario: Scenario) -> list[int]:

@@ -38,6 +38,7 @@ def _teach(core: SpoutCore, scenario: Scenario) -> None:
     fixed = scenario.tuple_s / scenario.record_s
     pool.fixed_records = pool.fixed_least = pool.fixed_most = fixed
     pool.mean_s, pool.mean_records = plain_s * slots / scenario.speed_total, float(records)
+    pool.gain = 0.0
 
     def add_known(bolt: str, *, now_s: float, **values: Any) -> None:
         add(bolt, now_s=now_s, **values)

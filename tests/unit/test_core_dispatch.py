@@ -113,6 +113,19 @@ def test_the_one_that_would_be_done_first() -> None:
     assert heap.pick(frozenset("a")) is consumers["b"]
 
 
+def test_a_bolt_that_never_answered_is_as_quick_and_as_far_as_the_others_were() -> None:
+    """The first to answer is the quickest and nearest: that alone says little of the rest."""
+    driver = Driver("near", "far", "new", window_policy="just_full")
+    driver.offer(3)
+    at = {emission.bolt: emission for emission in driver.emit()}
+    driver.clock.advance(0.2)
+    driver.ack(at["near"], wait_s=0.0, service_s=0.1, idle_total_s=0.0)
+    driver.clock.advance(0.4)
+    driver.ack(at["far"], wait_s=0.0, service_s=0.3, idle_total_s=0.0)
+    driver.add("newer")
+    assert driver.core.bolts["newer"].completion_s == pytest.approx(0.2 + 0.2)
+
+
 def test_among_equals_in_turn() -> None:
     driver = Driver("a", "b", "c", window_policy="just_full", window_initial=2)
     driver.offer(100)

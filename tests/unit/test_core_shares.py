@@ -125,9 +125,85 @@ def test_a_bolt_far_away_that_answers_first_gets_no_more_than_its_own() -> None:
     first, *_ = driver.emit()
     driver.clock.advance(0.5)
     ack(driver, first, 0.0, 0.001)
+    assert driver.emit() == []
+    driver.clock.advance(0.1)
     given = driver.emit()
     assert {emission.bolt for emission in given} == {"a"}
     assert sum(sizes(given)) <= 1_000 / 4
+
+
+def test_the_first_to_answer_waits_for_the_next_ones_which_tell_what_a_call_costs() -> None:
+    """Each call takes .4 s, so a small tuple for whoever was first would cost a round of calls."""
+    driver = just_full(*"abcd")
+    driver.offer(1_000)
+    small, large, *others = driver.emit()
+    driver.clock.advance(0.4)
+    ack(driver, small, 0.4, 0.0)
+    assert driver.emit() == []
+    assert driver.core.next_deadline_s() == pytest.approx(driver.clock() + 0.1)
+    driver.clock.advance(0.05)
+    for emission in (large, others[0]):
+        ack(driver, emission, 0.45, 0.0)
+    assert driver.emit() == [], "the last one may answer, too"
+    ack(driver, others[1], 0.45, 0.0)
+    assert min(sizes(driver.emit())) > 100, "all have answered"
+
+
+def test_who_answered_first_does_not_wait_long() -> None:
+    driver = just_full(*"abcd")
+    driver.offer(1_000)
+    first, *_ = driver.emit()
+    driver.clock.advance(0.4)
+    ack(driver, first, 0.4, 0.0)
+    assert driver.emit() == []
+    driver.clock.advance(0.1)
+    driver.core.on_deadline(now_s=driver.clock())
+    given = driver.emit()
+    assert {emission.bolt for emission in given} == {first.bolt}
+    due_s = driver.core.next_deadline_s()
+    assert due_s is None or due_s > driver.clock(), (
+        "a time that is over would be asked for for ever"
+    )
+
+
+def test_nobody_waits_where_first_tuples_tell_nothing_together() -> None:
+    for bolts, records in (("abcd", 20), ("ab", 1_000)):  # of one size; of two bolts
+        driver = just_full(*bolts)
+        driver.offer(records)
+        first, *_ = driver.emit()
+        driver.clock.advance(0.4)
+        ack(driver, first, 0.4, 0.0)
+        assert first.bolt in {emission.bolt for emission in driver.emit()}
+
+
+@pytest.mark.parametrize(("call_s", "most"), [(0.4, 1_000 // 16), (400.0, 4)])
+def test_at_a_single_bolt_the_second_size_differs_much(call_s: float, most: int) -> None:
+    """.4 s may be what a record takes: then a sixteenth of what is left hardly matters.  A second
+    tuple of hours would."""
+    driver = just_full("a", window_initial=1)
+    driver.offer(1_001)
+    driver.end()
+    (first,) = driver.emit()
+    driver.clock.advance(call_s)
+    ack(driver, first, call_s, 0.0)
+    second, *_ = driver.emit()
+    assert len(second.records) <= most
+    if call_s == 0.4:
+        assert len(second.records) > 2 * len(first.records)
+
+
+def test_records_that_were_cheap_by_chance_make_no_bolt_fast() -> None:
+    """Of eight bolts with a record each one took a thousandth of the others' time."""
+    driver = just_full(*"abcdefgh")
+    driver.offer(64)
+    driver.end()
+    lucky, *others = driver.emit()
+    driver.clock.advance(1.0)
+    for number, emission in enumerate(others):
+        ack(driver, emission, 0.0, (0.2, 1.0, 5.0)[number % 3])
+    ack(driver, lucky, 0.0, 0.001)
+    given = sum(len(e.records) for e in driver.emit() if e.bolt == lucky.bolt)
+    assert given <= 2 * 64 / 8
 
 
 def test_where_first_tuples_were_alike_the_next_differ() -> None:
@@ -163,6 +239,25 @@ def test_after_one_tuple_that_took_long_a_bolt_alone_is_not_sent_many_small_ones
     driver.clock.advance(0.5)
     ack(driver, first, 0.5, 0.0)
     assert len(driver.emit()) <= 1
+
+
+def test_a_bolt_that_is_quick_gets_the_rest_though_new_ones_come_first() -> None:
+    """Four new bolts were asked, all of which would be late.  Records waited for one that was known
+    to be quick and had nothing to do, as it seemed to be done later than they."""
+    driver = Driver("quick", "slow", window_policy="just_full", window_initial=1)
+    driver.offer(3)
+    quick, slow = sorted(driver.emit(), key=lambda emission: emission.bolt)
+    driver.clock.advance(1.0)
+    driver.ack(slow, wait_s=0.0, service_s=1.0, idle_total_s=0.0)
+    assert [emission.bolt for emission in driver.emit()] == ["slow"]
+    driver.clock.advance(0.1)
+    driver.ack(quick, wait_s=0.99, service_s=0.01, idle_total_s=0.0)  # 0.1 s away
+    for number in range(6):
+        driver.add(f"new{number}")
+    driver.offer(2)
+    driver.end()
+    assert driver.core.bolts["new0"].completion_s < driver.core.bolts["quick"].completion_s
+    assert [emission.bolt for emission in driver.emit(1)] == ["quick"]
 
 
 def test_bolts_that_are_to_come_have_a_share() -> None:

@@ -180,7 +180,7 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
     ranges.core.on_revoked("b", 1, [of["b"].tuple_id], now_s=ranges.clock())
     given = ranges.emit()
     assert given[0].start == of["b"].start + MB // 2
-    assert [e.stop for e in given[:-1]] == [e.start for e in given[1:]] and len(given) <= 5
+    assert [e.stop for e in given[:-1]] == [e.start for e in given[1:]] and len(given) <= 8
     slow = sum(e.stop - e.start for e in given if e.bolt == "c")
     assert 0.02e6 * 0.8 <= slow <= 0.2 * MB, "a tenth of the others' speed"
     assert {e.bolt for e in given} == {"b", "c"}, "the others do the rest"

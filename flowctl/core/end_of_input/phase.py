@@ -99,9 +99,15 @@ class EndOfInput:
 
     def next_s(self) -> float | None:
         """When :meth:`pick_copy` should be asked although nothing has happened, or None."""
-        if self._book.supply.buffer.records or not self._is_near:
+        if self._book.supply.buffer.records:
+            return self._shares.first_look.next_s()
+        if not self._is_near:
             return None  # it would not be asked
         return self._hedging.next_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """Time has passed."""
+        self._shares.first_look.on_deadline(now_s)
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
         """``consumer`` was sent ``flow_tuple`` while all is out."""
