@@ -73,8 +73,8 @@ class TupleSettings(_Section, frozen=True, kw_only=True):
     # Larger tuples make acks rare and retries expensive.  A larger record gets its own tuple.
     bytes_max: Count = 1 << 20
     # No tuple should take longer: what a bolt holds when it dies is done again, and at the end of
-    # the input the other bolts wait for it.  If a call alone costs more than a 25th of this, a tuple
-    # may take 25 times as long as the call (core/sizing.py).
+    # the input the other bolts wait for it.  If a call alone costs more than a 25th of this, a
+    # tuple may take 25 times as long as the call (core/sizing.py).
     service_max_s: Seconds = 0.25
 
 
