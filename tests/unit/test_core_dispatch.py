@@ -126,6 +126,18 @@ def test_a_bolt_that_never_answered_is_as_quick_and_as_far_as_the_others_were() 
     assert driver.core.bolts["newer"].completion_s == pytest.approx(0.2 + 0.2)
 
 
+def test_a_bolt_whose_clock_is_ahead_makes_no_path_shorter_than_none() -> None:
+    """It says that it worked for longer than its tuple was away; with a negative time the next bolt
+    to be done was looked for for ever."""
+    driver = Driver("a", "b", window_policy="just_full")
+    driver.offer(4)
+    first, *_ = driver.emit()
+    driver.clock.advance(0.1)
+    driver.ack(first, wait_s=0.0, service_s=5.0, idle_total_s=0.0)
+    driver.add("new")
+    assert driver.core.bolts["new"].completion_s == pytest.approx(5.0)
+
+
 def test_among_equals_in_turn() -> None:
     driver = Driver("a", "b", "c", window_policy="just_full", window_initial=2)
     driver.offer(100)
