@@ -73,7 +73,11 @@ def long(lines: int) -> str:
 @pytest.mark.parametrize(
     ("measure", "good", "bad"),
     [
-        (house.long_files, "x = 1\n" * 400, "x = 1\n" * 401),
+        (
+            house.long_files,
+            "x = 1\n" * house.FILE_LINES_MAX,
+            "x = 1\n" * (house.FILE_LINES_MAX + 1),
+        ),
         (house.long_functions, long(50), long(51)),
         (house.long_functions, long(50), f"async {long(51)}"),
         (
@@ -98,12 +102,12 @@ def test_one_more_is_seen(
 def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     disorder = (
         "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
-        f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(400)}"
+        f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(house.FILE_LINES_MAX)}"
     )
     sources = [BOLT, Source("flowctl/a.py", disorder)]
     monkeypatch.setattr(house, "read", lambda *_: sources)
     told = "\n".join(breach.what for breach in house.breaches())
-    for what in ("lines, 400", "f has", "A takes 7", "writes acked", "a table of states"):
+    for what in ("lines, 600", "f has", "A takes 7", "writes acked", "a table of states"):
         assert what in told
 
 
