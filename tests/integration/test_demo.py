@@ -46,6 +46,7 @@ def test_local_demo_is_exact(tmp_path: Path) -> None:
     assert re.search(r"b\d+ was 10x slower for", done.stdout)
 
 
+@pytest.mark.on_change("cli", "core")
 @pytest.mark.req("S13", "S117")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_killed_driver_is_resumed_exactly(seed: int) -> None:
@@ -106,7 +107,9 @@ def test_a_directory_with_other_things_is_refused(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.req("S118")
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize(
+    "kill", [False, pytest.param(True, marks=pytest.mark.on_change("spark", "cli"))]
+)
 def test_the_demo_on_spark(kill: bool) -> None:
     options = ["--records", "20000", "--seconds", "4", *(["--kill"] if kill else [])]
     done = demo(*options, timeout_s=170)

@@ -238,6 +238,7 @@ def rows(place: Path) -> Counter[str]:
 EXACT = Counter(f"line {n}" for n in range(1, LINES + 1))
 
 
+@pytest.mark.on_change("cli", "redis")
 def test_kept_listed_shown_put_back_and_dropped(place: Path) -> None:
     code, text = flowctl(place, "run", "job.py", *SMALL, poison=POISON)
     assert code == 1 and "flowctl run --dead-letters .flowctl/dead-letters" in text
@@ -344,6 +345,7 @@ def test_a_retry_does_not_turn_red_into_green(place: Path) -> None:
     assert code == 0 and "still open" not in text, text
 
 
+@pytest.mark.on_change("cli", "redis")
 @pytest.mark.slow
 @pytest.mark.req("S14")
 def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:

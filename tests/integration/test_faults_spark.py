@@ -144,6 +144,7 @@ class SparkRun:
         return self.result
 
 
+@pytest.mark.on_change("spark")
 def test_one_bolts_worker_killed_six_times_in_a_row(spark: Any, tmp_path: Path) -> None:
     with SparkRun(spark, tmp_path) as run:
         killed: set[int] = set()
@@ -162,6 +163,7 @@ def test_one_bolts_worker_killed_six_times_in_a_row(spark: Any, tmp_path: Path) 
     assert len(others) == BOLTS - 1
 
 
+@pytest.mark.on_change("spark")
 def test_a_frozen_workers_tuples_move_on(spark: Any, tmp_path: Path) -> None:
     with SparkRun(spark, tmp_path) as run:
         frozen = psutil.Process(run.pid_of("b5"))
@@ -184,6 +186,7 @@ def _is_gone(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.on_change("spark")
 def test_a_worker_that_wakes_up_again_works_on(spark: Any, tmp_path: Path) -> None:
     with SparkRun(spark, tmp_path) as run:
         frozen = psutil.Process(run.pid_of("b5"))
@@ -222,6 +225,7 @@ def descendants(driver: Driver, word: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.on_change("spark")
 def test_an_executor_killed(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 20_000, TUPLE_S=0.2, COUNT=BOLTS)
     driver = job.start(
@@ -242,6 +246,7 @@ def test_an_executor_killed(tmp_path: Path) -> None:
     assert "Traceback" not in driver.said
 
 
+@pytest.mark.on_change("spark")
 def test_more_bolts_than_slots(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 10_000, TUPLE_S=0.2, COUNT=BOLTS)
     driver = job.start("--master", "local[4,8]", "--plain", "--set", "tuple.records_max=10")
@@ -255,6 +260,7 @@ def test_more_bolts_than_slots(tmp_path: Path) -> None:
     assert driver.report["bolts_lost"] == 0
 
 
+@pytest.mark.on_change("spark")
 def test_a_record_that_kills_its_worker(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 2_000, poison=1_234, FAULT="die", COUNT=4)
     driver = job.run("--set", "retry.attempts_max=3", "--set", "tuple.records_max=50")
@@ -280,6 +286,7 @@ def test_a_process_that_can_not_be_shipped(tmp_path: Path) -> None:
     assert not (tmp_path / "out.db").exists()
 
 
+@pytest.mark.on_change("spark")
 def test_ctrl_c_at_the_terminal_reaches_spark_too_and_still_saves(tmp_path: Path) -> None:
     job = spark_job(tmp_path, 10_000, TUPLE_S=0.2, COUNT=4)
     driver = job.start("--set", "tuple.records_max=10")

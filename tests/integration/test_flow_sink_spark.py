@@ -131,6 +131,7 @@ def test_a_stream_writes_by_the_format(spark: SparkSession, folder: Path, tmp_pa
     assert {partition for _, partition, _ in sink_jobs.written(folder)} == {f"{query.id}/0"}
 
 
+@pytest.mark.on_change("spark", "delivery")
 def test_a_producer_is_a_stream_that_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def numbers_of(spark: SparkSession, place: Path, name: str, **options: object) -
     return sorted(seen)
 
 
+@pytest.mark.on_change("spark", "delivery")
 def test_letters_of_a_stream_are_processed_by_a_query_of_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -207,6 +209,7 @@ def test_letters_of_a_stream_are_processed_by_a_query_of_their_own(
     assert [job["job"] for job in dlq("list", "--json")["jobs"]] == ["still-bad"]
 
 
+@pytest.mark.on_change("spark", "delivery")
 @pytest.mark.slow
 def test_on_spark_connect() -> None:
     """In a process of its own: one process holds one kind of session."""

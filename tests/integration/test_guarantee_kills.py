@@ -62,6 +62,7 @@ def test_at_least_once_none_is_missing(
     survive(tmp_path, redis_url, source, "at_least_once", kills)
 
 
+@pytest.mark.on_change("core", "kafka", "redis")
 @pytest.mark.req("S86", "S88")
 @each_source
 @few_or_many
@@ -77,6 +78,7 @@ def test_no_guarantee_runs_on_after_kills(tmp_path: Path, redis_url: str, source
     survive(tmp_path, redis_url, source, "no_guarantee", KILLS)
 
 
+@pytest.mark.on_change("core", "kafka", "redis")
 @pytest.mark.req("S86", "S87", "S88")
 @each_source
 @few_or_many

@@ -94,6 +94,7 @@ def _polled(source: KafkaTopics) -> list[str]:
     return [chunk.partition] if chunk is not None and chunk.records else []
 
 
+@pytest.mark.on_change("kafka")
 @pytest.mark.req("S99", "S108", "S113")
 @pytest.mark.parametrize(
     ("mode", "room"),
@@ -122,6 +123,7 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.on_change("kafka")
 @pytest.mark.req("S87", "S88", "S99", "S113")
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize("stages", [1, 3])

@@ -128,6 +128,7 @@ def test_a_translator_that_raises_names_the_offset(kafka: MockKafka, topic: str)
     assert store.load("job").partitions[f"{topic}-2"].position == 1
 
 
+@pytest.mark.on_change("kafka")
 @pytest.mark.req("S114")
 @pytest.mark.parametrize(
     ("first_poll", "others", "expected"),

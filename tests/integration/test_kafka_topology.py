@@ -50,6 +50,7 @@ class TopologyMember(Member):
         )
 
 
+@pytest.mark.on_change("kafka")
 @pytest.mark.req("S99", "S108", "S113")
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 @pytest.mark.timeout(120)

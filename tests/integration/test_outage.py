@@ -8,6 +8,7 @@ from flowctl import LocalBolts
 from tests.benchmarks.outage import BOLTS, LATENCY_S, LIMITED_S, flowctl_arm
 
 
+@pytest.mark.on_change("core", "wire")
 @pytest.mark.slow
 def test_down_for_twelve_seconds_then_limited_then_well() -> None:
     # Calls twice as long as the benchmark's: half of its CPU time.

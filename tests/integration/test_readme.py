@@ -51,6 +51,7 @@ def _cpu_s() -> float:
     return sum(os.times()[2:4])
 
 
+@pytest.mark.on_change("readme")
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # installs from wherever pip is told to, perhaps over a slow line
 @pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")

@@ -146,6 +146,7 @@ def test_sqlite_a_writer_that_is_stopped(
     assert re.search(rf"{bolt} \(process \d+\) has been silent since .*, working on p", run.said)
 
 
+@pytest.mark.on_change("sql", "spark")
 @pytest.mark.spark
 @pytest.mark.parametrize("by", ["its number", "Spark"])
 def test_sqlite_a_spark_worker_that_is_stopped(
@@ -204,6 +205,7 @@ def _sink(database: Any) -> SqlSink:
     return SqlSink(connect=connect, table="lines", schema=sink_parts.SCHEMA)
 
 
+@pytest.mark.on_change("sql", "spark")
 def test_postgres_a_writer_that_is_stopped(tmp_path: Path, database: Any) -> None:
     with Running(tmp_path, _sink(database), lambda: _rows(database)) as run:
         bolt = run.freeze()
@@ -213,6 +215,7 @@ def test_postgres_a_writer_that_is_stopped(tmp_path: Path, database: Any) -> Non
     assert [ended for ended, _ in run.bolts.ended] == [bolt]
 
 
+@pytest.mark.on_change("sql", "spark")
 def test_postgres_is_killed_and_back_after_6_s(tmp_path: Path, database: Any) -> None:
     """Exact, no attempt used up, nothing given up: nothing was wrong with the records."""
     with Running(tmp_path, _sink(database), lambda: _rows(database)) as run:
@@ -239,6 +242,7 @@ def links() -> Iterator[Any]:
 _LISTEN = {"listen.host": "0.0.0.0", "listen.advertise": "127.0.0.1", "listen.tls": "off"}
 
 
+@pytest.mark.on_change("sql", "spark")
 def test_sqlite_a_writer_whose_link_is_cut(
     tmp_path: Path, sqlite: Callable[[str], list[Any]], links: Any
 ) -> None:
@@ -253,6 +257,7 @@ def test_sqlite_a_writer_whose_link_is_cut(
     assert sqlite(_EXACT) == _WANTED
 
 
+@pytest.mark.on_change("sql", "spark")
 def test_postgres_a_writer_whose_link_is_cut_or_whose_node_has_no_power(
     tmp_path: Path, database: Any, links: Any
 ) -> None:

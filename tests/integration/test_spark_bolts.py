@@ -155,6 +155,7 @@ def test_a_killed_worker_comes_back_where_spark_forgives_no_failure(spark: Any) 
     assert_no_jobs(spark)
 
 
+@pytest.mark.on_change("spark")
 def test_more_bolts_than_slots_run_with_the_slots_there_are(spark: Any) -> None:
     with Peer(SparkBolts(accept, count=SLOTS + 2)) as peer:
         waiting = {peer.until_notice("waiting").bolt, peer.until_notice("waiting").bolt}
@@ -177,6 +178,7 @@ def test_auto_is_a_bolt_for_each_slot_and_leaves_none_behind(spark: Any) -> None
     assert_no_jobs(spark)
 
 
+@pytest.mark.on_change("spark")
 def test_stop_does_not_wait_for_bolts_that_have_no_slot(spark: Any, tmp_path: Path) -> None:
     context = spark.sparkContext
     flag = tmp_path / "busy"
@@ -324,6 +326,7 @@ def test_a_dataframe_in_and_a_dataframe_out(spark: Any, tmp_path: Path) -> None:
     assert not list((tmp_path / "a b/_flowctl/none").rglob("*.parquet"))
 
 
+@pytest.mark.on_change("spark")
 def test_other_rows_of_local_data_are_another_data_frame(spark: Any, tmp_path: Path) -> None:
     """Its plan names only the columns: the results of other rows would have been returned."""
     rows = [(n, f"#{n}", {"k": n}) for n in range(20)]

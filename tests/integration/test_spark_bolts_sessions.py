@@ -19,7 +19,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.wire.frames import AckFrame
 from pyspark_flowctl.bolts import SparkBolts
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.on_change("spark")]
 
 
 def accept(batch: Batch) -> None:

@@ -57,6 +57,7 @@ def stack(tmp_path: Path) -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.on_change("sql")
 @pytest.mark.req("S70")
 @pytest.mark.parametrize("database", [sqlite, postgresql, mariadb])
 @pytest.mark.parametrize(

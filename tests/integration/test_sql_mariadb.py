@@ -17,6 +17,8 @@ from flowctl.errors import ConfigError, FencedError, InfrastructureError, JobErr
 from flowctl.testing import batch
 from flowctl_sql import SqlSink, _refusals
 
+pytestmark = pytest.mark.on_change("sql")
+
 pytest.importorskip("sqlalchemy", reason="finds the driver by the URL")
 pymysql = pytest.importorskip("pymysql", reason="the driver for MariaDB")
 mariadb_parts = pytest.importorskip("mariadb_parts")

@@ -40,6 +40,7 @@ def test_the_driver_in_waiting_takes_over_from_one_that_was_killed(job: Job) -> 
     job.assert_exact()
 
 
+@pytest.mark.on_change("redis")
 def test_a_driver_that_was_frozen_comes_back_and_is_fenced(job: Job) -> None:
     first = job.start("--standby", "--set", "checkpoint.interval_s=0.1")
     job.until_rows(200, first)

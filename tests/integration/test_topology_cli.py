@@ -127,6 +127,7 @@ def test_killed_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, on_spark=False)
 
 
+@pytest.mark.on_change("spark", "topology")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.req("S13", "S70")
@@ -134,6 +135,7 @@ def test_the_same_on_spark(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, on_spark=True)
 
 
+@pytest.mark.on_change("spark", "topology")
 def test_interrupted_it_saves_and_its_command_resumes(tmp_path: Path) -> None:
     place = Place(tmp_path)
     arguments = [*FINE, "--report", "stopped.json"]

@@ -17,6 +17,7 @@ ROOTS = 2_000
 KILL_AT = ROOTS // 4
 
 
+@pytest.mark.on_change("spark", "topology")
 def test_a_topology_runs_on_spark_connect_and_survives_a_worker() -> None:
     """In a process of its own: one process holds one kind of session."""
     run_as_program(__file__)

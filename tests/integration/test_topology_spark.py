@@ -183,6 +183,7 @@ def test_a_diamond_whose_worker_is_killed_is_exact(spark: Any, tmp_path: Path) -
     check(tmp_path, report, killer, roots, kills=1)
 
 
+@pytest.mark.on_change("spark", "topology")
 @pytest.mark.slow
 @pytest.mark.req("S70", "S81")
 def test_a_large_diamond_with_two_workers_killed_is_exact(spark: Any, tmp_path: Path) -> None:
@@ -213,6 +214,7 @@ def test_at_most_once_with_workers_killed_no_effect_is_doubled(spark: Any, tmp_p
     assert report.records_acked <= both_ways  # whose ack was lost had its effect all the same
 
 
+@pytest.mark.on_change("spark", "topology")
 def test_a_join_on_spark_holds_over_the_death_of_its_worker(spark: Any, tmp_path: Path) -> None:
     from pyspark_flowctl import SparkStages
 

@@ -181,6 +181,7 @@ def test_what_is_done_is_saved_again_where_the_directory_was_removed(tmp_path: P
     assert not _processes_of(tmp_path)
 
 
+@pytest.mark.on_change("redis")
 def test_a_server_that_is_used_stays_also_without_the_one_that_started_it(tmp_path: Path) -> None:
     with _drivers(tmp_path, 1) as [first]:
         pid = first.server_pid()

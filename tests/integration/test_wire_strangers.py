@@ -215,6 +215,7 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.on_change("wire")
 @pytest.mark.parametrize(
     ("use_tls", "said"),
     [

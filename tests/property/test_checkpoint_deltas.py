@@ -27,6 +27,8 @@ from flowctl.core.settings import BufferSettings
 from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis import RedisCheckpointStore, held
 
+pytestmark = pytest.mark.on_change()
+
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
 _SETTINGS = settings(stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 _NOT_BEGUN = PartitionCheckpoint()

@@ -22,6 +22,8 @@ from flowctl.testing.invariants import check
 from tests.core_driver import core_settings
 from tests.core_world import Bolt, RecordKey, covered_by, grew_unused
 
+pytestmark = pytest.mark.on_change()
+
 PARTITIONS = ("p", "q")
 BOLTS = ("a", "b", "c")
 PICK = st.integers(0, 50)

@@ -18,6 +18,8 @@ from flowctl.core.settings import WindowSettings
 from flowctl.core.window import AckSample, make_policy
 from flowctl.errors import JobError
 
+pytestmark = pytest.mark.on_change()
+
 # -- RangeSet against a set of numbers ---------------------------------------------------
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=25)

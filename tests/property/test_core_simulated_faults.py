@@ -25,6 +25,8 @@ from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, S
 from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.testing.invariants import check
 
+pytestmark = pytest.mark.on_change()
+
 # All faults end within 12 s or leave bolt 1 alone; the longest time-out is 60 s, and of a few
 # dozen tuples each may be lost several times, at worst one after the other.
 LIMIT_S = 20_000.0

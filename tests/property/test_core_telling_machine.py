@@ -19,6 +19,8 @@ from flowctl.core.records import Ack
 from tests.core_world import Bolt
 from tests.property.test_core_machine import PICK, CoreMachine
 
+pytestmark = pytest.mark.on_change()
+
 DURATIONS = st.sampled_from([0.0, 0.001, 0.02, 0.5])
 
 

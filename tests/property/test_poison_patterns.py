@@ -9,6 +9,8 @@ import pytest
 from flowctl.core.records import AckOutcome, Emission
 from tests.core_driver import Driver
 
+pytestmark = pytest.mark.on_change()
+
 PATTERNS = 1_000
 UNCOMMITTED_MAX = 10
 RECORDS = 40

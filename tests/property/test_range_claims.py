@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, Part, RangeClaims
 from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, Pace
+
+pytestmark = pytest.mark.on_change()
 
 SHARES = st.floats(0, 1)
 

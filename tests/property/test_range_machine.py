@@ -21,6 +21,8 @@ from flowctl.testing.clock import ManualClock
 from flowctl.testing.range_invariants import check_ranges
 from tests.range_world import Message, RangeBolt, Source
 
+pytestmark = pytest.mark.on_change()
+
 BOLTS = ("a", "b", "c")
 SLOW = 30  # the first bolt works so many times less often than others, once all is to end
 PICK = st.integers(0, 50)

@@ -11,6 +11,8 @@ import pytest
 
 from flowctl.bolts.range_pace import DEAR_CALLS, FIRST_RECORDS, RECORDS_MAX, TARGET_S, Pace
 
+pytestmark = pytest.mark.on_change()
+
 # Of one batch: its records, and the time of each.
 Batch = tuple[int, float]
 

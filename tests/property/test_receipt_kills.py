@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import event, given
 
 from flowctl.core.ranges.messages import Receipts
@@ -13,6 +14,8 @@ from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.receipts import Entry, Segment, accepted, adopted, coverage, missing
+
+pytestmark = pytest.mark.on_change()
 
 ROWS = 40
 EXTENTS = {"a": (0, ROWS), "b": (0, ROWS)}

@@ -22,6 +22,8 @@ from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError
 from flowctl_sql import SqlSink
 
+pytestmark = pytest.mark.on_change()
+
 _JOBS = itertools.count()
 
 

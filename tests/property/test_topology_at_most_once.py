@@ -16,6 +16,8 @@ from flowctl.core.trees.settlement import Settlement
 from tests.topology_driver import RECORD_S, Hub
 from tests.topology_pieces import Pieces
 
+pytestmark = pytest.mark.on_change("topology")
+
 ROOTS = 60
 PARTS = 3  # offered and committed one after the other
 TREE_TIMEOUT_S = 20.0

@@ -15,6 +15,8 @@ from tests.property.test_topology_faults import NO_EXPIRY, ROOTS, drive
 from tests.topology_driver import Hub
 from tests.topology_pieces import Pieces
 
+pytestmark = pytest.mark.on_change("topology")
+
 
 class Collecting:
     """Passes on at its end, or at a tick, what it collected."""

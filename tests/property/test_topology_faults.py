@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.topology_driver import Hub
 from tests.topology_pieces import Pieces
 
+pytestmark = pytest.mark.on_change("topology")
+
 ROOTS = 60
 # Bolts here send no heartbeats, and tuples wait for long: without this they would be sent twice.
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}

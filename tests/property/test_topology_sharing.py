@@ -14,6 +14,8 @@ from flowctl.core.records import PartitionCheckpoint, Position, Record
 from flowctl.topology import Collector, Input
 from tests.topology_driver import Hub, passing, topology
 
+pytestmark = pytest.mark.on_change("topology")
+
 PARTITIONS = ("p", "q")
 RECORDS = 40  # of each
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}

@@ -16,6 +16,8 @@ from flowctl.core.window import AckSample, make_policy
 from flowctl.core.window.baselines.arc import ArcWindow
 from flowctl.core.window.policy import WindowPolicy
 
+pytestmark = pytest.mark.on_change()
+
 MAX = 40
 NAMES = get_args(PolicyName)
 DURATIONS = st.sampled_from([0.0, 0.001, 0.02, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from flowctl.core.records import Record
 from flowctl.errors import WireError
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import End, Revoke, ToBolt, TupleFrame
+
+pytestmark = pytest.mark.on_change()
 
 LIMIT = 1 << 16
 INTS = st.integers(-(1 << 63), (1 << 63) - 1)

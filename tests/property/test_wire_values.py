@@ -1,5 +1,7 @@
 """Values arrive as they were sent, at every depth in value and type, or are refused by name.
 
+pytestmark = pytest.mark.on_change()
+
 A few hundred examples; HYPOTHESIS_PROFILE=thorough takes 100,000.
 """
 

@@ -10,7 +10,7 @@ from flowctl.simulation.scenario import Slow
 from tests.core_driver import Driver
 from tests.simulation.simulation_runs import run, said
 
-pytestmark = pytest.mark.req("S27")
+pytestmark = [pytest.mark.req("S27"), pytest.mark.on_change()]
 FEW = 3_000
 DAY = 1_000
 ONE_SLOW = (Slow((0,), 0.1, 0.0, 1e9),)

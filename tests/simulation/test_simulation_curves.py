@@ -15,6 +15,8 @@ import pytest
 from flowctl.simulation.curves import sparklines, svg
 from tests.simulation.simulation_runs import run
 
+pytestmark = pytest.mark.on_change()
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 

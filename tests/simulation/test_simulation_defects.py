@@ -17,7 +17,7 @@ from flowctl.simulation.scenario import Death
 from tests.simulation.simulation_runs import run, said
 
 # They are about other rules; the control report holds what the product's own does.
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.on_change()]
 
 # A third of the scenario: what is to be seen is seen by then.
 FEW = 8_000

@@ -16,6 +16,8 @@ from flowctl.simulation.policies import settings_for
 from flowctl.simulation.scenario import Death, Loss, Scenario, Sink
 from flowctl.simulation.yardsticks import CHUNKS, best_fixed_s
 
+pytestmark = pytest.mark.on_change()
+
 JOB = Scenario(
     name="job", what="", bolts=4, records=960, tuple_s=0.01, record_s=0.01, service_cv=0.0
 )

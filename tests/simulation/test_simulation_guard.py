@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowctl.core.events import SinkCapChanged
 from tests.simulation.simulation_runs import events, run
+
+pytestmark = pytest.mark.on_change()
 
 
 def test_half_of_the_tuples_is_no_gain_and_a_third_is() -> None:

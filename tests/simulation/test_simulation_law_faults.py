@@ -9,6 +9,8 @@ from flowctl.simulation.catalogue import CATALOGUE
 from flowctl.simulation.engine import Outcome, simulate
 from flowctl.simulation.policies import settings_of
 
+pytestmark = pytest.mark.on_change()
+
 
 def run(name: str, seed: int) -> Outcome:
     scenario = CATALOGUE[name]

@@ -10,6 +10,8 @@ from flowctl.simulation.ranges.run import RangeOutcome, RangeRun
 from flowctl.simulation.scenario import Scenario
 from flowctl.simulation.workload import Workload
 
+pytestmark = pytest.mark.on_change()
+
 
 def run(scenario: Scenario, **how: bool) -> RangeOutcome:
     """A twelfth of the data: a second or two of work a bolt, with seconds a range."""

@@ -8,6 +8,8 @@ from flowctl.simulation.catalogue import CATALOGUE
 from flowctl.simulation.gates import judge
 from tests.simulation.simulation_runs import run
 
+pytestmark = pytest.mark.on_change()
+
 
 @pytest.mark.parametrize(
     # As many tuples as make the start, and the last tuples, small beside the rest.

@@ -23,6 +23,8 @@ from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, S
 from flowctl.testing.invariants import check
 from tests.simulation.simulation_runs import events, run, said
 
+pytestmark = pytest.mark.on_change()
+
 ALL_AT_ONCE: dict[str, Any] = {
     "tuples": 1_500,
     "jitter_s": 0.004,

@@ -13,6 +13,8 @@ from flowctl.simulation.target_catalogue import ROWS
 from flowctl.simulation.target_place import Place
 from flowctl_redis.pacing import RedisExchange
 
+pytestmark = pytest.mark.on_change()
+
 SLOW = {"headroom", "thousand"}  # four minutes of virtual time; a thousand workers
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in ROWS]
 

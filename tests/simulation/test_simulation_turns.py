@@ -11,6 +11,8 @@ from flowctl.simulation.network import Sending
 from flowctl.simulation.scenario import Pauses
 from tests.simulation.simulation_runs import run, said
 
+pytestmark = pytest.mark.on_change()
+
 _LONG_PATH_S = 0.1  # one way: twenty tuples' time there and back
 _JOINING: dict[str, Any] = {
     "one_way_s": _LONG_PATH_S, "joins_s": (0.0, 0.4, 0.8), "measured_from_s": 3.8, "until_s": 5.8

@@ -13,6 +13,8 @@ from flowctl.core.records import AckedRange, PartitionCheckpoint, Position, Reco
 from flowctl.errors import SourceError
 from tests.core_driver import Driver
 
+pytestmark = pytest.mark.on_change()
+
 
 def ledger_with(count: int) -> PartitionLedger:
     """A ledger that has read records at positions 1 … count (seq 0 … count-1)."""

@@ -11,6 +11,8 @@ from flowctl.core.events import TupleGaveUp
 from flowctl.core.records import Emission
 from tests.core_driver import Driver
 
+pytestmark = pytest.mark.on_change()
+
 WELL_S = 0.05  # a call that succeeds
 FAILS_S = 0.0005  # a connection that is refused: at once, so all input has failed soon
 POISON = 444

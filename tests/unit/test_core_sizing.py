@@ -10,6 +10,8 @@ from flowctl.core.records import Emission
 from flowctl.core.service import ServiceModel, ServicePool
 from tests.core_driver import Driver
 
+pytestmark = pytest.mark.on_change()
+
 FIXED_S, RECORD_S = 0.005, 0.00002  # the batch scenario: 5 ms a tuple and 20 us a record
 
 

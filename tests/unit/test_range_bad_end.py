@@ -10,6 +10,8 @@ import pytest
 from flowctl.core.ranges.messages import RangeEmission, SplitAnswered, SplitOrder
 from tests.range_driver import Ranges
 
+pytestmark = pytest.mark.on_change()
+
 LINE = 100  # positions of a record
 BATCH = 10 * LINE
 BATCH_S = 0.01

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowctl.core.ranges.messages import RangeEmission
 from tests.range_driver import Ranges
+
+pytestmark = pytest.mark.on_change()
 
 STOP = 100 * (1 << 20)
 

@@ -14,6 +14,8 @@ from flowctl.topology.hub.core import TopologyCore
 from tests.listener_parts import Log
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
+pytestmark = pytest.mark.on_change("topology")
+
 FAST = {"retry.attempts_max": 3, "retry.backoff_first_s": 0.01}
 
 

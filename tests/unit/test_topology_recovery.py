@@ -13,6 +13,8 @@ from flowctl.topology.callbacks import SpoutCallbacks
 from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
+pytestmark = pytest.mark.on_change("topology")
+
 
 def diamond(sink: Any) -> Any:
     made = topology()

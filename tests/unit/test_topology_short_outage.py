@@ -12,6 +12,8 @@ from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.topology import Batched, Collector, Input
 from tests.topology_driver import Hub, passing, topology
 
+pytestmark = pytest.mark.on_change("topology")
+
 POISON = 1_444
 
 
