@@ -78,7 +78,8 @@ class _Watch(Stopwatch):
 
     def is_ready(self) -> bool:
         """All bolts are there, and the first tuple is through."""
-        return len(self._joined) == self._bolts and self.samples[-1][1] > 0
+        is_through = bool(self.samples) and self.samples[-1][1] > 0
+        return is_through and len(self._joined) == self._bolts
 
     def update(self, snapshot: Snapshot) -> None:
         super().update(snapshot)
