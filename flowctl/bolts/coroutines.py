@@ -19,13 +19,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_returned
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
+from flowctl.failure.callables import check_returned
 from flowctl.wire.frames import RangeFrame
 
 # A slot in a range waits for its target in steps of this [s]: another slot's success ends the wait.

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from flowctl.bolts.callables import check_process
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
-from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import AuthenticationError, ConfigError, WireError
+from flowctl.failure.callables import check_process
+from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 

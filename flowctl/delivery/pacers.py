@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.errors import TargetDownError
+from flowctl.failure.classify import RefusalRule, refusal_of
 from flowctl.pacing.api import paced
 from flowctl.pacing.gates import renew_gate
 

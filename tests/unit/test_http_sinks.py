@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("httpx", reason="the client of these sinks, an extra")
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.refusals import refusal_of
 from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl.failure.classify import refusal_of
 from flowctl_http import BulkSink, HttpSink
 from tests.search_service import Answer, Cluster, Service, serve
 

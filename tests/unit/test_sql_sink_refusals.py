@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import ConfigError, FencedError, InfrastructureError, RetryLater
+from flowctl.errors import ConfigError, FencedError, RetryLater, UnrunnableError
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, write
 
@@ -40,13 +40,13 @@ def test_a_missing_table_is_named_with_its_remedy() -> None:
 
 def test_a_missing_directory_is_named(here: Path) -> None:
     sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=SCHEMA)
-    with pytest.raises(InfrastructureError, match=str(here / "no/such/t.db")):
+    with pytest.raises(UnrunnableError, match=str(here / "no/such/t.db")):
         write(sink, 1)
 
 
 def test_a_file_that_is_no_database_is_named(here: Path) -> None:
     (here / "t.db").write_text("these are not the pages of a database " * 100)
-    with pytest.raises(InfrastructureError, match=r"t\.db: file is not a database.*Check"):
+    with pytest.raises(UnrunnableError, match=r"t\.db: file is not a database.*Check"):
         write(new_sink(), 1)
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_password_is_said_with_what_to_check() -> None:
         raise psycopg.OperationalError('FATAL:  password authentication failed for user "me"')
 
     sink = SqlSink(connect=connect, table="t")
-    with pytest.raises(InfrastructureError, match=r"can't be opened: FATAL: password.*Check user"):
+    with pytest.raises(UnrunnableError, match=r"can't be opened: FATAL: password.*Check user"):
         write(sink, 1)
 
 
@@ -94,7 +94,7 @@ def test_what_waiting_can_not_mend_before_a_connection_is_no_refusal(said: str) 
     def connect() -> Any:
         raise psycopg.OperationalError(said)
 
-    with pytest.raises(InfrastructureError, match="can't be opened"):
+    with pytest.raises(UnrunnableError, match="can't be opened"):
         write(SqlSink(connect=connect, table="t"), 1)
 
 
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_tls_names_its_options(said: str) -> None:
     def connect() -> Any:
         raise psycopg.OperationalError(said)
 
-    with pytest.raises(InfrastructureError, match="sslmode, sslrootcert"):
+    with pytest.raises(UnrunnableError, match="sslmode, sslrootcert"):
         write(SqlSink(connect=connect, table="t"), 1)
 
 

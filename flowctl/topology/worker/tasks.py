@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_arguments, check_plain, check_returned, refuse_async
-from flowctl.bolts.missing_module import for_missing_module
-from flowctl.bolts.outcomes import is_data_error
-from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_article
+from flowctl.failure.callables import check_arguments, check_plain, check_returned, refuse_async
+from flowctl.failure.classify import Verdict, is_data_error, refusal_of
+from flowctl.failure.job_fault import job_fault_of
 from flowctl.ports import Process
 from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
 from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
@@ -211,7 +210,7 @@ def _run_each(
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
-def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Refusal) -> list[FailedInput]:
+def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Verdict) -> list[FailedInput]:
     reason = _reason(error)
     return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
 
@@ -351,6 +350,8 @@ class _Manual:
             out.take_back(mark)
             if kind == END_CALL:
                 raise
+            if (ending := job_fault_of(error)) is not None:
+                raise ending from error
             if refusal_of(error) is None:
                 out.report_error(error)
         return out.settlement((), take(watch, out._emits, out._notes))
@@ -366,8 +367,8 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
 
 
 def _failed(given: Input, error: BaseException) -> FailedInput:
-    if (missing := for_missing_module(error)) is not None:
-        raise missing from error
+    if (ending := job_fault_of(error)) is not None:
+        raise ending from error
     return FailedInput(given.input_id, _reason(error), is_data_error=is_data_error(error))
 
 
