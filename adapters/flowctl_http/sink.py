@@ -48,8 +48,10 @@ class HttpSink:
     ``rows_max=1``, or a service that knows each row by an id of its own.  Keys are as good as
     ``batch.span`` is (see ``flow_sink``).
 
-    429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
-    (``Retry-After``) and lowers the target's limit.  Any other answer of 400 and above is a fault.
+    408, 425, 429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
+    (``Retry-After``) and lowers the target's limit.  401 and 403 end the run; where ``headers`` is
+    a function, the request is sent once more with what it gives then.  Any other answer of 400 and
+    above is a fault; its dead letter has the first 200 characters of the body.
 
     Raises :class:`ConfigError` for invalid arguments, and
     :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;

@@ -9,7 +9,13 @@ from flowctl.errors import FencedError, UnrunnableError
 from flowctl.failure.classify import RefusalRule, Verdict, is_data_error, verdict_of
 from flowctl.failure.job_fault import for_missing_module, not_allowed
 from flowctl.failure.kinds import Kind
-from flowctl.failure.texts import ERROR_CHARS_MAX, error_text, sendable_start, traceback_text
+from flowctl.failure.texts import (
+    ERROR_CHARS_MAX,
+    error_text,
+    refused_text,
+    sendable_start,
+    traceback_text,
+)
 from flowctl.wire.frames import (
     AckFrame,
     DetailedAckFrame,
@@ -57,11 +63,10 @@ def fail_of(
         else:
             error = not_allowed(error, verdict) or error
     is_fatal = isinstance(error, UnrunnableError)
-    text = error_text(error)
     return FailFrame(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
-        error=_refused_text(verdict.said, text) if verdict.is_refusal else text,
+        error=refused_text(error, verdict.said) if verdict.is_refusal else error_text(error),
         # A refusal is not the fault of any record or line, and there may be very many.
         traceback="" if verdict.is_refusal or is_fatal else traceback_text(error),
         record_index=record_index,
@@ -77,12 +82,6 @@ def fail_of(
 def dying_of(error: BaseException) -> Dying:
     """The last frame of a bolt that ``process`` ends with ``error``."""
     return Dying(f"process raised {error_text(error)}")
-
-
-def _refused_text(reason: str, text: str) -> str:
-    """``text`` names the type of the error: a reason that is the same is not said twice."""
-    why = "" if text == reason or text.startswith(f"{reason}:") else f" ({reason})"
-    return f"refused{why}: {text}"[:ERROR_CHARS_MAX]
 
 
 def _rejected(batch: Batch) -> list[Rejected]:

@@ -54,7 +54,8 @@ class TargetPacer:
             if refusal is None:
                 raise
             raise TargetDownError(
-                f"{self._target} refused every call for too long ({refusal.reason}).",
+                f"{self._target} refused every call for too long, or asked for a longer wait than"
+                f" {block.settings.limits.give_up_after_s:g} s ({refusal.said}).",
                 remedy="What was written stays. Find out why it takes nothing, then run again;"
                 " limits=Limits(give_up_after_s=…) waits longer.",
             ) from error

@@ -27,6 +27,16 @@ def error_text(error: BaseException) -> str:
     return sendable_start(message_of(error), ERROR_CHARS_MAX)
 
 
+def refused_text(error: BaseException, said: str) -> str:
+    """Return what is shown of a refusal; ``said`` is what the verdict on it says.
+
+    The text names the type of the error: a reason that is the same is not said twice.
+    """
+    text = error_text(error)
+    why = "" if text == said or text.startswith(f"{said}:") else f" ({said})"
+    return f"refused{why}: {text}"[:ERROR_CHARS_MAX]
+
+
 def message_of(error: BaseException) -> str:
     """Return type, text and answer of ``error``, of any length and with what may be secret."""
     try:

@@ -14,11 +14,11 @@ from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_artic
 from flowctl.failure.callables import check_arguments, check_plain, check_returned, refuse_async
 from flowctl.failure.classify import Verdict, is_data_error, refusal_of
 from flowctl.failure.job_fault import job_fault_of
+from flowctl.failure.texts import error_text, refused_text
 from flowctl.ports import Process
 from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
 from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
 from flowctl.topology.worker.isolate import isolate
-from flowctl.topology.worker.notes import problem_of
 from flowctl.topology.worker.watch import BoltWatch, Watches, WatchPlan, take
 from flowctl.wire.values import carry_emits
 
@@ -27,7 +27,6 @@ Execute: TypeAlias = Callable[[Input, Collector], Any]
 # Called with all inputs of a tuple: they are acked, or failed, together.
 ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
-_REASON_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
 # These end the bolt, or the run.  Anything else fails an input: SystemExit too, and what a library
@@ -211,7 +210,7 @@ def _run_each(
 
 
 def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Verdict) -> list[FailedInput]:
-    reason = _reason(error)
+    reason = refused_text(error, refusal.said)
     return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
 
 
@@ -322,7 +321,7 @@ class _Manual:
                     if not index:
                         raise  # nothing is settled yet: the whole tuple is refused
                     for each in inputs[index:]:
-                        out.refuse(each, _reason(error), refusal.after_s)
+                        out.refuse(each, refused_text(error, refusal.said), refusal.after_s)
                     break
                 out.note_failed(_failed(given, error), given)
                 if watch is not None:
@@ -369,8 +368,4 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
 def _failed(given: Input, error: BaseException) -> FailedInput:
     if (ending := job_fault_of(error)) is not None:
         raise ending from error
-    return FailedInput(given.input_id, _reason(error), is_data_error=is_data_error(error))
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {problem_of(error)}"[:_REASON_CHARS_MAX]
+    return FailedInput(given.input_id, error_text(error), is_data_error=is_data_error(error))
