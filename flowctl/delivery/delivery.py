@@ -83,9 +83,9 @@ class Delivery:
         nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
         """
         records = self._records(values)
-        with _Caller(self._plan.process) as process:
-            while (piece := self._next(records)) is not None:
-                self._deliver(piece, process)
+        process = _called(self._plan.process)
+        while (piece := self._next(records)) is not None:
+            self._deliver(piece, process)
         self._lost.end()
         return self.tally
 
@@ -307,25 +307,11 @@ def _is_slow(error: Exception) -> bool:
     return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
 
 
-class _Caller:
-    """Calls ``process``; an ``async def`` runs in an event loop that lasts for the delivery."""
+def _called(process: Any) -> Callable[[Batch], Any]:
+    """Return what calls ``process``; an ``async def`` runs in the event loop of this process."""
+    if not is_async(process):
+        plain: Callable[[Batch], Any] = process
+        return plain
+    from flowctl.bolts.event_loop import run_shared
 
-    def __init__(self, process: Any) -> None:
-        self._process = process
-        self._runner: Any = None
-
-    def __enter__(self) -> Callable[[Batch], Any]:
-        if not is_async(self._process):
-            plain: Callable[[Batch], Any] = self._process
-            return plain
-        import asyncio
-
-        self._runner = asyncio.Runner()
-        return self._await
-
-    def _await(self, batch: Batch) -> Any:
-        return self._runner.run(self._process(batch))
-
-    def __exit__(self, *_: object) -> None:
-        if self._runner is not None:
-            self._runner.close()
+    return lambda batch: run_shared(process(batch))
