@@ -23,6 +23,7 @@ from flowctl.errors import (
     UnrunnableError,
 )
 from flowctl.failure.classify import refusal_of
+from flowctl.pacing.gates import close_gates
 from flowctl.pacing.settings import Limits
 from flowctl_http import BulkSink, HttpSink
 from tests.search_service import Answer, Cluster, Service, serve
@@ -453,10 +454,13 @@ def test_a_letter_of_an_http_answer_keeps_the_start_of_its_body() -> None:
     assert len(shown) == 200
 
 
-def test_the_words_for_a_target_that_refuses_say_what_it_asked_for() -> None:
+def test_the_words_for_a_target_that_refuses_say_what_it_asked_for(
+    request: pytest.FixtureRequest,
+) -> None:
     """The kind: "refused every call for too long" after a tenth of a second."""
     limits = Limits(give_up_after_s=1.0)
     pacer = TargetPacer("asks-for-90-minutes", limits=limits)
+    request.addfinalizer(close_gates)
     with (
         serve(lambda *_: (429, {"Retry-After": "5400"}, b"")) as service,
         pytest.raises(TargetDownError, match=r"a wait of 5400 s; waits are cut to 300 s") as caught,
