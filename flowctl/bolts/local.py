@@ -29,10 +29,10 @@ class LocalBolts:
     ``ports.Bolts``.
 
     The bolts share one interpreter: they help when ``process`` waits, not when it computes. A plain
-    ``process`` may be called from several threads at once; an ``async def`` runs as tasks of one
-    event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals of the
-    target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  An object serves
-    one run at a time, and may be used again afterwards.
+    ``process`` may be called from several threads at once; an ``async def`` runs as tasks of the
+    one event loop of this process.  ``refusal(error)`` may say which errors of ``process`` are
+    refusals of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.
+    An object serves one run at a time, and may be used again afterwards.
     """
 
     def __init__(

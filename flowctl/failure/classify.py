@@ -383,11 +383,27 @@ def _told_in_details(error: BaseException) -> float | None:
 
 
 def _by_text(error: BaseException) -> Verdict | None:
+    if type(error) is OSError:
+        return _store(error)
     words = tables.TEXTS.get(_module(type(error)))
     if words is None or (_module(type(error)) == "builtins" and type(error) is not BufferError):
         return None
     text = _text(error)
     return next((Verdict(kind, word) for word, kind in words if word in text), None)
+
+
+def _store(error: OSError) -> Verdict | None:
+    text = _text(error)
+    if tables.ARROW_STORE not in text:
+        return None
+    if store_denies(error):
+        return Verdict(Kind.NOT_ALLOWED, tables.ARROW_STORE)
+    return Verdict(Kind.FULL, tables.ARROW_STORE) if tables.STORE_FULL.search(text) else None
+
+
+def store_denies(error: OSError) -> bool:
+    """Whether a disk or an object store says that this process has no right to that."""
+    return isinstance(error, PermissionError) or bool(tables.STORE_DENIED.search(_text(error)))
 
 
 def _sql(error: BaseException) -> Verdict | None:

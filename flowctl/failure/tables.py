@@ -346,6 +346,16 @@ NET_ERRNOS: Final = frozenset({
 
 # -- texts, where there is nothing else ------------------------------------------------------
 
+# What object stores say; pyarrow raises OSError for everything, and names AWS in the text.
+STORE_DENIED: Final = re.compile(
+    r"access.?denied|forbidden|invalid.?access.?key|signature.?does.?not.?match"
+    r"|unable to locate credentials|no.?credentials|expired.?token|unauthorized",
+    re.IGNORECASE,
+)
+STORE_FULL: Final = re.compile(
+    r"slow.?down|throttl|service.?unavailable|network.?connection|request.?timeout", re.IGNORECASE
+)
+ARROW_STORE: Final = "AWS Error"
 TEXTS: Final[dict[str, tuple[tuple[str, Kind], ...]]] = {
     "builtins": (("Local: Queue full", _FULL),),  # librdkafka's BufferError
     "elasticsearch": (("es_rejected_execution_exception", _FULL),),

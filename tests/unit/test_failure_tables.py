@@ -211,6 +211,9 @@ ROWS: list[tuple[str, Any, Kind]] = [
     ("gRPC full", grpc_error("RESOURCE_EXHAUSTED"), FULL),
     ("gRPC rights", grpc_error("UNAUTHENTICATED"), NOT_ALLOWED),
     ("gRPC content", grpc_error("INVALID_ARGUMENT"), CONTENT),
+    ("S3 by pyarrow, full", OSError("AWS Error SLOW_DOWN during PutObject operation"), FULL),
+    ("S3, rights", OSError("AWS Error ACCESS_DENIED during PutObject operation"), NOT_ALLOWED),
+    ("a file of this machine", PermissionError(13, "Permission denied"), FAULT),
     (
         "Redis password",
         below("redis.exceptions.AuthenticationError", "redis.exceptions.ConnectionError"),
