@@ -21,6 +21,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowctl.errors import RetryLater, UnrunnableError
@@ -183,20 +184,25 @@ def check_rule(rule: RefusalRule | None) -> None:
 
 
 def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | None:
-    """From the outermost error inwards: the first that decides counts.
+    """From the outermost error inwards: the first that decides counts, wrappers last.
 
     A wrong certificate and a host that does not exist always do, whatever wraps them.
     """
     chain = list(_chain(error))
     if any(map(_stays, chain)):
         return Verdict(Kind.FAULT)
-    for each in chain:
+    for each in sorted(chain, key=_wraps):
         if isinstance(each, BaseExceptionGroup):
             return _verdict_of_group(each, wall_clock)
         verdict = _verdict(each, wall_clock)
         if verdict is not None:
             return verdict
     return None
+
+
+def _wraps(error: BaseException) -> bool:
+    """Whether it is SQLAlchemy's, about an error of a driver, which knows better."""
+    return isinstance(_get(error, "orig"), BaseException)
 
 
 def _stays(error: BaseException) -> bool:
@@ -243,13 +249,15 @@ def _verdict(error: BaseException, wall_clock: Callable[[], float]) -> Verdict |
     """What one error says by itself."""
     if isinstance(error, RetryLater):
         return Verdict(Kind.FULL, "RetryLater", error.after_s)
-    if isinstance(_get(error, "orig"), BaseException):  # a wrapper: what it wraps decides
-        return None
-    for judge in (_aws, _items, _grpc, _kafka, _code, _by_text, _sql):
-        verdict = judge(error)
+    http = partial(_http, wall_clock=wall_clock)
+    for judge in (_aws, _items, _grpc, _kafka, _code, _by_text, _sql, http, _by_class):
+        try:
+            verdict = judge(error)
+        except Exception:  # under a name that we know it carries something else
+            continue
         if verdict is not None:
             return verdict
-    return _http(error, wall_clock) or _by_class(error)
+    return None
 
 
 def _http(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | None:
@@ -379,7 +387,7 @@ def _told_in_details(error: BaseException) -> float | None:
     """Cosmos for MongoDB says in its details how long to wait."""
     details = _get(error, "details")
     told = details.get("RetryAfterMs") if isinstance(details, dict) else None
-    return told / 1000 if isinstance(told, int | float) else None
+    return told / 1000 if isinstance(told, int | float) and math.isfinite(told) else None
 
 
 def _by_text(error: BaseException) -> Verdict | None:

@@ -160,6 +160,15 @@ ROWS: list[tuple[str, Any, Kind]] = [
     *((f"MySQL {n}", lambda n=n: mysql(n), NOT_ALLOWED) for n in (1044, 1045, 1049)),
     *((f"alchemy {n}", lambda n=n: mysql_by_sqlalchemy(n), AGAIN) for n in MYSQL_AGAIN),
     *((f"alchemy {n}", lambda n=n: mysql_by_sqlalchemy(n), FULL) for n in MYSQL_AWAY),
+    (
+        "alchemy, where the driver's error has neither code nor known class",
+        foreign(
+            "sqlalchemy.exc.OperationalError",
+            "(shop.Error) server closed the connection",
+            orig=foreign("shop.Error"),
+        ),
+        FULL,
+    ),
     ("alchemy 1045", lambda: mysql_by_sqlalchemy(1045), NOT_ALLOWED),
     *(
         (f"SQLSTATE {state}", lambda state=state: postgres(state), AGAIN)
