@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from flowctl.delivery.reading import Piece
 from flowctl.errors import UnrunnableError
 from flowctl.pacing.gates import close_gates
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
+from flowctl.topology import Batched, Collector, Input, LocalStages, Topology
 from flowctl_apply import apply_parquet
 from flowctl_files import FileDeadLetter
 from pyspark_flowctl import flow_sink
@@ -161,6 +161,18 @@ def in_a_topology(job: str, place: Path, attempts_max: int) -> Outcome:
         assert current is not None
         current.take([given.value])
 
+    return _stage(execute, job, place, attempts_max)
+
+
+def in_a_batched_stage(job: str, place: Path, attempts_max: int) -> Outcome:
+    def execute(inputs: Sequence[Input], out: Collector) -> None:
+        assert current is not None
+        current.take([given.value for given in inputs])
+
+    return _stage(Batched(execute), job, place, attempts_max)
+
+
+def _stage(execute: Any, job: str, place: Path, attempts_max: int) -> Outcome:
     made = Topology(job)
     made.spout("s", Numbers(ROWS))
     made.bolt("work", execute).shuffle("s")
@@ -240,6 +252,7 @@ DOORS = {
     "spout by value": by_value,
     "ranges": by_reference,
     "topology": in_a_topology,
+    "batched stage": in_a_batched_stage,
     "flow_sink": in_flow_sink,
     "flow_batch": in_flow_batch,
     "stream": in_a_stream,

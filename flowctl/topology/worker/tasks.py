@@ -271,6 +271,8 @@ def _run_part(
         raise
     except BaseException as error:
         del out._emits[before:]
+        if (ending := job_fault_of(error)) is not None:  # no part of them would fare better
+            raise ending from error
         return error
     return None
 
