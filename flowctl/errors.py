@@ -150,7 +150,8 @@ class MissingExtraError(ConfigError, ImportError):
 class UnrunnableError(ConfigError):
     """``process`` returns unfinished work instead of doing it, or can't be used at all.
 
-    A retry can't help and an ack would be wrong, so the run ends at once.
+    Also what it raised says so: a module is missing, or the target does not let it in.  A retry
+    can't help and an ack would be wrong, so the run ends at once.
     """
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.errors import TargetDownError
+from flowctl.failure.classify import RefusalRule, refusal_of
 
 T = TypeVar("T")
 _PAUSE_S = 0.5  # after a refusal that does not say how long

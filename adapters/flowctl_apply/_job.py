@@ -135,7 +135,7 @@ class Job:
 
     def process(self, description: Description) -> RowWriter:
         """Return what the bolts run."""
-        from flowctl.bolts.callables import is_async
+        from flowctl.failure.callables import is_async
 
         kind = AsyncRowWriter if is_async(self._fn) else RowWriter
         results = self.results

@@ -14,7 +14,12 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    InfrastructureError,
+)
+from flowctl.failure.classify import store_denies
 from flowctl_apply._places import Place
 
 if TYPE_CHECKING:
@@ -179,7 +184,9 @@ def _retriable(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointUnavailableError(
+        # Without the right to it, waiting would go on until the run gives up.
+        kind = InfrastructureError if store_denies(error) else CheckpointUnavailableError
+        raise kind(
             f"the manifest in {where} can't be read or written: {error}.",
             remedy="Check that the path exists, and that this machine may read and write there.",
         ) from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl.failure.classify import store_denies
 from flowctl_files._paths import find, found_as, is_hidden, once_each, open_regular
 from flowctl_files._remote import check_url, is_remote
 from flowctl_files._rewritten import changed
@@ -23,12 +24,9 @@ _REMOTE_BLOCK_BYTES: Final = 8 << 20
 # What tells an object from its successor, the same in a listing and when it is asked for.
 _MARKS: Final = ("ETag", "etag", "md5Hash", "generation", "mtime")
 _SECRET: Final = re.compile(r"secret|password|passwd|token|credential|account_key|sas|^key$", re.I)
-# What object stores say when asking again can't help.  pyarrow raises OSError for everything.
-_FOR_GOOD: Final = re.compile(
-    r"access.?denied|forbidden|invalid.?access.?key|signature.?does.?not.?match|no.?such.?bucket"
-    r"|no.?such.?key|not.?found|path does not exist|unable to locate credentials|no.?credentials"
-    r"|expired.?token|unauthorized",
-    re.I,
+# What object stores say of what is not there.  pyarrow raises OSError for everything.
+_NOT_THERE: Final = re.compile(
+    r"no.?such.?bucket|no.?such.?key|not.?found|path does not exist", re.IGNORECASE
 )
 
 
@@ -198,8 +196,8 @@ def as_fsspec(files: Any) -> Any:
 
 def lasting(name: str, error: OSError) -> SourceError | OSError:
     """Return :class:`SourceError` if asking again can't help, else ``error`` itself."""
-    for_good = isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError)
-    if not for_good and not _FOR_GOOD.search(str(error)):
+    for_good = isinstance(error, FileNotFoundError | IsADirectoryError) or store_denies(error)
+    if not for_good and not _NOT_THERE.search(str(error)):
         return error
     text = str(error.strerror or error).partition("\n")[0].rstrip(".")
     return SourceError(

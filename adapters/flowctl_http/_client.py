@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from flowctl.delivery.plan import check_numbers
 from flowctl.errors import ConfigError, MissingExtraError, without_secrets
+from flowctl.failure.classify import verdict_of
+from flowctl.failure.kinds import Kind
 
 # A service that has not taken the connection by then has no room, or is away.
 CONNECT_TIMEOUT_S = 5.0
@@ -62,8 +64,17 @@ class Client:
     def send(self, request: Request) -> Any:
         """Return the ``httpx.Response``, read; raise ``httpx.HTTPStatusError`` for 4xx and 5xx.
 
-        A redirect is an error too: the body would not be sent along.
+        A redirect is an error too: the body would not be sent along.  What is not allowed is sent
+        once more if ``headers`` is a function: it may have a newer token.
         """
+        try:
+            return self._send(request)
+        except _httpx(self._name).HTTPStatusError as error:
+            if not callable(self._headers) or verdict_of(error).kind is not Kind.NOT_ALLOWED:
+                raise
+        return self._send(request)
+
+    def _send(self, request: Request) -> Any:
         given = self._headers() if callable(self._headers) else self._headers
         client = self._client()
         response = client.send(

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_plain
-from flowctl.errors import ConfigError, JobError
+from flowctl.errors import ConfigError, JobError, UnrunnableError
+from flowctl.failure.callables import check_plain
 from flowctl_http._client import Client, Headers, Request, checked_url
 from flowctl_http._json import NotInJsonError, encoded, without_rejected
 from flowctl_http._keys import call_key
@@ -48,8 +48,10 @@ class HttpSink:
     ``rows_max=1``, or a service that knows each row by an id of its own.  Keys are as good as
     ``batch.span`` is (see ``flow_sink``).
 
-    429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
-    (``Retry-After``) and lowers the target's limit.  Any other answer of 400 and above is a fault.
+    408, 425, 429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
+    (``Retry-After``) and lowers the target's limit.  401 and 403 end the run; where ``headers`` is
+    a function, the request is sent once more with what it gives then.  Any other answer of 400 and
+    above is a fault; its dead letter has the first 200 characters of the body.
 
     Raises :class:`ConfigError` for invalid arguments, and
     :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
@@ -86,8 +88,8 @@ class HttpSink:
         """Send ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no row.
 
         The time it takes counts as ``batch.in_sink()``.  On return the service has answered for
-        all of them.  Raises ``httpx.HTTPError`` for what went wrong, and :class:`JobError` if there
-        is not one item for each record.
+        all of them.  Raises ``httpx.HTTPError`` for what went wrong, and
+        :class:`UnrunnableError` if there is not one item for each record.
         """
         wanted = wanted_of(rows, batch)
         if not wanted:
@@ -118,7 +120,8 @@ def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
     """Return the rows that there are, each with its index in ``batch``."""
     listed = list(rows)
     if len(listed) != len(batch):
-        raise JobError(
+        raise UnrunnableError(
+            "rows",
             f"{len(listed)} rows for a batch of {len(batch)} records.",
             remedy="Pass one item for each record, in order; None for a record without a row.",
         )

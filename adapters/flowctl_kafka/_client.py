@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
+from flowctl.failure.classify import verdict_of_kafka
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -103,18 +104,5 @@ def unreachable(servers: str, error: KafkaError) -> SourceError:
 
 def is_passing(error: KafkaError) -> bool:
     """Whether the client recovers from it by itself."""
-    from confluent_kafka import KafkaError as Codes
-
-    return bool(error.retriable()) or error.code() in (
-        Codes._ALL_BROKERS_DOWN,
-        Codes._TRANSPORT,
-        Codes._TIMED_OUT,
-        Codes._RESOLVE,
-        Codes._WAIT_COORD,
-        Codes._MAX_POLL_EXCEEDED,
-        Codes.REBALANCE_IN_PROGRESS,
-        Codes.ILLEGAL_GENERATION,
-        Codes.UNKNOWN_MEMBER_ID,
-        Codes._STATE,
-        Codes._ASSIGNMENT_LOST,
-    )
+    verdict = verdict_of_kafka(error)
+    return verdict is not None and verdict.is_refusal

@@ -12,10 +12,10 @@ import msgspec
 
 from flowctl.core.records import Record
 from flowctl.errors import ConfigError, FlowctlError, SourceError
+from flowctl.failure.tables import MYSQL_DRIVERS
 from flowctl_sql._dialect import Dialect, checked_paramstyle, dialect_of
 from flowctl_sql._refusals import is_refusal
 
-_MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 _PER_CENT = ("format", "pyformat")
 
 
@@ -236,7 +236,7 @@ def unreadable(table: str, error: Exception, *, connected: bool = True) -> Excep
 
 def _dialect_of(connection: Any) -> Dialect:
     package = type(connection).__module__.partition(".")[0]
-    if package in _MYSQL_DRIVERS:
+    if package in MYSQL_DRIVERS:
         style = getattr(sys.modules.get(package), "paramstyle", "format")
         return Dialect("mysql", checked_paramstyle(style, package), _in_backticks)
     try:

@@ -9,29 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from typing import Any
 
-from flowctl.bolts.refusals import never_connects
 from flowctl.errors import RetryLater
+from flowctl.failure.classify import sqlite_code_of, sqlstate_of, verdict_alone
+from flowctl.failure.tables import MYSQL_DRIVERS, POSTGRES_DRIVERS
 
-# https://www.postgresql.org/docs/current/errcodes-appendix.html
-_CLASSES = (
-    "08",  # connection exception
-    "53",  # no room: disk, memory, connections
-)
-_STATES = (
-    "25006",  # read only: a standby, in a fail-over
-    "25P03",  # idle in a transaction for too long: we were frozen
-    "25P04",  # a transaction timed out
-    "40001",  # could not be serialised
-    "40003",  # unknown whether it was committed
-    "40P01",  # deadlock
-    "55P03",  # a lock could not be acquired in time
-    "57P01",  # shut down by an operator
-    "57P02",  # crashed
-    "57P03",  # starting or recovering
-    "57P05",  # idle for too long
-)
 LOCKED_STATE = "55P03"
 _CANCELED_STATE = "57014"  # statement_timeout, or an administrator
 
@@ -53,28 +35,8 @@ _SQLITE_STATEMENT = re.compile(
     re.IGNORECASE,
 )
 
-# https://mariadb.com/docs/server/reference/error-codes; those above 2000 are the client's.
-_MYSQL_LOCKED = 1205  # innodb_lock_wait_timeout is over
+_SQLITE_LOST = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 _MYSQL_DEADLOCK = 1213
-_MYSQL_NUMBERS = (
-    1021,  # the disk is full
-    1040,  # too many connections
-    1053,  # shutting down
-    1114,  # the table is full: no room
-    1203,  # too many connections of this user
-    1226,  # the same, or another limit of this user
-    _MYSQL_LOCKED,
-    _MYSQL_DEADLOCK,
-    1290,  # read only: a replica, in a fail-over
-    1792,  # the same, by transaction_read_only
-    1836,  # the same
-    1927,  # the connection was killed
-    2002,  # no connection: the socket
-    2003,  # no connection: the port
-    2006,  # the server has gone away
-    2013,  # the connection was lost during a query
-    4031,  # idle for too long
-)
 _MYSQL_STATEMENT_NUMBERS = (
     1054,  # no such column
     1064,  # syntax
@@ -88,7 +50,6 @@ _MYSQL_STATEMENT_NUMBERS = (
     3105,  # the same, in MySQL
 )
 _MYSQL_CANCELED = (1317, 1969)  # by an administrator; by max_statement_time
-_MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql", "mariadb")
 
 _TLS = re.compile(r"\bSSL\b|certificate|sslmode", re.IGNORECASE)
 _REASON_CHARS_MAX = 300  # a line or three; drivers add hints and positions
@@ -98,41 +59,31 @@ _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walform
 def is_locked(error: BaseException) -> bool:
     """Whether it says that another connection holds a lock."""
     if isinstance(error, sqlite3.OperationalError):
-        return _sqlite_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    return sqlstate(error) == LOCKED_STATE
+        return sqlite_code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return sqlstate_of(error) == LOCKED_STATE
 
 
 def is_deadlock(error: BaseException) -> bool:
     """Whether InnoDB rolled the transaction back because of a deadlock with another."""
-    return _package(error) in _MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
+    return _package(error) in MYSQL_DRIVERS and mysql_number(error) == _MYSQL_DEADLOCK
 
 
 def is_canceled(error: BaseException) -> bool:
     """Whether the server ended the statement, as it took too long or somebody asked for it."""
-    if _package(error) in _MYSQL_DRIVERS:
+    if _package(error) in MYSQL_DRIVERS:
         return mysql_number(error) in _MYSQL_CANCELED
-    return sqlstate(error) == _CANCELED_STATE
+    return sqlstate_of(error) == _CANCELED_STATE
 
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     """Whether the same records may succeed later.  ``connected``: the connection still exists."""
-    if isinstance(error, RetryLater | ConnectionError | TimeoutError):
-        return True
-    if isinstance(error, sqlite3.Error):
-        code = _sqlite_code(error)
-        # On a connection that worked, a file that can't be written is the disk's fault.
-        lost = connected and code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
-        return lost or code == sqlite3.SQLITE_FULL or is_locked(error)
-    if _package(error) in _MYSQL_DRIVERS:
-        return mysql_number(error) in _MYSQL_NUMBERS
-    state = sqlstate(error)
-    if state is not None:
-        return state in _STATES or state.startswith(_CLASSES)
-    # PEP 249 gives each driver classes of these names and no common parent.
+    verdict = verdict_alone(error)
+    if verdict is not None:
+        return verdict.is_refusal
+    if connected:  # on one that worked, a file that can't be written is the disk's fault
+        return isinstance(error, sqlite3.Error) and sqlite_code_of(error) in _SQLITE_LOST
     names = {cls.__name__ for cls in type(error).__mro__}
-    if "OperationalError" in names or ("InterfaceError" in names and not connected):
-        return _is_postgres(error) and not never_connects(error)
-    return False
+    return "InterfaceError" in names and _package(error) in POSTGRES_DRIVERS
 
 
 def is_of_a_driver(error: BaseException) -> bool:
@@ -144,9 +95,9 @@ def is_statement_fault(error: BaseException) -> bool:
     """Whether it is about the statement itself, such as an unknown column, and not about a row."""
     if isinstance(error, sqlite3.OperationalError):
         return bool(_SQLITE_STATEMENT.search(str(error)))
-    if _package(error) in _MYSQL_DRIVERS:
+    if _package(error) in MYSQL_DRIVERS:
         return mysql_number(error) in _MYSQL_STATEMENT_NUMBERS
-    return sqlstate(error) in _STATEMENT_STATES
+    return sqlstate_of(error) in _STATEMENT_STATES
 
 
 def reason_of(error: BaseException, label: str) -> str:
@@ -165,33 +116,14 @@ def remedy_of(error: BaseException) -> str:
     return "Check user, password, database and the rights in the URL or connect=."
 
 
-def sqlstate(error: BaseException) -> str | None:
-    """Return PostgreSQL's five-character code of an error, if it has one."""
-    for name in ("sqlstate", "pgcode"):  # psycopg, psycopg2
-        state = getattr(error, name, None)
-        if isinstance(state, str):
-            return state
-    said: Any = error.args[0] if error.args else None
-    return said.get("C") if isinstance(said, dict) else None  # pg8000
-
-
 def mysql_number(error: BaseException) -> int | None:
     """Return the number of a MySQL or MariaDB error."""
     number = getattr(error, "errno", None) or (error.args[0] if error.args else None)
     return number if isinstance(number, int) else None
 
 
-def _is_postgres(error: BaseException) -> bool:
-    return _package(error) in ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
-
-
 def _package(error: BaseException) -> str:
     return type(error).__module__.partition(".")[0]
-
-
-def _sqlite_code(error: sqlite3.Error) -> int:
-    # The low byte is the primary code: SQLITE_BUSY_RECOVERY and the like count too.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def sqlite_locked(path: str, waited_s: float) -> RetryLater:

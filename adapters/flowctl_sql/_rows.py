@@ -12,7 +12,7 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
-from flowctl.errors import JobError
+from flowctl.errors import JobError, UnrunnableError
 from flowctl_sql._dialect import checked_columns
 from flowctl_sql._values import Unfit, UnfitError, as_python
 
@@ -113,19 +113,28 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def prepare(
-    rows: Iterable[Row | list[Row] | None], batch: Batch, columns: tuple[str, ...] | None
+    listed: Sequence[Row | list[Row] | None], batch: Batch, columns: tuple[str, ...] | None
 ) -> Prepared:
-    """Check and convert ``rows``; ``columns`` None: the keys of each dict.
+    """Check and convert the rows; ``columns`` None: the keys of each dict.
 
-    Raises :class:`JobError` that names the record.
+    Raises :class:`JobError` that names the record, and :class:`UnrunnableError` if there is not one
+    item for each: that is the program's fault, and no record's.
     """
-    listed = rows if isinstance(rows, list | tuple) else list(rows)
     if len(listed) != len(batch):
-        raise JobError(
+        raise UnrunnableError(
+            "rows",
             f"{len(listed)} rows for a batch of {len(batch)} records.",
             remedy=f"Pass one item for each record, in order: {_SHAPES}.",
         )
     return _of_one_shape(listed, columns) or _of_any_shape(listed, batch, columns)
+
+
+def none_fits(listed: Sequence[Any], columns: tuple[str, ...] | None) -> bool:
+    """Whether each row is a tuple with more or fewer values than there are ``columns``."""
+    rows = [row for row in listed if row is not None]
+    return columns is not None and all(
+        isinstance(row, tuple) and len(row) != len(columns) for row in rows
+    )
 
 
 def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Prepared | None:

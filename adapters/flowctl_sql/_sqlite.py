@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.errors import ConfigError, UnrunnableError
 from flowctl_sql._refusals import is_locked, is_refusal, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -49,7 +49,8 @@ class SqliteFile(msgspec.Struct, frozen=True):
                 raise sqlite_locked(self.path, self.timeout_s) from error
             if is_refusal(error, connected=False):  # the disk is full
                 raise
-            raise InfrastructureError(
+            raise UnrunnableError(
+                "SqlSink",
                 f"SQLite file {self.path}: {error}.",
                 remedy="Check on the worker that its directory exists, that both may be written, "
                 "and that it is a database of SQLite.",

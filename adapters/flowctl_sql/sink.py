@@ -11,7 +11,6 @@ from flowctl.core.records import Position
 from flowctl.errors import (
     ConfigError,
     FlowctlError,
-    InfrastructureError,
     JobError,
     RetryLater,
     UnrunnableError,
@@ -19,8 +18,14 @@ from flowctl.errors import (
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import checked_columns, checked_table
 from flowctl_sql._inserts import StatementFault
-from flowctl_sql._refusals import is_of_a_driver, is_statement_fault, reason_of, remedy_of
-from flowctl_sql._rows import Prepared, Row, prepare
+from flowctl_sql._refusals import (
+    is_canceled,
+    is_of_a_driver,
+    is_statement_fault,
+    reason_of,
+    remedy_of,
+)
+from flowctl_sql._rows import Prepared, Row, none_fits, prepare
 from flowctl_sql._session import Session, WriteResult
 from flowctl_sql._sqlite import Synchronous
 from flowctl_sql._urls import database_of
@@ -104,13 +109,21 @@ class SqlSink:
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
         ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
-        as is known: raises :class:`JobError` for rows of a wrong shape and for values that the
+        as is known.  Raises :class:`JobError` for rows of a wrong shape and for values that the
         database can't hold, :class:`UnrunnableError`, which ends the run, if no row can be written
-        because of the table or its columns, :class:`FencedError` if a newer driver has written,
-        :class:`RetryLater` if the database is unavailable, full or locked, and the driver's own
-        exception otherwise.  Values of numpy and pandas are written as Python's own (docs/sql.md).
+        because of the table, its columns or the program, or because the database does not let us
+        in, :class:`FencedError` if a newer driver has written, :class:`RetryLater` if the database
+        is unavailable, full or locked, and the driver's own exception otherwise.  Values of numpy
+        and pandas are written as Python's own (docs/sql.md).
         """
-        prepared = prepare(rows, batch, self._columns)
+        listed = rows if isinstance(rows, list | tuple) else list(rows)
+        try:
+            prepared = prepare(listed, batch, self._columns)
+        except JobError as error:
+            is_first = getattr(self._local, "session", None) is None and batch.attempt == 1
+            if is_first and none_fits(listed, self._columns):
+                raise self._unrunnable(error.problem, error.remedy) from error
+            raise
         with batch.in_sink():
             return self._write(prepared, batch)
 
@@ -135,13 +148,13 @@ class SqlSink:
                 ) from error
             connected = session is not None and session.usable
             refuses = self._database.is_refusal(error, connected=connected)
+            # Of our own statements, such as those that look for our tables.
+            refuses = refuses or (session is None and is_canceled(error))
             if session is not None and not (refuses or isinstance(error, FlowctlError)):
                 session.explain(error, prepared, batch)
             if session is None and not refuses and is_of_a_driver(error):
-                raise InfrastructureError(
-                    f"{self._database.label} can't be opened: {_said(error)}.",
-                    remedy=remedy_of(error),
-                ) from error
+                problem = f"{self._database.label} can't be opened: {_said(error)}."
+                raise self._unrunnable(problem, remedy_of(error)) from error
             if isinstance(error, RetryLater) or not refuses:
                 raise
             if session is None:
@@ -162,7 +175,10 @@ class SqlSink:
         from_keys = self._columns is None and fault.columns is not None
         if from_keys and (prepared.shapes is not None or not is_first):
             return JobError(f"{problem}.", remedy=remedy)
-        return UnrunnableError(f"SqlSink {self._name!r}", f"{problem}.", remedy=remedy)
+        return self._unrunnable(f"{problem}.", remedy)
+
+    def _unrunnable(self, problem: str, remedy: str) -> UnrunnableError:
+        return UnrunnableError(f"SqlSink {self._name!r}", problem, remedy=remedy)
 
     def _write_with(self, session: Session, prepared: Prepared, batch: Batch) -> WriteResult:
         if session.repeats(batch, prepared):

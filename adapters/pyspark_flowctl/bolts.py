@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl import __version__
-from flowctl.bolts.callables import check_process
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
-from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError, FlowctlError, InternalError
+from flowctl.failure.callables import check_process
+from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded

@@ -35,12 +35,12 @@ from typing import Any
 import msgspec
 
 from flowctl.adapters import load_adapter
-from flowctl.bolts.callables import check_process
-from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
+from flowctl.failure.callables import check_process
+from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from pyspark_flowctl.column_types import check_sendable

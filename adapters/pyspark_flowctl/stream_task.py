@@ -9,13 +9,13 @@ from typing import Any
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import is_async
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece
 from flowctl.errors import RetryLater
+from flowctl.failure.callables import is_async
 from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
 

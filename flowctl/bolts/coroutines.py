@@ -1,10 +1,10 @@
 """The slots of a bolt whose ``process`` is ``async def``: tasks of one event loop.
 
-The loop runs in the thread that runs the bolt.  It takes a tuple for each free slot, runs it as a
-task, and reports when the task has ended; no thread is woken between two tuples of a slot.  A
-thread per slot that waits for its coroutine would be simpler, but it was measured: 340 us of CPU a
-tuple, against 105 here and 135 for threads that only sleep (2 bolts of 64 slots, 50 ms a tuple,
-driver included).
+The loop is that of the process (:mod:`flowctl.bolts.event_loop`).  A bolt takes a tuple for each
+free slot, runs it as a task, and reports when the task has ended; no thread is woken between two
+tuples of a slot.  A thread per slot that waits for its coroutine would be simpler, but it was
+measured: 340 us of CPU a tuple, against 105 here and 135 for threads that only sleep (2 bolts of 64
+slots, 50 ms a tuple, driver included).
 
 Imported only where it is needed: asyncio costs a worker 50 ms.
 """
@@ -19,13 +19,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_returned
+from flowctl.bolts.event_loop import run_shared
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
+from flowctl.failure.callables import check_returned
 from flowctl.wire.frames import RangeFrame
 
 # A slot in a range waits for its target in steps of this [s]: another slot's success ends the wait.
@@ -39,8 +40,7 @@ def work_in_loop(link: Link, process: AsyncProcess, turns: Turns, slots: int) ->
 
     Create it before the link is started.  KeyboardInterrupt passes through.
     """
-    with asyncio.Runner() as runner:
-        runner.run(_Slots(link, process, turns, slots).work())
+    run_shared(_Slots(link, process, turns, slots).work())
 
 
 class _Slots:
@@ -57,6 +57,7 @@ class _Slots:
         self._flush_is_due = False
         self._ended = asyncio.Event()
         self._defect: BaseException | None = None
+        self._is_over = False
 
     async def work(self) -> None:
         """Return when the link and all tasks have ended."""
@@ -66,21 +67,26 @@ class _Slots:
         self._link.on_tuples = self._from_outside(self._fill)
         self._link.start()
         self._fill()
-        await self._ended.wait()
-        while self._tasks:  # a task may take its time to end
-            await asyncio.wait(self._tasks)
+        try:
+            await self._ended.wait()
+        finally:
+            self._end()
+            while self._tasks:  # a task may take its time to end
+                await asyncio.wait(self._tasks)
+            self._is_over = True
         if self._defect is not None:
             raise self._defect
 
     def _from_outside(self, call: Callable[[], None]) -> Callable[[], None]:
         def in_the_loop() -> None:
-            with suppress(RuntimeError):  # the loop is closed, so everything has ended
-                self._loop.call_soon_threadsafe(self._safely, call)
+            self._loop.call_soon_threadsafe(self._safely, call)
 
         return in_the_loop
 
     def _safely(self, call: Callable[[], None]) -> None:
         """Run ``call`` as a callback of the loop, which would only log an exception."""
+        if self._is_over:  # the loop goes on for others
+            return
         try:
             call()
         except Exception as error:

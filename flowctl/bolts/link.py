@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.idleness import Idleness
@@ -51,6 +51,10 @@ from flowctl.wire.frames import (
     TupleFrame,
 )
 from flowctl.wire.stream import WaitingStream
+
+# What a bolt said ends the run: it waits for that, as each further call would be another with a
+# dead token, or of a program that can't work.
+_END_WITHIN_S: Final = 5.0
 
 
 class Link:
@@ -222,8 +226,10 @@ class Link:
 
     def _learn(self, slot: Hashable, fail: FailFrame | RangeFail | None) -> None:
         pauses = self._pauses
-        if fail is not None and fail.refused:
-            pauses.refused(slot, fail.after_s, time.monotonic())
+        ends_run = fail is not None and (fail.fatal or fail.fenced)
+        if fail is not None and (fail.refused or ends_run):
+            after_s = _END_WITHIN_S if ends_run else fail.after_s
+            pauses.refused(slot, after_s, time.monotonic())
             self._changed.notify_all()  # slots are no longer idle: they have to wait
         elif fail is not None:
             pauses.failed(slot)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from flowctl.bolts.callables import check_process
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
-from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.errors import AuthenticationError, ConfigError, WireError
+from flowctl.failure.callables import check_process
+from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 
@@ -29,10 +29,10 @@ class LocalBolts:
     ``ports.Bolts``.
 
     The bolts share one interpreter: they help when ``process`` waits, not when it computes. A plain
-    ``process`` may be called from several threads at once; an ``async def`` runs as tasks of one
-    event loop per bolt.  ``refusal(error)`` may say which errors of ``process`` are refusals of the
-    target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.  An object serves
-    one run at a time, and may be used again afterwards.
+    ``process`` may be called from several threads at once; an ``async def`` runs as tasks of the
+    one event loop of this process.  ``refusal(error)`` may say which errors of ``process`` are
+    refusals of the target (docs/process.md).  The bolts are named ``prefix`` and a number from 1.
+    An object serves one run at a time, and may be used again afterwards.
     """
 
     def __init__(

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.outcomes import (
-    ERROR_CHARS_MAX,
-    error_text,
-    fail_of,
-    sendable,
-    sendable_start,
-    traceback_text,
-)
+from flowctl.bolts.outcomes import fail_of
 from flowctl.bolts.range_ahead import NOT_YET, Sign
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.letters import to_show
 from flowctl.core.records import Position, Record
 from flowctl.errors import InternalError, JobError, UnrunnableError
+from flowctl.failure.texts import (
+    ERROR_CHARS_MAX,
+    error_text,
+    sendable,
+    sendable_start,
+    traceback_text,
+)
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
 from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
 from flowctl.wire.refusals import NotCarriedError

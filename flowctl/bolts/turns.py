@@ -13,9 +13,9 @@ from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import ack_of, fail_of
 from flowctl.bolts.range_pace import Pace
 from flowctl.bolts.range_turns import RangeTurn
-from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.work import Outcome, Work
 from flowctl.core.records import Position, Record, Span
+from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint
 from flowctl.wire.frames import RangeFrame, TupleFrame, Welcome
 

@@ -7,15 +7,15 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_pace import TARGET_S, Pace
 from flowctl.bolts.range_turns import RangeTurn
-from flowctl.bolts.refusals import RefusalRule
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Outcome, Work
 from flowctl.errors import InfrastructureError
+from flowctl.failure.callables import check_returned, is_async
+from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint, PerConnection, Process
 from flowctl.wire.frames import RangeFrame, Welcome
 from flowctl.wire.handshake import hello_of, join_spout
@@ -60,7 +60,7 @@ def run_bolt(
     event loop, up to ``slots`` times at once.  Its return value is used only for a range, where
     bytes are a receipt (docs/ranges.md).  An exception (also SystemExit, or a panic of a library in
     Rust) fails the tuple, or says that the target refused it (``refusal``, then
-    :func:`flowctl.bolts.refusals.refusal_of` decide).  KeyboardInterrupt ends the bolt and passes
+    :func:`flowctl.failure.classify.refusal_of` decide).  KeyboardInterrupt ends the bolt and passes
     through.
 
     Raises :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the

@@ -29,7 +29,7 @@ _BUSY: Final = BoltState.BUSY
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
-# A bolt that was refused rests as long as its worker does (bolts/refusals.py): half a second, then
+# A bolt that was refused rests as long as its worker does (bolts/pauses.py): half a second, then
 # twice as long each time, up to 2 s: at most two calls a second while the target refuses.
 _REST_S = 0.5
 _DOUBLINGS = 2

@@ -9,10 +9,6 @@ from itertools import islice
 from typing import Any
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_returned, is_async
-from flowctl.bolts.missing_module import for_missing_module
-from flowctl.bolts.outcomes import is_data_error
-from flowctl.bolts.refusals import is_about_content, refusal_of
 from flowctl.core.records import Record, Span
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 from flowctl.delivery.lost_rows import LostRows
@@ -29,6 +25,9 @@ from flowctl.errors import (
     TooManyLostError,
     UnrunnableError,
 )
+from flowctl.failure.callables import check_returned, is_async
+from flowctl.failure.classify import is_about_rows, refusal_of
+from flowctl.failure.job_fault import job_fault_of
 
 # So many pieces may wait for their back-off before reading stops: they hold rows in memory.
 _WAITING_MAX = 8
@@ -84,9 +83,9 @@ class Delivery:
         nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
         """
         records = self._records(values)
-        with _Caller(self._plan.process) as process:
-            while (piece := self._next(records)) is not None:
-                self._deliver(piece, process)
+        process = _called(self._plan.process)
+        while (piece := self._next(records)) is not None:
+            self._deliver(piece, process)
         self._lost.end()
         return self.tally
 
@@ -126,8 +125,8 @@ class Delivery:
         except _NotSettledError as ended:
             raise ended.error from ended.error.__cause__
         except Exception as error:
-            if (missing := for_missing_module(error)) is not None:
-                raise missing from error
+            if (ending := job_fault_of(error, self._plan.refusal)) is not None:
+                raise ending from error
             self._failed(piece, error)
         else:
             self._lost.succeeded()
@@ -246,7 +245,7 @@ class Delivery:
         A row that fails does so while others succeed.  If none does for long, this partition has no
         other rows left, or the target is not coming back soon.
         """
-        if _is_about_rows(error) or piece.judged_at_s <= self._succeeded_at_s:
+        if is_about_rows(error, self._plan.refusal) or piece.judged_at_s <= self._succeeded_at_s:
             return False
         since_s = self._failing_since_s
         return since_s is not None and now_s - since_s < _PATIENCE_S
@@ -257,7 +256,9 @@ class Delivery:
         Rows that wait for their back-off are given up one after the other, with no call between
         them if all others are done.  ``first_s``: when what was read with it failed first.
         """
-        since_s = first_s if _is_about_rows(error) else max(first_s, piece.judged_at_s)
+        since_s = (
+            first_s if is_about_rows(error, self._plan.refusal) else max(first_s, piece.judged_at_s)
+        )
         return since_s < self._succeeded_at_s
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
@@ -301,39 +302,16 @@ class _PanicError(Exception):
         self.error = self.__cause__ = error  # a cause may make it a refusal
 
 
-def _is_about_rows(error: Exception) -> bool:
-    """Whether the rows are to blame, not the target.
-
-    A target that answers 400 to everything fails the partition soon: a bolt could not tell, as its
-    run does not end after a few.
-    """
-    return is_data_error(error) or is_about_content(error)
-
-
 def _is_slow(error: Exception) -> bool:
     """Whether the refusal was a time-out."""
     return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
 
 
-class _Caller:
-    """Calls ``process``; an ``async def`` runs in an event loop that lasts for the delivery."""
+def _called(process: Any) -> Callable[[Batch], Any]:
+    """Return what calls ``process``; an ``async def`` runs in the event loop of this process."""
+    if not is_async(process):
+        plain: Callable[[Batch], Any] = process
+        return plain
+    from flowctl.bolts.event_loop import run_shared
 
-    def __init__(self, process: Any) -> None:
-        self._process = process
-        self._runner: Any = None
-
-    def __enter__(self) -> Callable[[Batch], Any]:
-        if not is_async(self._process):
-            plain: Callable[[Batch], Any] = self._process
-            return plain
-        import asyncio
-
-        self._runner = asyncio.Runner()
-        return self._await
-
-    def _await(self, batch: Batch) -> Any:
-        return self._runner.run(self._process(batch))
-
-    def __exit__(self, *_: object) -> None:
-        if self._runner is not None:
-            self._runner.close()
+    return lambda batch: run_shared(process(batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, sendable_start
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.letters import REJECTED_PREFIX
@@ -11,6 +10,7 @@ from flowctl.core.records import Record
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ProcessError, TooManyLostError
+from flowctl.failure.texts import ERROR_CHARS_MAX, error_text, sendable_start
 
 
 class LostRows:

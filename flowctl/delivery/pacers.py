@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from flowctl.bolts.refusals import RefusalRule, refusal_of
 from flowctl.errors import TargetDownError
+from flowctl.failure.classify import RefusalRule, refusal_of
 from flowctl.pacing.api import paced
 from flowctl.pacing.gates import renew_gate
 
@@ -54,7 +54,8 @@ class TargetPacer:
             if refusal is None:
                 raise
             raise TargetDownError(
-                f"{self._target} refused every call for too long ({refusal.reason}).",
+                f"{self._target} refused every call for too long, or asked for a longer wait than"
+                f" {block.settings.limits.give_up_after_s:g} s ({refusal.said}).",
                 remedy="What was written stays. Find out why it takes nothing, then run again;"
                 " limits=Limits(give_up_after_s=…) waits longer.",
             ) from error

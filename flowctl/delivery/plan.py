@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.refusals import RefusalRule
 from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
 from flowctl.errors import ConfigError
+from flowctl.failure.classify import RefusalRule
 from flowctl.ports import DeadLetter, Process
 
 # A bulk request of a search engine or an INSERT of 500 rows: more gain little, and what is refused

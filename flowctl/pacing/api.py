@@ -8,9 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from flowctl.bolts.callables import check_plain, is_async
-from flowctl.bolts.refusals import RefusalRule, check_rule
 from flowctl.errors import ConfigError
+from flowctl.failure.callables import check_plain, is_async
+from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.pacing.call import AsyncCall, Call, checked_cost
 from flowctl.pacing.gates import gate_of
 from flowctl.pacing.hard import HardPermits, hard_permits

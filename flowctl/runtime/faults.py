@@ -13,12 +13,12 @@ from flowctl.core.failures import NOTHING_SUCCEEDED
 from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import (
-    ConfigError,
     FencedError,
     FlowctlError,
     ProcessError,
     SourceError,
     TargetDownError,
+    UnrunnableError,
 )
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.text import printable
@@ -94,7 +94,7 @@ def fatal_error(bolt: str, frame: FailFrame | RangeFail) -> FlowctlError:
     if isinstance(frame, RangeFail) and frame.is_read_error:
         return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
     field, _, problem = problem.partition(": ")
-    return ConfigError(field, f"{problem} (bolt {bolt})", remedy=remedy)
+    return UnrunnableError(field, f"{problem} (bolt {bolt})", remedy=remedy)
 
 
 def gave_up_error(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from flowctl.adapters import load_adapter
-from flowctl.bolts.callables import refuse_async
 from flowctl.config import Settings, settings_of
 from flowctl.errors import ConfigError
+from flowctl.failure.callables import refuse_async
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
 from flowctl.runtime.iterables import Records, remedy_for_frame

@@ -10,12 +10,12 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
-from flowctl.bolts.refusals import RefusalRule
 from flowctl.config import Settings
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.core.positions import encode
 from flowctl.core.records import Checkpoint, Emission, Position, Record, Span
 from flowctl.errors import ConfigError
+from flowctl.failure.classify import RefusalRule
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import FlowProducer, Process
 from flowctl.range_ports import RangeProducer

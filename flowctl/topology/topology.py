@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowctl.bolts.callables import check_plain
 from flowctl.config import GivenSettings, Settings, settings_of
 from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError
+from flowctl.failure.callables import check_plain
 from flowctl.instrumentation.hooks import HookLike, check_hooks, make_hooks
 from flowctl.instrumentation.snapshot import View
 from flowctl.ports import CheckpointStore, DeadLetter, FlowProducer, SpoutListener

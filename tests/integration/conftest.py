@@ -80,13 +80,19 @@ def lines(tmp_path: Path) -> Lines:
     return Lines(tmp_path, 3_000)
 
 
+def _ours() -> list[str]:
+    """The threads of ours, but for the event loop, which lasts as long as the process."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("flowctl-") and name != "flowctl-async"]
+
+
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
     """All threads of ours end with the test."""
     yield
-    ours = [t.name for t in threading.enumerate() if t.name.startswith("flowctl-")]
+    ours = _ours()
     until(
-        lambda: not [t for t in threading.enumerate() if t.name.startswith("flowctl-")],
+        lambda: not _ours(),
         f"the end of {ours}",
         patience_s=20,
     )

@@ -121,9 +121,10 @@ def test_what_is_raised_fails_and_names_the_record():
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", process)
         s.until(lambda: s.joined("b1"))
-        s.send("b1", tuple_of(1, "a", "bad"), tuple_of(2, "exit"), tuple_of(3, "a", "a", "fenced"))
-        s.send("b1", tuple_of(4, "a", attempt=2))
+        s.send("b1", tuple_of(1, "a", "bad"), tuple_of(2, "exit"), tuple_of(4, "a", attempt=2))
         s.until(lambda: s.acks("b1") == [4])
+        s.send("b1", tuple_of(3, "a", "a", "fenced"))
+        s.until(lambda: len(s.fails("b1")) == 3)
         s.end("b1")
         summary = bolt.wait()
         fails = s.fails("b1")

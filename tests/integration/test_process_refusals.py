@@ -294,6 +294,6 @@ def test_a_rule_that_gives_no_answer_ends_the_run_by_name():
         raise LookupError("x")
 
     bolts = LocalBolts(process, count=1, refusal=lambda error: "maybe")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="refusal: returned str") as caught:
+    with pytest.raises(ConfigError, match="refusal: returned 'maybe'") as caught:
         job(bolts).run(view="off")
     assert caught.value.field == "refusal"

@@ -13,7 +13,7 @@ from sql_parts import write_from_many_threads, write_numbers
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, InfrastructureError, JobError, RetryLater
+from flowctl.errors import ConfigError, FencedError, JobError, RetryLater, UnrunnableError
 from flowctl.testing import batch
 from flowctl_sql import SqlSink, _refusals
 
@@ -228,7 +228,7 @@ def test_a_limit_of_the_user_and_a_read_only_server_are_refusals() -> None:
 
 def test_a_missing_database_is_a_fault(server: Any) -> None:
     sink = SqlSink(server.url.replace("/test", "/nosuch"), table="rows")
-    with pytest.raises(InfrastructureError, match=r"can't be opened: .*Unknown database"):
+    with pytest.raises(UnrunnableError, match=r"can't be opened: .*Unknown database"):
         write_numbers(sink, 0, 1)
 
 

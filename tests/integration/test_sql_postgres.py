@@ -17,7 +17,6 @@ from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.errors import (
     ConfigError,
     FencedError,
-    InfrastructureError,
     JobError,
     RetryLater,
     SourceError,
@@ -308,7 +307,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
         (False, psycopg.OperationalError('FATAL:  password authentication failed for user "x"')),
         (False, psycopg.OperationalError('FATAL:  database "x" does not exist')),
         (False, psycopg.errors.UniqueViolation("twice")),
-        (False, psycopg.errors.QueryCanceled("statement timeout")),
+        (True, psycopg.errors.QueryCanceled("statement timeout")),
         (False, KeyError("mine")),
     ],
 )
@@ -317,7 +316,7 @@ def test_what_is_no_fault_of_the_records(uri: str, refused: bool, error: Excepti
         raise error
 
     is_the_drivers = isinstance(error, psycopg.Error)
-    fault = InfrastructureError if is_the_drivers else type(error)
+    fault = UnrunnableError if is_the_drivers else type(error)
     with pytest.raises(RetryLater if refused else fault) as caught:
         write_numbers(SqlSink(connect=connect, table="rows"), 0, 1)
     assert " ".join(str(error).split()).strip("'") in str(caught.value)

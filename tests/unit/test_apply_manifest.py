@@ -8,7 +8,12 @@ from pickle import dumps, loads
 
 import pytest
 
-from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, ConfigError
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    ConfigError,
+    InfrastructureError,
+)
 from flowctl.runtime.receipts import Entry, Segment
 from flowctl_apply._manifest import PlaceManifest, encode, jobs_at
 from flowctl_apply._places import ArrowPlace, LocalPlace, Place, place_at
@@ -91,6 +96,21 @@ def test_a_place_that_can_not_be_written_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "_flowctl").write_text("a file in the way")
     with pytest.raises(CheckpointUnavailableError, match="can't be read or written"):
         PlaceManifest(LocalPlace(str(tmp_path)), "job").append(segment(7, 0))
+
+
+def test_a_place_that_denies_the_right_to_write_ends_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: what nobody may do is waited for like what is away."""
+    place = LocalPlace(str(tmp_path))
+
+    def denied(*_: object) -> None:
+        raise OSError("AWS Error ACCESS_DENIED during PutObject operation")
+
+    monkeypatch.setattr(place, "put", denied)
+    with pytest.raises(InfrastructureError, match="ACCESS_DENIED") as caught:
+        PlaceManifest(place, "job").append(segment(7, 0))
+    assert not isinstance(caught.value, CheckpointUnavailableError), "which is waited for"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flowctl import FlowControlSpout, LocalBolts
-from flowctl.bolts.callables import check_process, check_returned, is_async
 from flowctl.errors import ConfigError, UnrunnableError
+from flowctl.failure.callables import check_process, check_returned, is_async
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Batched, Topology
 from pyspark_flowctl import SparkBolts

@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowctl.bolts import outcomes
 from flowctl.bolts.outcomes import dying_of, fail_of
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, without_secrets
+from flowctl.failure import texts
 from flowctl.wire.frames import FailFrame, TupleFrame
 
 FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
@@ -61,7 +61,7 @@ def test_a_text_of_megabytes_is_cut_before_it_is_searched_for_passwords(
         searched.append(len(text))
         return without_secrets(text)
 
-    monkeypatch.setattr(outcomes, "without_secrets", noted)
+    monkeypatch.setattr(texts, "without_secrets", noted)
     _fail(ValueError("postgres://" * 500_000))
     assert len(searched) == 2, "the error and its traceback"
     assert max(searched) < 20_000

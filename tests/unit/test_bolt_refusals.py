@@ -20,15 +20,16 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from flowctl.bolts.outcomes import fail_of
-from flowctl.bolts.refusals import AFTER_MAX_S, Refusal, refusal_of
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, RetryLater, UnrunnableError
+from flowctl.failure.classify import AFTER_MAX_S, Verdict, refusal_of
+from flowctl.failure.kinds import Kind
 from flowctl.wire.frames import TupleFrame
 
 NOW_S = 1_800_000_000.0
 
 
-def judge(error: BaseException, rule: Any = None) -> Refusal | None:
+def judge(error: BaseException, rule: Any = None) -> Verdict | None:
     return refusal_of(error, rule, wall_clock=lambda: NOW_S)
 
 
@@ -287,7 +288,7 @@ def test_what_the_headers_ask_for(headers: dict[str, str], after_s: float | None
 
 def test_a_reset_means_nothing_to_a_service_that_is_away_with_quota_left():
     refusal = judge(requests_error(503, **{"X-RateLimit-Reset": "60"}))
-    assert refusal == Refusal(None, "HTTP 503")
+    assert refusal == Verdict(Kind.FULL, "HTTP 503", None)
 
 
 def test_a_conflict_of_transactions_is_over_soon():
@@ -329,17 +330,22 @@ def test_errors_whose_attributes_raise_are_faults_or_looked_into():
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (True, Refusal(None, "refusal=")),
-        (2, Refusal(2.0, "refusal=")),
-        (0.5, Refusal(0.5, "refusal=")),
-        (1e9, Refusal(AFTER_MAX_S, "refusal=")),
-        (-1.0, Refusal(0.0, "refusal=")),
-        (False, None),
+        (True, None),
+        (2, 2.0),
+        (0.5, 0.5),
+        (1e9, AFTER_MAX_S),
+        (-1.0, 0.0),
     ],
 )
-def test_the_users_own_rule_is_asked_first(answer: object, expected: Refusal | None):
+def test_the_users_own_rule_is_asked_first(answer: object, expected: float | None):
     for error in (ValueError("busy"), TimeoutError()):
-        assert judge(error, lambda _: answer) == expected
+        refusal = judge(error, lambda _: answer)
+        assert refusal is not None
+        assert (refusal.after_s, refusal.reason) == (expected, "refusal=")
+
+
+def test_the_users_rule_can_say_that_it_is_no_refusal():
+    assert judge(TimeoutError(), lambda _: False) is None
 
 
 def test_a_rule_that_can_not_tell_leaves_it_to_ours():
@@ -367,7 +373,7 @@ def test_a_refusal_names_the_record_that_it_came_to_and_brings_no_traceback():
     frame = fail_of(FRAME, requests_error(429, **{"Retry-After": "2"}), 0)
     assert (frame.refused, frame.after_s, frame.fatal) == (True, 2.0, False)
     assert (frame.record_index, frame.traceback) == (0, "")
-    assert frame.error == "refused (HTTP 429): HTTPError: x"
+    assert frame.error == "refused (HTTP 429, asked for a wait of 2 s): HTTPError: x"
 
 
 def test_a_reason_that_is_the_errors_own_name_is_said_once():
@@ -388,7 +394,7 @@ def test_a_rule_that_gives_something_else_is_fatal():
     frame = fail_of(FRAME, ValueError("bad"), 0, lambda _: "yes")
     assert frame.fatal
     problem, _, remedy = frame.error.partition("\n")
-    assert problem == "refusal: returned str."
+    assert problem == "refusal: returned 'yes'."
     assert remedy.startswith("Return True or seconds")
 
 

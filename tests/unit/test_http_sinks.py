@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 from collections.abc import Iterator
@@ -12,11 +13,21 @@ import pytest
 pytest.importorskip("httpx", reason="the client of these sinks, an extra")
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.refusals import refusal_of
 from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl.delivery.pacers import TargetPacer
+from flowctl.errors import (
+    ConfigError,
+    JobError,
+    RetryLater,
+    TargetDownError,
+    UnrunnableError,
+)
+from flowctl.failure.classify import refusal_of
+from flowctl.pacing.gates import close_gates
+from flowctl.pacing.settings import Limits
 from flowctl_http import BulkSink, HttpSink
 from tests.search_service import Answer, Cluster, Service, serve
+from tests.unit.test_delivery import Letters, deliver
 
 
 def batch_of(values: Any, *, first: int = 0, partition: str = "p") -> Batch:
@@ -375,3 +386,84 @@ def test_a_bulk_request_that_is_refused_as_a_whole(service: Service) -> None:
     with pytest.raises(Exception) as caught:
         write(BulkSink(service.url, index="i"), [{"v": 1}])
     assert refusal_of(caught.value) is not None
+
+
+# -- what is not allowed -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [HttpSink, functools.partial(BulkSink, index="i")])
+def test_a_token_that_has_expired_is_renewed_once_where_headers_is_a_function(kind: Any) -> None:
+    """The kind: a token that expires makes letters of good rows, and hundreds of calls."""
+    tokens = iter(["old", "new", "new"])
+    cluster = Cluster(lambda *_: (201, "", ""))
+
+    def answer(path: str, headers: dict[str, str], body: bytes) -> Answer:
+        if headers["authorization"] != "new":
+            return 401, {}, b""
+        return cluster.answer(path, headers, body) if path == "/_bulk" else (200, {}, b"ok")
+
+    with serve(answer) as service:
+        sink = kind(service.url, headers=lambda: {"Authorization": next(tokens)})
+        write(sink, ["a"])
+        write(sink, ["b"])
+        assert len(service.requests) == 3
+
+
+@pytest.mark.parametrize(("is_function", "calls"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_dead_token_ends_a_delivery_at_once_and_no_row_becomes_a_letter(
+    status: int, is_function: bool, calls: int
+) -> None:
+    letters = Letters()
+    headers = {"Authorization": "Bearer dead"}
+    with serve(lambda *_: (status, {}, b"the token has expired")) as service:
+        sink = HttpSink(service.url, headers=(lambda: headers) if is_function else headers)
+
+        def put(batch: Batch) -> None:
+            sink.write([record.value for record in batch], batch=batch)
+
+        with pytest.raises(UnrunnableError, match=rf"HTTP {status}.*token has expired.*No record"):
+            deliver(put, range(200), dead_letter=letters)
+        assert (len(service.requests), letters.kept) == (calls, [])
+
+
+def test_a_403_of_a_limit_is_waited_for_with_the_same_token() -> None:
+    with serve(lambda *_: (403, {"X-RateLimit-Remaining": "0"}, b"")) as service:
+        sink = HttpSink(service.url, headers=lambda: {"Authorization": "x"})
+        with pytest.raises(Exception, match="403") as caught:
+            write(sink, ["a"])
+        assert refusal_of(caught.value) is not None
+        assert len(service.requests) == 1
+
+
+def test_a_letter_of_an_http_answer_keeps_the_start_of_its_body() -> None:
+    """The kind: "422 Unprocessable Entity" says that, and the body says why."""
+    letters = Letters()
+    body = '{"token": "s3cret", "detail": "field a\x07\n is missing"}' + "x" * 9_000
+
+    with serve(lambda *_: (422, {}, body.encode())) as service:
+        sink = HttpSink(service.url)
+
+        def put(batch: Batch) -> None:
+            sink.write([record.value for record in batch], batch=batch)
+
+        deliver(put, ["one"], dead_letter=letters, attempts_max=1)
+    [reason] = [letter[5] for letter in letters.kept]
+    _, _, shown = reason.partition("the answer: ")
+    assert shown.startswith('{"token": "***", "detail": "field a is missing"}xxx')
+    assert len(shown) == 200
+
+
+def test_the_words_for_a_target_that_refuses_say_what_it_asked_for(
+    request: pytest.FixtureRequest,
+) -> None:
+    """The kind: "refused every call for too long" after a tenth of a second."""
+    limits = Limits(give_up_after_s=1.0)
+    pacer = TargetPacer("asks-for-90-minutes", limits=limits)
+    request.addfinalizer(close_gates)
+    with (
+        serve(lambda *_: (429, {"Retry-After": "5400"}, b"")) as service,
+        pytest.raises(TargetDownError, match=r"a wait of 5400 s; waits are cut to 300 s") as caught,
+    ):
+        pacer.run(lambda: write(HttpSink(service.url), ["a"]), None)
+    assert "longer wait than 1 s" in str(caught.value)

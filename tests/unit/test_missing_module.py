@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.outcomes import fail_of
 from flowctl.core.records import Record
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
 from flowctl.errors import MissingExtraError, UnrunnableError
+from flowctl.failure.job_fault import for_missing_module
 from flowctl.topology.worker.tasks import Batched
 from flowctl.wire.frames import FailFrame, TupleFrame
 from tests.delivery_parts import Clock, PatientPacer

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import ConfigError, FencedError, InfrastructureError, RetryLater
+from flowctl.errors import ConfigError, FencedError, RetryLater, UnrunnableError
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, write
+from tests.unit.test_delivery import Letters, deliver
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +41,13 @@ def test_a_missing_table_is_named_with_its_remedy() -> None:
 
 def test_a_missing_directory_is_named(here: Path) -> None:
     sink = SqlSink("sqlite:///no/such/t.db", table="t", schema=SCHEMA)
-    with pytest.raises(InfrastructureError, match=str(here / "no/such/t.db")):
+    with pytest.raises(UnrunnableError, match=str(here / "no/such/t.db")):
         write(sink, 1)
 
 
 def test_a_file_that_is_no_database_is_named(here: Path) -> None:
     (here / "t.db").write_text("these are not the pages of a database " * 100)
-    with pytest.raises(InfrastructureError, match=r"t\.db: file is not a database.*Check"):
+    with pytest.raises(UnrunnableError, match=r"t\.db: file is not a database.*Check"):
         write(new_sink(), 1)
 
 
@@ -68,8 +69,66 @@ def test_a_wrong_password_is_said_with_what_to_check() -> None:
         raise psycopg.OperationalError('FATAL:  password authentication failed for user "me"')
 
     sink = SqlSink(connect=connect, table="t")
-    with pytest.raises(InfrastructureError, match=r"can't be opened: FATAL: password.*Check user"):
+    with pytest.raises(UnrunnableError, match=r"can't be opened: FATAL: password.*Check user"):
         write(sink, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'FATAL:  password authentication failed for user "me"',
+        'FATAL:  role "me" does not exist',
+        'FATAL:  database "nowhere" does not exist',
+    ],
+)
+def test_a_wrong_role_database_or_password_ends_a_delivery_with_the_first_call(said: str) -> None:
+    """The kind: what no record can succeed with costs attempts, and letters of good rows."""
+    psycopg = pytest.importorskip("psycopg")
+    letters, opened = Letters(), []
+
+    def connect() -> Any:
+        opened.append(1)
+        raise psycopg.OperationalError(said)
+
+    def put(batch: Any) -> None:
+        sink.write([{"number": record.value} for record in batch], batch=batch)
+
+    sink = SqlSink(connect=connect, table="t")
+    with pytest.raises(UnrunnableError, match=r"SqlSink 't': .*Check user, password, database"):
+        deliver(put, range(100), dead_letter=letters)
+    assert (len(opened), letters.kept) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (lambda batch: [(1, "a")] * (len(batch) - 1), "24 rows for a batch of 25 records"),
+        (lambda batch: [(1, "a", "b")] * len(batch), "a row of 3 values where 2 are expected"),
+    ],
+)
+def test_rows_of_the_wrong_length_end_a_delivery_with_the_first_call(rows: Any, said: str) -> None:
+    letters, calls = Letters(), []
+
+    def put(batch: Any) -> None:
+        calls.append(1)
+        sink.write(rows(batch), batch=batch)
+
+    sink = new_sink(columns=("number", "line"))
+    with pytest.raises(UnrunnableError, match=said):
+        deliver(put, range(100), dead_letter=letters)
+    assert (len(calls), letters.kept) == (1, [])
+
+
+def test_one_row_of_another_length_is_a_letter_if_others_have_been_written() -> None:
+    letters = Letters()
+
+    def put(batch: Any) -> None:
+        rows = [("a",) if record.value == 70 else (record.value, "a") for record in batch]
+        sink.write(rows, batch=batch)
+
+    sink = new_sink(columns=("number", "line"))
+    tally = deliver(put, range(100), dead_letter=letters, attempts_max=2)
+    assert (tally.written, [letter[3] for letter in letters.kept]) == (99, [70])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +153,7 @@ def test_what_waiting_can_not_mend_before_a_connection_is_no_refusal(said: str) 
     def connect() -> Any:
         raise psycopg.OperationalError(said)
 
-    with pytest.raises(InfrastructureError, match="can't be opened"):
+    with pytest.raises(UnrunnableError, match="can't be opened"):
         write(SqlSink(connect=connect, table="t"), 1)
 
 
@@ -114,7 +173,7 @@ def test_what_is_wrong_with_tls_names_its_options(said: str) -> None:
     def connect() -> Any:
         raise psycopg.OperationalError(said)
 
-    with pytest.raises(InfrastructureError, match="sslmode, sslrootcert"):
+    with pytest.raises(UnrunnableError, match="sslmode, sslrootcert"):
         write(SqlSink(connect=connect, table="t"), 1)
 
 

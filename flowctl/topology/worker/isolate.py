@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from flowctl.bolts.refusals import refusal_of
+from flowctl.failure.classify import refusal_of
 from flowctl.topology.worker.inputs import Input
 
 # Calls it with some inputs; returns what it raised, or None: they are done.

@@ -6,9 +6,9 @@ from __future__ import annotations
 from operator import index as as_integer
 from typing import Final
 
-from flowctl.bolts.outcomes import sendable_start
 from flowctl.core.trees.settlement import ReportedError, Sum, Watched
 from flowctl.errors import JobError
+from flowctl.failure.texts import sendable_start
 from flowctl.instrumentation.task_metrics import BOLT_METRICS
 
 # Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.

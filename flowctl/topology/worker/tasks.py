@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.callables import check_arguments, check_plain, check_returned, refuse_async
-from flowctl.bolts.missing_module import for_missing_module
-from flowctl.bolts.outcomes import is_data_error
-from flowctl.bolts.refusals import Refusal, refusal_of
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_article
+from flowctl.failure.callables import check_arguments, check_plain, check_returned, refuse_async
+from flowctl.failure.classify import Verdict, is_data_error, refusal_of
+from flowctl.failure.job_fault import job_fault_of
+from flowctl.failure.texts import error_text, refused_text
 from flowctl.ports import Process
 from flowctl.topology.plan import END_CALL, TICK_CALL, source_of, task_of
 from flowctl.topology.worker.inputs import Collector, Input, ManualCollector
 from flowctl.topology.worker.isolate import isolate
-from flowctl.topology.worker.notes import problem_of
 from flowctl.topology.worker.watch import BoltWatch, Watches, WatchPlan, take
 from flowctl.wire.values import carry_emits
 
@@ -28,7 +27,6 @@ Execute: TypeAlias = Callable[[Input, Collector], Any]
 # Called with all inputs of a tuple: they are acked, or failed, together.
 ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
-_REASON_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
 # These end the bolt, or the run.  Anything else fails an input: SystemExit too, and what a library
@@ -211,8 +209,8 @@ def _run_each(
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
-def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Refusal) -> list[FailedInput]:
-    reason = _reason(error)
+def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Verdict) -> list[FailedInput]:
+    reason = refused_text(error, refusal.said)
     return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
 
 
@@ -273,6 +271,8 @@ def _run_part(
         raise
     except BaseException as error:
         del out._emits[before:]
+        if (ending := job_fault_of(error)) is not None:  # no part of them would fare better
+            raise ending from error
         return error
     return None
 
@@ -323,7 +323,7 @@ class _Manual:
                     if not index:
                         raise  # nothing is settled yet: the whole tuple is refused
                     for each in inputs[index:]:
-                        out.refuse(each, _reason(error), refusal.after_s)
+                        out.refuse(each, refused_text(error, refusal.said), refusal.after_s)
                     break
                 out.note_failed(_failed(given, error), given)
                 if watch is not None:
@@ -351,6 +351,8 @@ class _Manual:
             out.take_back(mark)
             if kind == END_CALL:
                 raise
+            if (ending := job_fault_of(error)) is not None:
+                raise ending from error
             if refusal_of(error) is None:
                 out.report_error(error)
         return out.settlement((), take(watch, out._emits, out._notes))
@@ -366,10 +368,6 @@ def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
 
 
 def _failed(given: Input, error: BaseException) -> FailedInput:
-    if (missing := for_missing_module(error)) is not None:
-        raise missing from error
-    return FailedInput(given.input_id, _reason(error), is_data_error=is_data_error(error))
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {problem_of(error)}"[:_REASON_CHARS_MAX]
+    if (ending := job_fault_of(error)) is not None:
+        raise ending from error
+    return FailedInput(given.input_id, error_text(error), is_data_error=is_data_error(error))

@@ -50,7 +50,7 @@ def wait_of(headers: Any, wall_clock: Callable[[], float], *, is_limit: bool) ->
 
 
 def _retry_after(said: dict[str, str], now_s: Callable[[], float]) -> float | None:
-    after_ms = _number(said.get("retry-after-ms"))  # Azure
+    after_ms = _number(_first(said, ("retry-after-ms", "x-ms-retry-after-ms")))  # Azure, Cosmos
     if after_ms is not None:
         return after_ms / 1000
     value = said.get("retry-after")

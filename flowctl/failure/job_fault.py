@@ -1,4 +1,4 @@
-"""An import that fails in ``process``: no record is to blame, and none would be processed."""
+"""What no record can succeed with: a module that is missing, a target that does not let us in."""
 
 from __future__ import annotations
 
@@ -7,8 +7,35 @@ import socket
 from typing import Final
 
 from flowctl.errors import MissingExtraError, UnrunnableError
+from flowctl.failure.classify import RefusalRule, Verdict, verdict_of
+from flowctl.failure.kinds import Kind
+from flowctl.failure.texts import error_text
 
 _IMPORT: Final = dis.opmap["IMPORT_NAME"]
+
+
+def job_fault_of(error: BaseException, rule: RefusalRule | None = None) -> UnrunnableError | None:
+    """Return what ends the run if ``error`` is the job's fault, and no record's; else None.
+
+    ``rule`` is the user's own; its exceptions propagate.
+    """
+    return for_missing_module(error) or not_allowed(error, verdict_of(error, rule))
+
+
+def not_allowed(error: BaseException, verdict: Verdict) -> UnrunnableError | None:
+    """Return what ends the run if ``verdict`` on ``error`` is that the target does not allow it."""
+    if verdict.kind is not Kind.NOT_ALLOWED:
+        return None
+    said = " ".join(error_text(error).split())  # the remedy follows on a line of its own
+    ending = UnrunnableError(
+        "process",
+        f"the target does not allow it ({verdict.reason}): {said}",
+        remedy="No record is to blame. Correct the token, user, password, database or rights, and"
+        " run again. If it is about single records, reject them (batch.reject), or let refusal="
+        " return 'content' for such errors.",
+    )
+    ending.__cause__ = error
+    return ending
 
 
 def for_missing_module(error: BaseException) -> UnrunnableError | None:

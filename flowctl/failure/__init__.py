@@ -1,0 +1,7 @@
+"""What an error of a target means, asked by every door: one verdict, from tables as data.
+
+:mod:`flowctl.failure.classify` gives the verdict, :mod:`flowctl.failure.tables` is what it knows
+of other people's clients, :mod:`flowctl.failure.headers` reads how long a response asks to be left
+alone.  :mod:`flowctl.failure.job_fault` says what ends a run at once, and
+:mod:`flowctl.failure.texts` how errors are shown.
+"""
