@@ -13,14 +13,13 @@ from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import is_about_content, refusal_of
-from flowctl.core.records import Record, Span
+from flowctl.core.records import Position, Record, Span
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.rows_per_call import RowsPerCall
-from flowctl.delivery.sections import below_section
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -70,6 +69,7 @@ class Delivery:
         self._pieces = Pieces(where.partition, settings, chance)
         self._rows_per_call = RowsPerCall(settings.tuple, clock)
         self._lost = LostRows(plan, where, self.tally)
+        self._first: Position | None = None  # of the first row
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
         self._failing_since_s: float | None = None  # the first failure since a call succeeded
@@ -94,7 +94,10 @@ class Delivery:
         place = self._where.place
         for number, value in enumerate(values):
             self.tally.rows += 1
-            yield Record(place(number), value)
+            record = Record(place(number), value)
+            if self._first is None:
+                self._first = record.position
+            yield record
 
     def _next(self, records: Iterator[Record]) -> FlowTuple | None:
         pieces = self._pieces
@@ -262,11 +265,13 @@ class Delivery:
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records
-        through, unsettled = self._pieces.acked_through(), None
+        through, unsettled, section_of = self._pieces.acked_through(), None, where.section_of
         if through is None:
             through = where.before
         elif where.before is not None:
-            unsettled = where.before, below_section(through)
+            # Nobody knows of what lies between: only what this delivery has settled may be merged.
+            begins: Any = self._first if section_of is None else section_of(through)[0]
+            unsettled = where.before, begins
         span = Span(
             where.job,
             where.partition,
@@ -275,6 +280,7 @@ class Delivery:
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
             through,
             unsettled,
+            None if section_of is None else section_of(records[0].position),
         )
         # What Spark's earlier attempts of the task have sent counts too, as once each.
         attempt += where.attempt - 1
