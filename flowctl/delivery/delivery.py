@@ -234,6 +234,7 @@ class Delivery:
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         first_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        self._pieces.judge(piece, now_s)
         is_doubtful = self._is_doubtful(piece, error, now_s)
         if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
             if self._is_blameless(piece, error, first_s):
@@ -244,7 +245,7 @@ class Delivery:
             self._pieces.settle(piece, now_s, is_done=False)
 
     def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
-        """Whether the target may be to blame: no call has succeeded since ``piece`` was cut off.
+        """Whether the target may be to blame: no call has succeeded since ``piece`` was judged.
 
         A row that fails does so while others succeed.  If none does for long, this partition has no
         other rows left, or the target is not coming back soon.
