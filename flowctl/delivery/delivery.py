@@ -13,12 +13,13 @@ from flowctl.bolts.callables import check_returned, is_async
 from flowctl.bolts.missing_module import for_missing_module
 from flowctl.bolts.outcomes import is_data_error
 from flowctl.bolts.refusals import is_about_content, refusal_of
-from flowctl.core.records import Position, Record, Span
+from flowctl.core.records import Record, Span
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.read_rows import ReadRows
 from flowctl.delivery.rows_per_call import RowsPerCall
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
@@ -69,7 +70,7 @@ class Delivery:
         self._pieces = Pieces(where.partition, settings, chance)
         self._rows_per_call = RowsPerCall(settings.tuple, clock)
         self._lost = LostRows(plan, where, self.tally)
-        self._first: Position | None = None  # of the first row
+        self._rows = ReadRows(where.section_of)
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
         self._failing_since_s: float | None = None  # the first failure since a call succeeded
@@ -87,17 +88,14 @@ class Delivery:
         with _Caller(self._plan.process) as process:
             while (piece := self._next(records)) is not None:
                 self._deliver(piece, process)
-        self._lost.end()
+        self._lost.end(self._rows.is_written)
         return self.tally
 
     def _records(self, values: Iterable[Any]) -> Iterator[Record]:
         place = self._where.place
         for number, value in enumerate(values):
             self.tally.rows += 1
-            record = Record(place(number), value)
-            if self._first is None:
-                self._first = record.position
-            yield record
+            yield Record(place(number), value)
 
     def _next(self, records: Iterator[Record]) -> FlowTuple | None:
         pieces = self._pieces
@@ -114,6 +112,8 @@ class Delivery:
         most = self._rows_per_call.next()
         read = list(islice(records, 1))
         read += islice(records, min(most - 1, self._where.rest()))
+        if read:
+            self._rows.read(read[0].position, read[-1].position)
         return read
 
     # -- one piece -----------------------------------------------------------------------
@@ -225,7 +225,9 @@ class Delivery:
                 self._lost.reject(batch[index], reason)
             except Exception as error:
                 raise _NotSettledError(error) from None
-        self.tally.left_out += batch.left_out
+        if batch.left_out:
+            self.tally.left_out += batch.left_out
+            self._rows.left_out(batch.span.first, batch.span.last)
 
     def _failed(self, piece: FlowTuple, error: Exception) -> None:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
@@ -271,7 +273,7 @@ class Delivery:
             through = where.before
         elif where.before is not None:
             # Nobody knows of what lies between: only what this delivery has settled may be merged.
-            begins: Any = self._first if section_of is None else section_of(through)[0]
+            begins: Any = self._rows.first if section_of is None else section_of(through)[0]
             unsettled = where.before, begins
         span = Span(
             where.job,
