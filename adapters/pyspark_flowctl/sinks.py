@@ -105,7 +105,6 @@ def flow_sink(
     )
     check_whole(rows_max=rows_max, attempts_max=attempts_max)
     check_numbers(call_max_s=call_max_s)
-    check_active_python()
     return FlowSink(task, _origin(run))
 
 
@@ -270,6 +269,7 @@ def _shipped(
     _check_text(dead_letter, "dead_letter", "Name a directory")
     if dead_letter is not None and not isinstance(dead_letter, str):
         _check_dead_letter(dead_letter)
+    check_active_python()
     parts = {
         "fn": fn, "sink": sink, "dead_letter": dead_letter, "refusal": refusal, "cost": cost,
     }  # fmt: skip
