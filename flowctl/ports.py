@@ -12,7 +12,7 @@ import msgspec
 
 from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.letters import LeftOut, Letter, LetterKind
+from flowctl.core.letters import LeftOut, Letter
 from flowctl.core.records import Checkpoint, Emission, PartitionCheckpoint, Position, Record
 from flowctl.errors import FlowctlError
 from flowctl.range_ports import RangeReader
@@ -233,7 +233,7 @@ class AttemptDeadLetter(Protocol):
         """
 
     def count_attempt(
-        self, job: str, partition: str, fate: Callable[[Position, LetterKind], bool | None]
+        self, job: str, partition: str, fate: Callable[[Position], bool | None]
     ) -> None:
         """The attempt has delivered all of ``partition``; called once, on what :meth:`of_attempt`
         returned.

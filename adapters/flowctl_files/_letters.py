@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from flowctl.core.letters import Letter, LetterKind, kind_of, letter_id
+from flowctl.core.letters import Letter, kind_of, letter_id
 from flowctl.core.records import Position, Record
 from flowctl.errors import FlowctlError
 from flowctl_files._disk import is_at, lock, sync_directory, write_all
@@ -100,7 +100,7 @@ class Held:
 
 # By job and id, oldest first.
 Letters: TypeAlias = dict[tuple[str, str], Held]
-Fate: TypeAlias = Callable[[Position, LetterKind], bool | None]
+Fate: TypeAlias = Callable[[Position], bool | None]
 
 
 class Contents:
@@ -185,7 +185,7 @@ class Contents:
         for line in others:
             if (line.job, line.partition) != (job, partition) or (job, line.id) in mine:
                 continue
-            is_written = fate(_record_of(line).position, kind_of(line.reason))
+            is_written = fate(_record_of(line).position)
             if is_written:
                 gone[line.id] = None
             elif is_written is False and line.task_attempt:

@@ -227,7 +227,7 @@ class Delivery:
                 raise _NotSettledError(error) from None
         if batch.left_out:
             self.tally.left_out += batch.left_out
-            self._rows.left_out(batch.span.first, batch.span.last)
+            self._rows.left_out(batch)
 
     def _failed(self, piece: FlowTuple, error: Exception) -> None:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""

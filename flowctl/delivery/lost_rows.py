@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flowctl.bolts.outcomes import ERROR_CHARS_MAX, error_text, sendable_start
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
-from flowctl.core.letters import REJECTED_PREFIX, LetterKind
+from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.core.positions import row_number
 from flowctl.core.records import Position, Record
 from flowctl.delivery.plan import Plan, Where
@@ -74,7 +74,7 @@ class LostRows:
         """A call succeeded, or one has since the row that is given up next failed first."""
         self._in_a_row = 0
 
-    def end(self, is_written: Callable[[Position, LetterKind], bool | None]) -> None:
+    def end(self, is_written: Callable[[Position], bool | None]) -> None:
         """All rows were read and settled; ``is_written`` says which are written."""
         if self._plan.at_end:
             self._check(at_end=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
-from flowctl.core.letters import LetterKind
+from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
 
 
@@ -36,17 +37,22 @@ class ReadRows:
                 return
         self._read.append((first, last))
 
-    def left_out(self, first: Position, last: Position) -> None:
-        """Of these, which went in one call, the target says that it had some."""
-        self._left_out.append((first, last))
+    def left_out(self, batch: Batch) -> None:
+        """The target says that it had some of these rows; if it does not say which, perhaps all."""
+        indices = range(len(batch)) if batch.left_out_at is None else sorted(batch.left_out_at)
+        # Neighbours have the same difference between their index and their rank.
+        for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+            at = [index for _, index in run]
+            self._left_out.append((batch[at[0]].position, batch[at[-1]].position))
 
-    def is_written(self, position: Position, kind: LetterKind) -> bool | None:
+    def is_written(self, position: Position) -> bool | None:
         """Whether the row at ``position``, of which this delivery made no letter, is written.
 
-        None: it is none of this delivery's.  A target that remembers calls takes a rejected row for
-        written if it has the others of its call.
+        False: the target took it for written, and left it out.  That is wrong of a row that has a
+        letter: it was rejected in a call that was written, or lies between such calls.  None: it is
+        none of this delivery's.
         """
-        if kind == "rejected" and _is_in(position, self._left_out):
+        if _is_in(position, self._left_out):
             return False
         return True if _is_in(position, self._read) else None
 
