@@ -258,6 +258,30 @@ def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     assert last_of_each == list(range(len(last_of_each))), "a section ends where nothing is left"
 
 
+def test_sections_grow_so_that_a_ledger_stays_small_and_end_where_memory_would() -> None:
+    ends = []
+    sections = Sections(iter(range(80_000)))
+    for number, _ in enumerate(sections):
+        if not sections.rest():
+            ends.append(number + 1)
+    doubled = [128 * 2**n for n in range(8)]
+    assert ends == [*doubled, *range(32_768, 80_000, 16_384), 80_000]
+
+
+@pytest.mark.parametrize("short", [(2,), (), 2])
+def test_rows_may_be_shorter_than_the_first(short: Any) -> None:
+    """Rows of an RDD need not be alike, and a moment is looked for where the first row has it."""
+    now = datetime(2026, 11, 22)
+
+    def mark(*rows: Any) -> int:
+        sections = Sections(rows, passing_moments=True)
+        return sum(sections.place(number)[1] for number, _ in enumerate(sections))
+
+    assert mark((1, now), short) == mark((1, now), short) != mark((1, now), (3,))
+    many = [(n, now) for n in range(128)]
+    assert mark(*many, short) != mark(*many, (3,)), "also in a section after the first"
+
+
 @pytest.mark.parametrize("odd", [2**70, "\ud800", {(1, 2): 3}, Row(a=Row(b=[1])), float("nan")])
 def test_any_value_has_a_mark(odd: Any) -> None:
     def mark(value: Any) -> int:
