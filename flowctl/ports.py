@@ -220,6 +220,31 @@ class BatchDeadLetter(Protocol):
 
 
 @runtime_checkable
+class AttemptDeadLetter(Protocol):
+    """A dead letter store that knows attempts of Spark's tasks: a letter counts if its task does.
+
+    A task that failed or was killed is run again, and may write the rows that it had left out.
+    """
+
+    def of_attempt(self) -> DeadLetter:
+        """Return a store for one attempt: what it keeps counts from :meth:`count_attempt` on.
+
+        It is an :class:`AttemptDeadLetter` too.
+        """
+
+    def count_attempt(
+        self, job: str, partition: str, fate: Callable[[Position], bool | None]
+    ) -> None:
+        """The attempt has delivered all of ``partition``; called once, on what :meth:`of_attempt`
+        returned.
+
+        ``fate`` is asked about letters of the partition that other attempts left.  True: its row is
+        written now, and the letter goes.  False: it is left out, and the letter counts.  None: this
+        attempt did not have that row, and the letter stays what it is.
+        """
+
+
+@runtime_checkable
 class CountingDeadLetter(Protocol):
     """A dead letter store that knows how many letters are open, so later runs can report them."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from flowctl import Batch
 
@@ -35,3 +37,21 @@ def written(folder: Path) -> list[list[str]]:
         for path in sorted(folder.glob("*.txt"))
         for line in path.read_text().splitlines()
     ]
+
+
+def note(way: str, values: Iterable[Any]) -> None:
+    """Add values, with their types, to a file of this process for this way of writing."""
+    with Path(os.environ["SINK_JOBS_DIR"], f"{way}-{os.getpid()}.types").open("a") as file:
+        for value in values:
+            file.write(f"{[(type(part).__name__, part) for part in value]!r}\n")
+
+
+def note_format(batch: Batch) -> None:
+    """:func:`note` for ``format("flowctl")``."""
+    note("format", [record.value for record in batch])
+
+
+def noted(folder: Path, way: str) -> list[str]:
+    """What was noted by all processes for this way, in any order."""
+    files = folder.glob(f"{way}-*.types")
+    return sorted(line for path in files for line in path.read_text().splitlines())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pandas
 
 from flowctl import Batch, Checkpoint, Record, RetryLater, SourceChunk
+from flowctl.errors import UnrunnableError
+from flowctl_sql import SqlSink
 
 
 class Numbers:
@@ -74,6 +77,17 @@ def refused_in_part(batch: Batch) -> list[tuple[int, int]]:
 async def refused_in_part_later(batch: Batch) -> list[tuple[int, int]]:
     """As :func:`refused_in_part`."""
     return refused_in_part(batch)
+
+
+def stored(batch: Batch) -> list[tuple[int, int]]:
+    """Write numbers into STREAM_DB, but for the 30 while STREAM_DB.away exists; return no rows."""
+    database = os.environ["STREAM_DB"]
+    if 30 in [record.value for record in batch] and os.path.exists(f"{database}.away"):
+        raise UnrunnableError("process", "the task dies.", remedy="Spark runs it again.")
+    sink = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (n INTEGER)")
+    sink.write([{"n": record.value} for record in batch], batch=batch)
+    sink.close()
+    return []
 
 
 def nothing(batch: Batch) -> None:

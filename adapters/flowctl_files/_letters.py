@@ -1,10 +1,11 @@
 """A file of dead letters: JSON lines that are appended, read as one letter per record.
 
-Three kinds of lines.  A *letter* says that a record was left out.  A *redrive* says which letters
+Four kinds of lines.  A *letter* says that a record was left out.  A *redrive* says which letters
 are to be processed again, and at which positions.  *Gone* names letters that were dropped, or
-finally processed.  The state is what all lines say together, in order, so every step is one append:
-if killed before it, nothing has happened; if killed during it, the line is truncated, counted as
-damaged and ignored.
+finally processed.  *Counted* names a task attempt that succeeded: its letters count from there on.
+The state is what all lines say together, in order, so every step is one append: if killed before
+it, nothing has happened; if killed during it, the line is truncated, counted as damaged and
+ignored.
 
 Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at the same time.
 """
@@ -23,11 +24,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from flowctl.core.letters import Letter, kind_of, letter_id
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.errors import FlowctlError
 from flowctl_files._disk import is_at, lock, sync_directory, write_all
 from flowctl_files._exact import decode_record, encode_record, readable
 
+# No attempt of a task takes as long.
+_UNFINISHED_KEPT_MS = 30 * 24 * 3600 * 1000
 _MODE = 0o644  # as other files of the user; a umask can narrow it
 
 
@@ -35,8 +38,9 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One line of the file.  Its fields tell which kind it is.
 
     A letter has ``partition``; ``position`` and ``value`` are for people, ``exact`` is the record.
-    ``came_from``: it failed again in this redrive, at this position.  A redrive has ``letters``,
-    (position, id) of each.  A removal has ``gone``; with ``redrive`` only what still waits there.
+    ``came_from``: it failed again in this redrive, at this position.  ``task_attempt``: it counts
+    only if that attempt is ``counted``.  A redrive has ``letters``, (position, id) of each.  A
+    removal has ``gone``; with ``redrive`` only what still waits there.
     """
 
     job: str
@@ -57,6 +61,8 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     redrive: int | None = None
     letters: tuple[tuple[int, str], ...] | None = None
     gone: tuple[str, ...] | None = None
+    task_attempt: str = ""
+    counted: str = ""
 
 
 class Held:
@@ -94,6 +100,7 @@ class Held:
 
 # By job and id, oldest first.
 Letters: TypeAlias = dict[tuple[str, str], Held]
+Fate: TypeAlias = Callable[[Position], bool | None]
 
 
 class Contents:
@@ -102,6 +109,8 @@ class Contents:
 
     def __init__(self) -> None:
         self.held: Letters = {}
+        # By task attempt, job and id: they count if the attempt does.
+        self.uncounted: dict[str, dict[tuple[str, str], Line]] = {}
         self.lines: int = 0
         self.damaged = 0
         self.last_redrive: int = 0
@@ -113,10 +122,16 @@ class Contents:
     def take(self, line: Line) -> None:
         """Take one more line into account."""
         self.lines += 1
-        if line.gone is not None:
+        if line.counted:
+            for letter in self.uncounted.pop(line.counted, {}).values():
+                letter.task_attempt = ""
+                self._take_letter(letter)
+        elif line.gone is not None:
             self._take_gone(line, line.gone)
         elif line.letters is not None and line.redrive is not None:
             self._take_redrive(line, line.redrive, line.letters)
+        elif line.task_attempt:
+            self.uncounted.setdefault(line.task_attempt, {})[line.job, line.id] = line
         else:
             self._take_letter(line)
 
@@ -141,12 +156,50 @@ class Contents:
 
     def _take_gone(self, line: Line, gone: Sequence[str]) -> None:
         for name in gone:
+            for waiting in self.uncounted.values():
+                waiting.pop((line.job, name), None)
             held = self.held.get((line.job, name))
             if held is None:
                 continue
             waits_in = held.redrive[0] if held.redrive else None
             if line.redrive is None or line.redrive == waits_in:
                 del self.held[line.job, name]
+
+    def jobs(self) -> list[str]:
+        """Return the jobs that have letters, or rows of unfinished attempts."""
+        names = [*self.held, *(key for waiting in self.uncounted.values() for key in waiting)]
+        return list(dict.fromkeys(job for job, _ in names))
+
+    def of_unfinished(self, job: str) -> int:
+        """Return how many rows of ``job`` task attempts left out that did not finish."""
+        names = (key for waiting in self.uncounted.values() for key in waiting)
+        return len({name for owner, name in names if owner == job})
+
+    def counting(self, job: str, partition: str, attempt: str, fate: Fate) -> list[Line]:
+        """Return the lines that have ``attempt`` counted, and what it wrote taken back."""
+        mine = self.uncounted.get(attempt, {})
+        others = [line for lines in self.uncounted.values() for line in lines.values()]
+        others += [held.line for held in self.held.values()]
+        gone: dict[str, None] = {}
+        adopted: dict[str, Line] = {}
+        for line in others:
+            if (line.job, line.partition) != (job, partition) or (job, line.id) in mine:
+                continue
+            is_written = fate(_record_of(line).position)
+            if is_written:
+                gone[line.id] = None
+            elif is_written is False and line.task_attempt:
+                adopted[line.id] = msgspec.structs.replace(line, task_attempt="")
+        lines = [Line(job=job, gone=tuple(gone))] if gone else []
+        lines += adopted.values()
+        return [*lines, Line(job=job, counted=attempt)] if mine else lines
+
+    def forget_unfinished(self) -> None:
+        """Drop what attempts left that must have ended long ago."""
+        since_ms = _now_unix_ms() - _UNFINISHED_KEPT_MS
+        for attempt, waiting in list(self.uncounted.items()):
+            if all(line.at_unix_ms < since_ms for line in waiting.values()):
+                del self.uncounted[attempt]
 
     def as_lines(self) -> Iterator[Line]:
         """The fewest lines that say the same."""
@@ -158,6 +211,8 @@ class Contents:
                 redrives.setdefault((job, number), []).append((position, name))
         for (job, number), letters in redrives.items():
             yield Line(job=job, redrive=number, letters=tuple(letters))
+        for waiting in self.uncounted.values():
+            yield from waiting.values()
 
 
 class LetterFile:
@@ -235,11 +290,31 @@ class LetterFile:
         ]
         self.append(lines)
 
+    def count_attempt(self, job: str, partition: str, attempt: str, fate: Fate) -> None:
+        """``attempt`` has delivered all of ``partition``: its letters count from now on.
+
+        ``fate`` says of a letter that another attempt left whether its row is written now.
+        """
+        if not self._names(attempt.encode(), msgspec.json.encode(partition)):
+            return  # nearly always: then nothing is decoded or locked
+        with self._locked() as descriptor:
+            lines = self.read_through(descriptor).counting(job, partition, attempt, fate)
+            if lines:
+                self._write(descriptor, lines)
+
+    def _names(self, *words: bytes) -> bool:
+        try:
+            with open(self.path, "rb") as file:
+                return any(word in line for line in file for word in words)
+        except FileNotFoundError:
+            return False
+
     def tidy(self) -> None:
         """Rewrite the file if most of its lines are obsolete."""
         with self._locked() as descriptor:
             contents = self.read_through(descriptor)
-            if contents.lines + contents.damaged > 2 * len(contents.held):
+            kept = len(contents.held) + sum(map(len, contents.uncounted.values()))
+            if contents.lines + contents.damaged > 2 * kept:
                 self._rewrite(contents)
 
     def read_through(self, descriptor: int) -> Contents:
@@ -277,7 +352,8 @@ class LetterFile:
 
     def _rewrite(self, contents: Contents) -> None:
         """Replace the file in one step; without letters remove it."""
-        if not contents.held:
+        contents.forget_unfinished()
+        if not contents.held and not contents.uncounted:
             os.unlink(self.path)
             sync_directory(self.path)
             return
@@ -308,6 +384,7 @@ def line_of(
     bolts: Sequence[str],
     epoch: int | None,
     redriven: Letter | None,
+    task_attempt: str,
 ) -> Line:
     """Return the letter of ``record``; ``redriven`` is the letter that it was before, if any."""
     if redriven is not None:
@@ -326,6 +403,7 @@ def line_of(
         at_unix_ms=_now_unix_ms(),
         epoch=epoch,
         came_from=redriven.redrive if redriven is not None else None,
+        task_attempt=task_attempt,
     )
 
 
@@ -355,8 +433,8 @@ def _take_raw(contents: Contents, raw: bytes) -> None:
         if line.partition is not None:
             record = _record_of(line)
             line.id = line.id or letter_id(line.job, line.partition, record.position)
-        elif line.gone is None and line.letters is None:
-            raise ValueError("neither a letter, nor a redrive, nor a removal")
+        elif line.gone is None and line.letters is None and not line.counted:
+            raise ValueError("neither a letter, nor a redrive, a removal or a count")
     except (ValueError, TypeError, msgspec.MsgspecError, FlowctlError):
         contents.damaged += 1
         return

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shlex
+import uuid
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 from urllib.parse import quote
 
 from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Record
-from flowctl_files._letters import LetterFile, Line, line_of
+from flowctl_files._letters import Fate, LetterFile, Line, line_of
 
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
 DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
@@ -25,6 +27,7 @@ class _InFiles:
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, int, int], Letter] = {}  # by job, redrive, position in it
+        self._task_attempt = ""
 
     def file_of(self, job: str) -> LetterFile:
         """Return the file that holds the letters of ``job``."""
@@ -83,7 +86,7 @@ class _InFiles:
         return [
             line_of(
                 job, partition, record, attempts=attempts, reason=reason, bolts=bolts, epoch=epoch,
-                redriven=self._redriven(job, number, record),
+                redriven=self._redriven(job, number, record), task_attempt=self._task_attempt,
             )
             for record in records
         ]  # fmt: skip
@@ -110,6 +113,16 @@ class _InFiles:
                 self._given.pop((job, *letter.redrive), None)
         if not any(owner == job for owner, *_ in self._given):
             file.tidy()
+
+    def of_attempt(self) -> Self:
+        """See :class:`flowctl.ports.AttemptDeadLetter`."""
+        one = copy.copy(self)
+        one._task_attempt = uuid.uuid4().hex[:16]
+        return one
+
+    def count_attempt(self, job: str, partition: str, fate: Fate) -> None:
+        """See :class:`flowctl.ports.AttemptDeadLetter`; raises ``OSError``."""
+        self.file_of(job).count_attempt(job, partition, self._task_attempt, fate)
 
     def open_letters(self, job: str) -> int:
         """See :class:`flowctl.ports.CountingDeadLetter`; raises ``OSError``."""

@@ -20,9 +20,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowctl.core.positions import encode
+from flowctl.core.positions import encode, show
 from flowctl.core.records import Position, Record, Span
-from flowctl.errors import FencedError
+from flowctl.errors import FencedError, UnrunnableError
 from flowctl_sql._dialect import Dialect
 
 # A partition has about this many rows between two merges, besides those in flight; a merge costs
@@ -137,14 +137,23 @@ class Ledger:
         return bool(found.fetchone()[0])
 
     def covered(self, span: Span) -> list[Range]:
-        """Return the covered ranges that touch ``span``, in order."""
+        """Return the covered ranges that touch ``span``, in order.
+
+        Raises :class:`UnrunnableError` if one of them was merged beyond ``span.section``: then
+        nobody knows which rows were written at these positions.
+        """
         found = self._run(
             f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
             "AND last_position >= ? AND first_position <= ? ORDER BY first_position",
             *self._here(span.job, span.partition),
             *self._ends(Range(encode(span.first), encode(span.last))),
         ).fetchall()
-        return self._ranges(found)
+        ranges = self._ranges(found)
+        if ranges and span.section is not None:
+            low, high = map(encode, span.section)
+            if ranges[0].first < low or ranges[-1].last > high:
+                raise _merged_since(span)
+        return ranges
 
     def cover(self, span: Span, touching: Sequence[Range]) -> None:
         """Remember ``span``; ``touching`` is what :meth:`covered` returned for it."""
@@ -162,24 +171,26 @@ class Ledger:
         """
         if span.acked_through is None:
             return
-        ranges = self._up_to(span, span.acked_through)
         if span.unsettled is None:
-            self._join(span, ranges)
+            self._join_up_to(span, span.acked_through)
             return
-        last, first = map(encode, span.unsettled)
-        self._join(span, [each for each in ranges if each.last <= last])
-        self._join(span, [each for each in ranges if each.first >= first])
+        last, first = span.unsettled
+        self._join_up_to(span, last)
+        self._join_up_to(span, span.acked_through, first)
 
-    def _up_to(self, span: Span, last: Position) -> list[Range]:
+    def _join_up_to(self, span: Span, last: Position, first: Position | None = None) -> None:
+        """Make one range of those that end up to ``last``, and begin from ``first`` on."""
+        stored = self._dialect.stored_position
+        begin = () if first is None else (stored(encode(first)),)
         found = self._run(
             f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
-            "AND last_position <= ? ORDER BY first_position",
+            f"AND last_position <= ? {'AND first_position >= ? ' * len(begin)}"
+            "ORDER BY first_position",
             *self._here(span.job, span.partition),
-            self._dialect.stored_position(encode(last)),
+            stored(encode(last)),
+            *begin,
         ).fetchall()
-        return self._ranges(found)
-
-    def _join(self, span: Span, ranges: Sequence[Range]) -> None:
+        ranges = self._ranges(found)
         if len(ranges) > 1:
             self._replace(span, ranges, Range(ranges[0].first, ranges[-1].last))
 
@@ -227,6 +238,16 @@ class Ledger:
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""
         self._run("DELETE FROM flowctl_epochs WHERE job = ?", self._job(job))
+
+
+def _merged_since(span: Span) -> UnrunnableError:
+    return UnrunnableError(
+        "checkpointLocation",
+        f"it was set back to {show(span.first)} of {span.partition!r}, by more batches than SqlSink"
+        " tells apart: it no longer knows which rows it wrote there.",
+        remedy="Go on with a newer checkpoint; or delete the rows of these batches and call"
+        f" SqlSink.forget({span.job!r}, {span.partition!r}), which has them written again.",
+    )
 
 
 def not_covered(records: Sequence[Record], touching: Sequence[Range]) -> list[bool]:

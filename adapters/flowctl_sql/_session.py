@@ -57,6 +57,7 @@ class Session:
         connection, dialect, self._lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
+        self.skipped_at: set[int] = set()  # records of the last batch that are there already
         # Not beyond the batch's own life: rows that lie about are twice the memory, and writing the
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
@@ -200,14 +201,14 @@ class Session:
             raise
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
-        skipped = len(is_new) - sum(is_new) if is_new is not None else 0
+        self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
         inserts = prepared.inserts(is_new)
         for insert in inserts:
             self._inserts.insert(insert)
         self.ledger.cover(batch.span, touching)
         if merges:
             self.ledger.merge(batch.span)
-        return WriteResult(sum([len(insert.rows) for insert in inserts]), skipped)
+        return WriteResult(sum([len(insert.rows) for insert in inserts]), len(self.skipped_at))
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""

@@ -190,6 +190,8 @@ class SqlSink:
         if not session.has_written(batch):  # otherwise what it skips is its own
             # Two sinks may skip the same records.
             batch.left_out = min(len(batch), batch.left_out + result.skipped)
+            if session.skipped_at:
+                batch.left_out_at = session.skipped_at | (batch.left_out_at or set())
         session.note_written(batch, prepared)
         return result
 

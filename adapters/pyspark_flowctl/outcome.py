@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from flowctl import errors
+from flowctl.errors import ConfigError, FlowctlError, JobError, UnrunnableError
 from flowctl.ports import Endpoint
 
 Kind: TypeAlias = Literal["ended", "lost", "load", "error", "crashed", "spark", "gone"]
@@ -137,14 +139,41 @@ _OF_SPARK = ("grpc", "pandas", "py4j", "pyarrow", "pyspark")
 def install_remedy(module: str) -> str:
     """Return what to do about a module that workers don't have."""
     top = module.partition(".")[0]
-    if top == "flowctl":
-        return "Install flowctl on every Spark worker: pip install flowctl-spark."
+    if top in ("flowctl", "pyspark_flowctl") or top.startswith("flowctl_"):
+        return (
+            "Install flowctl on every Spark worker: pip install flowctl-spark. If it is installed,"
+            " workers run another Python: name that one in PYSPARK_PYTHON."
+        )
     if top in _OF_SPARK:
         return "Run on every Spark worker: pip install 'flowctl-spark[spark]'"
     return (
         f"Install {top!r} on every Spark worker, or ship it with spark.submit.pyFiles or "
         "addPyFile; a module of your own can also move into the job's file."
     )
+
+
+# Where a traceback ends with an error of ours, which may have several lines.
+_OURS = re.compile(r"^flowctl\.errors\.(\w+): ", re.MULTILINE)
+_AFTER_IT = ("\n\tat ", "\n\nJVM stacktrace:", "\n\nDriver stacktrace:")
+
+
+def error_on_worker(error: BaseException) -> FlowctlError | None:
+    """Return the error of ours by which a task failed, without Spark's traceback around it.
+
+    ``error`` is what Spark raised; None: a task failed by something else.
+    """
+    *_, name, said = ["", "", *_OURS.split(str(error))]
+    for mark in _AFTER_IT:
+        said = said.partition(mark)[0]
+    kind = getattr(errors, name, None)
+    if kind is None or not issubclass(kind, FlowctlError):
+        return None
+    if issubclass(kind, ConfigError):
+        field, _, problem = said.strip().partition(": ")
+        plain = kind if kind in (ConfigError, UnrunnableError) else ConfigError
+        return plain(field, problem)
+    plain = kind if kind.__init__ is FlowctlError.__init__ else JobError
+    return plain(said.strip())
 
 
 # The last line of a Python traceback: "package.SomeError: text".

@@ -21,6 +21,7 @@ from pyspark_flowctl.daemon import ALSO, VARIABLE
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 from pyspark_flowctl.unsupported import refuse_unsupported
+from pyspark_flowctl.worker_python import check_worker_python
 
 _log = ModuleLogger("pyspark_flowctl")
 
@@ -65,6 +66,7 @@ class SessionHolder:
             if self._jobs is None:
                 found = self._given or _active_session()
                 if found is not None:
+                    check_worker_python(getattr(found, "sparkContext", None))
                     self._jobs = jobs_of(found)
                     self._refuse_other_master(self._jobs)
             return self._jobs

@@ -14,7 +14,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.sections import Sections
+from flowctl.delivery.sections import Sections, section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
@@ -47,6 +47,11 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, bytes]
 
 
+# So many batches Spark keeps in its checkpoint, and may be set back by
+# (spark.sql.streaming.minBatchesToRetain).
+BATCHES_TOLD_APART = 100
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Which rows these are: the beginning of a partition's name, and the batch of a stream.
 
@@ -71,15 +76,17 @@ class Origin(msgspec.Struct, frozen=True):
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
         stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
-        # Batches of a stream come one after the other: all before this one are done.
         batch = () if self.batch_id is None else (self.batch_id,)
+        # Batches come one after the other, but Spark's checkpoint may be set back by some.
+        oldest = () if self.batch_id is None else (self.batch_id - BATCHES_TOLD_APART,)
         return Where(
             job,
             f"{self.name}{stage}/{_partition_id()}",
             attempt + 1,
             place=lambda number: (*batch, *sections.place(number)),
             rest=sections.rest,
-            before=(*batch, -1),
+            section_of=section_of,
+            before=(*oldest, -1),
         )
 
 

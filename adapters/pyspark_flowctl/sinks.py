@@ -44,9 +44,11 @@ from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from pyspark_flowctl.column_types import check_sendable
+from pyspark_flowctl.outcome import error_on_worker
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_rows import rows_of
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
+from pyspark_flowctl.worker_python import check_active_python
 
 _log = ModuleLogger("pyspark_flowctl")
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
@@ -162,9 +164,10 @@ class FlowSink:
     def write(self, df: Any) -> Tally:
         """Write all rows of ``df`` now, and return what became of them, summed over partitions.
 
-        A task that failed and was run again counts once.  Raises what Spark raises if a partition
-        failed, and :class:`flowctl.errors.TooManyLostError` if ``fail_over`` does not allow so many
-        lost rows; the others are written then.
+        A task that failed and was run again counts once.  If a partition failed, raises the error
+        that says why (:class:`flowctl.errors.FlowctlError`); its cause is Spark's, which has the
+        traceback.  Raises :class:`flowctl.errors.TooManyLostError` if ``fail_over`` does not allow
+        so many lost rows; the others are written then.
         """
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(
@@ -173,6 +176,7 @@ class FlowSink:
                 f" {type(df).__module__}.",
                 remedy="Make one of it: spark.createDataFrame(…).",
             )
+        check_active_python()
         task, origin, schema = self.task, self.origin, df.schema.json()
         check_sendable(df.schema)
 
@@ -188,7 +192,13 @@ class FlowSink:
         total = Tally()
         # By position: mapInArrow finds columns by name, and names may hold dots or come twice.
         columns = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
-        for row in columns.mapInArrow(partition, "tally string").collect():
+        try:
+            found = columns.mapInArrow(partition, "tally string").collect()
+        except Exception as error:
+            if (ours := error_on_worker(error)) is not None:
+                raise ours from error
+            raise
+        for row in found:
             total.add(msgspec.json.decode(row.tally, type=Tally))
         check_losses(task.fail_over, total, task.job)
         return total
@@ -259,6 +269,7 @@ def _shipped(
     _check_text(dead_letter, "dead_letter", "Name a directory")
     if dead_letter is not None and not isinstance(dead_letter, str):
         _check_dead_letter(dead_letter)
+    check_active_python()
     parts = {
         "fn": fn, "sink": sink, "dead_letter": dead_letter, "refusal": refusal, "cost": cost,
     }  # fmt: skip
@@ -274,8 +285,9 @@ def _checked_pacing(
             "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
         )
     if unknown := sorted(set(more) - set(_PACING)):
+        named = [name for name in inspect.signature(flow_sink).parameters if name != "more"]
         raise ConfigError(
-            unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(_PACING)}."
+            unknown[0], "is not a parameter.", remedy=f"There are: {', '.join((*named, *_PACING))}."
         )
     settings = paced(target, redis=redis, job=job, **more).settings
     if redis is not None:  # workers would refuse it, each in its own traceback

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -34,17 +34,22 @@ _TICK_S = 0.15
 _CHUNKS_PER_SLOT = 4
 
 
+# A source's partition, positions and values, and the position of the batch's first record of it.
+_Part: TypeAlias = tuple[str, list[tuple[Any, Any]], Any]
+
+
 class Chunk(InputPartition):
     """What one task reads: some records, owned by the partition, so a retried task has the same."""
 
-    def __init__(self, number: int, pieces: list[tuple[str, list[tuple[Any, Any]]]]) -> None:
+    def __init__(self, number: int, pieces: list[_Part]) -> None:
         super().__init__(number)
         self.pieces = pieces
 
     def records(self) -> Iterator[Piece]:
         """Yield the records, by their partition in the source."""
-        for partition, records in self.pieces:
-            yield Piece(partition, [Record(position, value) for position, value in records])
+        for partition, records, batch_first in self.pieces:
+            made = [Record(position, value) for position, value in records]
+            yield Piece(partition, made, batch_first)
 
 
 class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -198,9 +203,8 @@ def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
 
     The same records in the same order make the same chunks.
     """
-    rows = sum(len(piece.records) for piece in pieces)
-    size = max(1, -(-rows // most))
-    chunks: list[list[tuple[str, list[tuple[Any, Any]]]]] = [[]]
+    size = max(1, -(-sum(len(piece.records) for piece in pieces) // most))
+    chunks: list[list[_Part]] = [[]]
     room = size
     for piece in pieces:
         at = 0
@@ -209,7 +213,8 @@ def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
                 chunks.append([])
                 room = size
             part = piece.records[at : at + room]
-            chunks[-1].append((piece.partition, [(r.position, r.value) for r in part]))
+            rows = [(r.position, r.value) for r in part]
+            chunks[-1].append((piece.partition, rows, piece.records[0].position))
             at += len(part)
             room -= len(part)
     return [Chunk(number, each) for number, each in enumerate(chunks)]

@@ -62,7 +62,12 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         fail_over=options.fail_over or None,
         at_end=False,
     )
-    where = Where(options.job, piece.partition, place=lambda number: records[number].position)
+    where = Where(
+        options.job,
+        piece.partition,
+        place=lambda number: records[number].position,
+        before=records[0].position if piece.batch_first is None else piece.batch_first,
+    )
     # Without a target no limit is shared, and what refuses is waited for.
     redis = options.redis if options.target else ""
     pacer = TargetPacer(options.target or options.job, redis=redis or None, job=options.job)

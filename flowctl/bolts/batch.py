@@ -20,7 +20,8 @@ class Batch(Sequence[Record]):
 
     Not thread-safe.  ``sink_s`` is the time spent under :meth:`in_sink` so far [s]; None if it was
     not used.  ``rejected`` maps the index of each rejected record to its reason; ``left_out``
-    counts the records whose effect a sink already had from an earlier attempt.
+    counts the records whose effect a sink already had from an earlier attempt.  ``left_out_at`` has
+    their indices if the sink says which, else None.
 
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
@@ -30,7 +31,7 @@ class Batch(Sequence[Record]):
 
     __slots__ = (
         "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "columns", "left_out", "rejected", "sink_s", "span", "tell_prolonged",
+        "columns", "left_out", "left_out_at", "rejected", "sink_s", "span", "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class Batch(Sequence[Record]):
         self._older: Sequence[tuple[Iterator[Record] | _Counted, int]] = ()
         self.rejected: dict[int, str] = {}
         self.left_out: int = 0
+        self.left_out_at: set[int] | None = None
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
         self.columns: Callable[[], Any] | None = None
 

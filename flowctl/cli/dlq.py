@@ -66,8 +66,11 @@ def list_command(
     with _reading():
         for one in _files(directory, file, name):
             contents = one.read()
-            jobs = list(dict.fromkeys(job for job, _ in contents.held))
-            rows += [_row(job, contents.of(job)) for job in jobs if name in (None, job)]
+            rows += [
+                _row(job, contents.of(job), contents.of_unfinished(job))
+                for job in contents.jobs()
+                if name in (None, job)
+            ]
             if contents.damaged:
                 damaged.append((one.path, contents.damaged))
     if as_json:
@@ -85,7 +88,7 @@ def list_command(
     return None
 
 
-def _row(job: str, letters: Sequence[Letter]) -> dict[str, Any]:
+def _row(job: str, letters: Sequence[Letter], unfinished: int) -> dict[str, Any]:
     kinds = Counter(letter.kind for letter in letters)
     reasons = Counter(folded(letter.reason) for letter in letters)
     return {
@@ -94,7 +97,8 @@ def _row(job: str, letters: Sequence[Letter]) -> dict[str, Any]:
         "rejected": kinds["rejected"],
         "gave_up": kinds["gave_up"],
         "to_redrive": sum(letter.redrive is not None for letter in letters),
-        "newest_at_unix_ms": max(letter.at_unix_ms for letter in letters),
+        "of_unfinished_attempts": unfinished,
+        "newest_at_unix_ms": max((letter.at_unix_ms for letter in letters), default=None),
         "reasons": [{"reason": text, "letters": n} for text, n in reasons.most_common()],
     }
 
@@ -104,8 +108,13 @@ def _print_row(row: dict[str, Any]) -> None:
     facts += [f"{count(row['rejected'])} rejected"] if row["rejected"] else []
     facts += [f"{count(row['gave_up'])} given up"] if row["gave_up"] else []
     facts += [f"{count(row['to_redrive'])} marked for redrive"] if row["to_redrive"] else []
-    facts.append(f"newest {ago(row['newest_at_unix_ms'])} ago")
+    facts += [f"newest {ago(row['newest_at_unix_ms'])} ago"] if row["letters"] else []
     click.echo(f"{printable(row['job'])}  {' · '.join(facts)}")
+    if unfinished := row["of_unfinished_attempts"]:
+        click.echo(
+            f"    {counted(unfinished, 'row')} of task attempts that did not finish: letters only"
+            " if the attempt goes on to finish"
+        )
     for told in row["reasons"][:_REASONS_LISTED]:
         click.echo(f"    {count(told['letters']):>7}  {printable(told['reason'])}")
     others = row["reasons"][_REASONS_LISTED:]

@@ -65,6 +65,9 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``acked_through`` is the partition's cumulative ack when the tuple was sent: everything up
     to it has been processed, so a sink may merge its memory of spans up to there.
     ``unsettled``: but for what lies between these two positions, without them.
+    ``section``: the lowest and highest position of the rows that ``first`` and ``last`` belong to,
+    where a position is only known by the content of its rows (``flow_sink``, ``flow_batch``).
+    A repeat may bring other rows outside of it, so a sink that has merged beyond it can't tell.
     """
 
     job: str
@@ -74,6 +77,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     acked_through: Position | None = None
     unsettled: tuple[Position, Position] | None = None
+    section: tuple[Position, Position] | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -15,8 +15,8 @@ from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.read_rows import ReadRows
 from flowctl.delivery.rows_per_call import RowsPerCall
-from flowctl.delivery.sections import below_section
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -69,6 +69,7 @@ class Delivery:
         self._pieces = Pieces(where.partition, settings, chance)
         self._rows_per_call = RowsPerCall(settings.tuple, clock)
         self._lost = LostRows(plan, where, self.tally)
+        self._rows = ReadRows(where.section_of)
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
         self._failing_since_s: float | None = None  # the first failure since a call succeeded
@@ -86,7 +87,7 @@ class Delivery:
         process = _called(self._plan.process)
         while (piece := self._next(records)) is not None:
             self._deliver(piece, process)
-        self._lost.end()
+        self._lost.end(self._rows.is_written)
         return self.tally
 
     def _records(self, values: Iterable[Any]) -> Iterator[Record]:
@@ -110,6 +111,8 @@ class Delivery:
         most = self._rows_per_call.next()
         read = list(islice(records, 1))
         read += islice(records, min(most - 1, self._where.rest()))
+        if read:
+            self._rows.read(read[0].position, read[-1].position)
         return read
 
     # -- one piece -----------------------------------------------------------------------
@@ -221,7 +224,9 @@ class Delivery:
                 self._lost.reject(batch[index], reason)
             except Exception as error:
                 raise _NotSettledError(error) from None
-        self.tally.left_out += batch.left_out
+        if batch.left_out:
+            self.tally.left_out += batch.left_out
+            self._rows.left_out(batch)
 
     def _failed(self, piece: FlowTuple, error: Exception) -> None:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
@@ -230,6 +235,7 @@ class Delivery:
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         first_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        self._pieces.judge(piece, now_s)
         is_doubtful = self._is_doubtful(piece, error, now_s)
         if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
             if self._is_blameless(piece, error, first_s):
@@ -240,7 +246,7 @@ class Delivery:
             self._pieces.settle(piece, now_s, is_done=False)
 
     def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
-        """Whether the target may be to blame: no call has succeeded since ``piece`` was cut off.
+        """Whether the target may be to blame: no call has succeeded since ``piece`` was judged.
 
         A row that fails does so while others succeed.  If none does for long, this partition has no
         other rows left, or the target is not coming back soon.
@@ -263,11 +269,13 @@ class Delivery:
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records
-        through, unsettled = self._pieces.acked_through(), None
+        through, unsettled, section_of = self._pieces.acked_through(), None, where.section_of
         if through is None:
             through = where.before
         elif where.before is not None:
-            unsettled = where.before, below_section(through)
+            # Nobody knows of what lies between: only what this delivery has settled may be merged.
+            begins: Any = self._rows.first if section_of is None else section_of(through)[0]
+            unsettled = where.before, begins
         span = Span(
             where.job,
             where.partition,
@@ -276,6 +284,7 @@ class Delivery:
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
             through,
             unsettled,
+            None if section_of is None else section_of(records[0].position),
         )
         # What Spark's earlier attempts of the task have sent counts too, as once each.
         attempt += where.attempt - 1

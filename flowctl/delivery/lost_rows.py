@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.core.positions import row_number
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ProcessError, TooManyLostError
 from flowctl.failure.texts import ERROR_CHARS_MAX, error_text, sendable_start
+from flowctl.ports import AttemptDeadLetter, DeadLetter
 
 
 class LostRows:
@@ -24,6 +27,11 @@ class LostRows:
         self._where = where
         self._tally = tally
         self._in_a_row = 0
+        self._last_reason = ""
+        port = plan.dead_letter
+        self._port: DeadLetter | None = port
+        if isinstance(port, AttemptDeadLetter):
+            self._port = port.of_attempt()
         self._budget = None
         if plan.fail_over is not None:
             # Half a second to load, and only needed here.
@@ -66,18 +74,20 @@ class LostRows:
         """A call succeeded, or one has since the row that is given up next failed first."""
         self._in_a_row = 0
 
-    def end(self) -> None:
-        """All rows were read and settled."""
+    def end(self, is_written: Callable[[Position], bool | None]) -> None:
+        """All rows were read and settled; ``is_written`` says which are written."""
         if self._plan.at_end:
             self._check(at_end=True)
+        if isinstance(self._port, AttemptDeadLetter):
+            self._port.count_attempt(self._where.job, self._where.partition, is_written)
 
     def _keep(self, record: Record, reason: str, *, attempts: int) -> None:
-        port = self._plan.dead_letter
-        if port is not None:
+        if self._port is not None:
             from flowctl.runtime.dead_letters import keep_all
 
-            keep_all(port, self._where.job, [self._dead(record, reason, attempts)])
+            keep_all(self._port, self._where.job, [self._dead(record, reason, attempts)])
             self._tally.kept += 1
+        self._last_reason = reason
         self._check(at_end=False)
 
     def _dead(self, record: Record, reason: str, attempts: int) -> DeadTuple:
@@ -97,11 +107,18 @@ class LostRows:
         return DeadTuple(gave_up, [record])
 
     def _check(self, *, at_end: bool) -> None:
-        check_losses(self._plan.fail_over, self._tally, self._where.partition, at_end=at_end)
+        last = f" The last one: {_sentence(self._last_reason)}" if self._last_reason else ""
+        where = self._where.partition
+        check_losses(self._plan.fail_over, self._tally, where, at_end=at_end, last=last)
 
 
-def check_losses(fail_over: str | None, tally: Tally, where: str, *, at_end: bool = True) -> None:
-    """Raise :class:`TooManyLostError` if ``tally`` lost more rows than ``fail_over`` allows."""
+def check_losses(
+    fail_over: str | None, tally: Tally, where: str, *, at_end: bool = True, last: str = ""
+) -> None:
+    """Raise :class:`TooManyLostError` if ``tally`` lost more rows than ``fail_over`` allows.
+
+    ``last`` is a sentence about the last of them.  Without it the rows are in the dead letters.
+    """
     if fail_over is None or not tally.lost:
         return
     from flowctl.runtime.losses import LossBudget
@@ -111,8 +128,10 @@ def check_losses(fail_over: str | None, tally: Tally, where: str, *, at_end: boo
     if budget.is_exceeded(tally.lost, done, at_end=at_end):
         raise TooManyLostError(
             f"{where}: {tally.lost} of {done} rows were left out ({tally.rejected} rejected,"
-            f" {tally.gave_up} given up); fail_over allows {budget.text}.",
-            remedy="Look at the dead letters, then fix the cause or raise the limit.",
+            f" {tally.gave_up} given up); fail_over allows {budget.text}.{last}",
+            remedy="Fix the cause or raise the limit."
+            if last
+            else "Look at the dead letters, then fix the cause or raise the limit.",
         )
 
 

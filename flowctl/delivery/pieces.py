@@ -17,7 +17,7 @@ from flowctl.core.records import Position, Record
 from flowctl.core.retry import DOUBT_WAIT_MAX_S, RetryQueue, backoff_s
 from flowctl.core.settings import CoreSettings
 from flowctl.core.supply import Backlog
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 
 
 class Pieces:
@@ -78,6 +78,15 @@ class Pieces:
             self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
 
+    def judge(self, piece: FlowTuple, now_s: float) -> None:
+        """Note that ``piece`` failed just now, if that is what a later success is compared with.
+
+        For one row: when what it was cut from failed last; if it was read alone, when it failed
+        first.
+        """
+        if piece.cut.divisible > 1 or piece.judged_at_s == NEVER_JUDGED:
+            piece.judged_at_s = now_s
+
     def fault(
         self,
         piece: FlowTuple,
@@ -92,8 +101,6 @@ class Pieces:
         target may be to blame, so it is not given up yet.
         """
         piece.faults += 1
-        if piece.cut.divisible > 1:  # of a row: when what it was cut from failed last
-            piece.judged_at_s = now_s
         was_cut = self._isolation.take(piece, record_index, now_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         if was_cut:

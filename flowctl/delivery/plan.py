@@ -30,10 +30,10 @@ class Where(msgspec.Struct, frozen=True):
 
     ``attempt``: how often it was begun, this time included.  ``place`` gives a row number the form
     of a position.  ``rest``: how many of the rows that come next are in the section of the one that
-    was read last; a call has rows of one section (:mod:`flowctl.delivery.sections`).  ``before``:
-    the position up to which all of the partition was settled before; above it other sections than
-    this delivery's may have been written.  None: there are no sections, and all positions are this
-    delivery's.
+    was read last; a call has rows of one section (:mod:`flowctl.delivery.sections`).
+    ``section_of`` a position: the lowest and highest of its section; None: there are no sections.
+    ``before``: the position up to which nothing of the partition is to be written any more; above
+    it others may be at work, or rows may be missing.  None: all positions are this delivery's.
     """
 
     job: str
@@ -41,6 +41,7 @@ class Where(msgspec.Struct, frozen=True):
     attempt: int = 1
     place: Callable[[int], Any] = lambda number: number
     rest: Callable[[], int] = lambda: sys.maxsize
+    section_of: Callable[[Any], tuple[Any, Any]] | None = None
     before: Any = None
 
 

@@ -19,10 +19,15 @@ _POLL_ROWS_MAX = 10_000  # at once; a batch is more than one poll
 
 
 class Piece(NamedTuple):
-    """Records of one partition, in order."""
+    """Records of one partition, in order.
+
+    ``batch_first``: the position of the first record that the batch has of the partition; those
+    before it are of earlier batches, which are done.  None: that of these records.
+    """
 
     partition: str
     records: Sequence[Record]
+    batch_first: Position | None = None
 
 
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

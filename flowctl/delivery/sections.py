@@ -9,6 +9,7 @@ the digest of its section, which is the same only if all rows of the section are
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from hashlib import blake2b
@@ -128,6 +129,7 @@ def _shown(value: Any) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
-def below_section(position: Position) -> Position:
-    """Return a position below all rows of the section of ``position``, and above all before it."""
-    return (*position[:-1], -1) if isinstance(position, tuple) else position
+def section_of(position: Position) -> tuple[Position, Position]:
+    """Return two positions around all rows of the section of ``position``, and around no others."""
+    assert isinstance(position, tuple)
+    return (*position[:-1], -1), (*position[:-1], sys.maxsize)

@@ -64,6 +64,9 @@ def test_write_returns_the_counts_of_all_partitions(spark: SparkSession, folder:
     assert ids(folder) == Counter(range(1_000))
     with pytest.raises(TooManyLostError, match="10 of 1000 rows"):
         flow_sink(sink_jobs.pick, target="counted", fail_over="0.9%").write(df)
+    with pytest.raises(TooManyLostError, match=r"^a row was rejected \(a round number\)") as caught:
+        flow_sink(sink_jobs.pick, target="counted").write(df)
+    assert "Traceback" in str(caught.value.__cause__)
 
 
 def test_write_takes_any_names_and_refuses_no_columns(spark: SparkSession, folder: Path) -> None:
@@ -72,6 +75,54 @@ def test_write_takes_any_names_and_refuses_no_columns(spark: SparkSession, folde
     assert (sink.write(df).rows, ids(folder)) == (6, Counter(range(6)))
     with pytest.raises(ConfigError, match="no columns"):
         sink.write(df.select())
+
+
+_TYPES = """
+    CAST(id AS BYTE) b, CAST(id AS SHORT) s, CAST(id AS INT) i, -id * 1000000007 l,
+    CAST(id / 3 AS FLOAT) f, IF(id % 5 = 0, double('NaN'), id / 7) d,
+    CAST(id / 9 AS DECIMAL(38, 18)) dec, CAST(-id AS DECIMAL(3, 0)) whole, id % 2 = 0 flag,
+    concat('ä\\\\n', id, decode(X'F09F9880', 'utf-8')) text, CAST(concat('x', id) AS BINARY) bytes,
+    date_add(DATE'1969-12-30', CAST(id AS INT)) day, timestamp_micros(id * 86399999999 - 7) at,
+    CAST(timestamp_micros(id * 7) AS TIMESTAMP_NTZ) local,
+    make_dt_interval(id, 1, 2, 3.000004) lasted, array(id, NULL, id + 1) list,
+    map(CAST(id AS STRING), array(named_struct('x', id))) named,
+    named_struct('x', id, 'y', '') pair,
+    IF(id % 3 = 0, NULL, named_struct('z', array(map(id, X'00')))) deep, CAST(NULL AS STRING) none,
+    IF(id % 2 = 0, NULL, CAST(id AS STRING)) some, CAST('' AS CHAR(3)) fixed, id AS `a.b`
+"""
+
+
+def test_each_way_gives_the_values_and_types_that_plain_spark_gives(
+    spark: SparkSession, folder: Path
+) -> None:
+    """Kind: what a function gets must not depend on the door."""
+    note = sink_jobs.note
+    df = spark.range(0, 40, 1, 3).selectExpr(*_split(_TYPES))
+    df.foreachPartition(lambda rows: note("plain", rows))
+    sink = {
+        way: flow_sink(lambda batch, way=way: note(way, [r.value for r in batch]), target="types")
+        for way in ("foreach", "write")
+    }
+    df.foreachPartition(sink["foreach"])
+    assert sink["write"].write(df).written == 40
+    options = {"process": "tests.sink_jobs:note_format", "target": "types"}
+    df.write.format("flowctl").options(**options).mode("append").save()
+    plain = sink_jobs.noted(folder, "plain")
+    assert len(plain) == 40
+    for way in ("foreach", "write", "format"):
+        assert sink_jobs.noted(folder, way) == plain, way
+
+
+def _split(expressions: str) -> list[str]:
+    """At commas that are in no brackets."""
+    found, depth = [""], 0
+    for char in expressions:
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += char
+    return found
 
 
 def stream(spark: SparkSession, source: Path) -> Any:

@@ -5,7 +5,6 @@ What is kept about them has no password, can be written to a file, and is short.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,8 @@ def test_its_row_becomes_a_letter_that_can_be_read(
     target, store = Target(), FileDeadLetter(tmp_path)
     tally = deliver(failing(error, target), range(100), dead_letter=store, attempts_max=2)
     assert (tally.written, tally.kept, len(target.taken)) == (99, 1, 99)
-    [line] = (tmp_path / "job.jsonl").read_text().splitlines()
-    assert json.loads(line)["reason"] == reason
+    [letter] = store.file_of("job").read().of("job")
+    assert letter.reason == reason
 
 
 def test_so_does_what_is_raised_in_a_coroutine() -> None:

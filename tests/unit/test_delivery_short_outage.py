@@ -43,6 +43,38 @@ def test_an_outage_costs_no_good_row(since_s: float, for_s: float) -> None:
     assert target.taken == dict.fromkeys(range(1_000), 1)
 
 
+@pytest.mark.parametrize("attempts_max", [1, 5])
+@pytest.mark.parametrize(
+    ("rows", "rows_max", "since_s", "for_s", "call_s"),
+    [
+        (1_000, 1, 1.0, 4.0, CALL_S),
+        (1_000, 1, 0.0, 9.0, CALL_S),
+        (51, 25, 0.252, 9.0, CALL_S),  # the last call holds one row
+        (60, 500, 40.0, 4.7, 1.2),  # one row a call, as rows are slow
+    ],
+)
+def test_nor_does_it_where_a_call_holds_one_row(
+    rows: int, rows_max: int, since_s: float, for_s: float, call_s: float, attempts_max: int
+) -> None:
+    """Kind: what is promised for rows must not depend on how many of them a call holds.
+
+    A row that was read alone was never in doubt: with ``rows_max=1`` eight good rows were letters.
+    """
+    clock, letters = Clock(), Letters()
+    target = Away(clock, since_s, for_s)
+
+    def take(batch: Batch) -> None:
+        target.take(batch)
+        clock.sleep(call_s * len(batch) - CALL_S)
+
+    tally = deliver(
+        take, range(rows), clock,
+        rows_max=rows_max, attempts_max=attempts_max, dead_letter=letters,
+    )  # fmt: skip
+    assert (tally.written, letters.kept) == (rows, [])
+    assert target.taken == dict.fromkeys(range(rows), 1)
+
+
 @pytest.mark.parametrize("poison", [0, 19, 500, 980, 999])
 def test_a_bad_row_is_found_without_waiting_for_long(poison: int) -> None:
     clock, letters = Clock(), Letters()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+import sys
 from collections import Counter
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
@@ -20,8 +23,12 @@ from flowctl.bolts.batch import Batch
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     ConfigError,
+    FencedError,
+    JobError,
     MissingExtraError,
+    ProcessError,
     RetryLater,
+    TargetDownError,
     TooManyLostError,
     UnrunnableError,
 )
@@ -250,6 +257,7 @@ def test_what_was_not_taken_goes_again_alone() -> None:
         ({"fn": print, "dead_letter": 7}, "dead_letter", "no method dead_letter"),
         ({"fn": print, "leave": 2}, "leave", "below 1"),
         ({"fn": print, "weigth": 2}, "weigth", "is not a parameter"),
+        ({"fn": print, "rows": 2}, "rows", "dead_letter, fail_over, refusal, budget"),
         ({"fn": print, "cost": 7}, "cost", "can't be called"),
         ({"fn": print, "redis": "localhost"}, "redis", "not a Redis URL"),
     ],
@@ -327,6 +335,77 @@ def test_another_weight_while_the_target_is_called_ends_the_task_and_blames_no_r
     sink = flow_sink(_Remembers("never"), target="busy", weight=2)
     with paced("busy", job="busy"), pytest.raises(ConfigError, match="weight: this process alr"):
         sink(ROWS)
+
+
+class _Frame:
+    """A DataFrame whose job fails as Spark says it, many lines long."""
+
+    columns: ClassVar[list[str]] = ["n"]
+    schema = StructType().add("n", LongType())
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def toDF(self, *names: str) -> _Frame:
+        return self
+
+    def mapInArrow(self, *_: object) -> _Frame:
+        return self
+
+    def collect(self) -> None:
+        raise RuntimeError(
+            "Job aborted: Task 0 failed 4 times: Traceback (most recent call last):\n"
+            '  File "x.py", line 1, in f\nValueError: seven\n\nThe above exception was the direct'
+            " cause of the following exception:\n\nTraceback (most recent call last):\n"
+            f"{self.said}\n\n\tat org.apache.spark.X.y(X.scala:1)\n\tat org.apache.spark.Z\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ProcessError("row 7 failed: ValueError: a\nb.", remedy="Fix it."), ProcessError),
+        (UnrunnableError("fn", "it: returns 7.", remedy="Return."), UnrunnableError),
+        (TargetDownError("t refused every call.", remedy="Wait."), TargetDownError),
+        (FencedError("replaced.", remedy="Stop.", newest_epoch=3), JobError),
+        (MissingExtraError("redis", "redis", "redis"), ConfigError),
+    ],
+)
+def test_a_write_that_failed_says_why_and_nothing_else(error: Exception, kind: type) -> None:
+    """The sentence was the last of 236 lines."""
+    frame = _Frame(f"flowctl.errors.{type(error).__name__}: {error}")
+    with pytest.raises(kind) as caught:
+        flow_sink(print, target="t").write(frame)
+    assert (type(caught.value), str(caught.value)) == (kind, str(error))
+    assert "Task 0 failed" in str(caught.value.__cause__)
+
+
+def test_another_error_of_spark_passes() -> None:
+    with pytest.raises(RuntimeError, match="Task 0 failed"):
+        flow_sink(print, target="t").write(_Frame("ValueError: flowctl.errors.ProcessError: no"))
+
+
+@pytest.mark.parametrize("used", ["a Python without flowctl", "none"])
+def test_workers_whose_python_has_no_flowctl_are_told_of_before_they_start(
+    used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYSPARK_PYTHON was not set, and the environment not activated: four tracebacks."""
+    python = tmp_path / "python3"
+    if used != "none":
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+    context = SimpleNamespace(
+        master="local[2]", pythonExec=str(python), environment={}, _python_includes=[]
+    )
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", context)
+    with pytest.raises(ConfigError, match="PYSPARK_PYTHON: Spark's workers run") as caught:
+        flow_sink(print, target="t")
+    assert f"PYSPARK_PYTHON={sys.executable}" in caught.value.remedy
+    for name, fine in (("pythonExec", sys.executable), ("master", "spark://host:7077")):
+        monkeypatch.setattr(context, name, fine)
+        flow_sink(print, target="t")
+        monkeypatch.undo()
+        monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", context)
 
 
 def test_the_wrong_place_is_told() -> None:

@@ -18,10 +18,10 @@ from pyspark.sql import Row
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import encode
 from flowctl.delivery.sections import Sections
-from flowctl.errors import ProcessError
+from flowctl.errors import ProcessError, UnrunnableError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink, sink_task
-from pyspark_flowctl.sink_task import Origin, SinkTask
+from pyspark_flowctl.sink_task import BATCHES_TOLD_APART, Origin, SinkTask
 from pyspark_flowctl.sinks import FlowSink
 
 
@@ -29,8 +29,8 @@ def test_batches_of_a_stream_are_named_by_query_and_number() -> None:
     sections = Sections(range(3))
     where = Origin("query", batch_id=7).where("job", sections)
     first = where.place(next(iter(sections)))
-    assert (where.partition, first[:2], first[-1], where.before) == ("query/0", (7, 0), 0, (7, -1))
-    assert encode(where.before) < encode(first), "all batches before this one"
+    assert (where.partition, first[:2], first[-1]) == ("query/0", (7, 0), 0)
+    assert encode(where.before) < encode((7 - BATCHES_TOLD_APART, 0, 0, 0)), "older batches only"
 
 
 def _numbers(sink: FlowSink, layout: dict[int, range], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,80 @@ def test_rows_of_a_batch_that_was_cut_in_several_ways_are_all_written(
     with sqlite3.connect(database) as connection:
         found = Counter(n for (n,) in connection.execute("SELECT n FROM t"))
     assert found == Counter(range(1_600))
+
+
+@pytest.fixture
+def merges_at_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 1)
+
+
+def _stream(database: Path) -> tuple[SqlSink, SinkTask]:
+    into = SqlSink(
+        f"sqlite:///{database}",
+        table="t",
+        schema="CREATE TABLE t (n INTEGER)",
+        synchronous="NORMAL",
+    )
+    return into, flow_sink(sink=into, target="db", rows_max=3).task
+
+
+def _batch(task: SinkTask, batch_id: int, numbers: range) -> None:
+    FlowSink(task, Origin("query", batch_id=batch_id))([Row(n=n) for n in numbers])
+
+
+def _numbers_in(database: Path) -> Counter[int]:
+    with sqlite3.connect(database) as connection:
+        return Counter(n for (n,) in connection.execute("SELECT n FROM t"))
+
+
+@pytest.mark.req("S70")
+@pytest.mark.usefixtures("merges_at_each_write")
+def test_after_a_checkpoint_was_set_back_by_some_batches_new_rows_are_written(
+    tmp_path: Path,
+) -> None:
+    """Kind: a sink may take positions together only if nothing else can come between them.
+
+    Spans of older batches were joined into one range, so what lay in it counted as written.
+    """
+    database = tmp_path / "out.db"
+    _, task = _stream(database)
+    for batch_id in range(9):
+        _batch(task, batch_id, range(10 * batch_id, 10 * batch_id + 10))
+    for batch_id in range(4, 12):  # rows that are new, and batch 6 as it was
+        first = 60 if batch_id == 6 else 1_000 + 10 * batch_id
+        _batch(task, batch_id, range(first, first + 10))
+    new = {n for n in range(1_040, 1_120) if not 1_060 <= n < 1_070}
+    assert _numbers_in(database) == Counter([*range(90), *new])
+
+
+@pytest.mark.req("S70")
+@pytest.mark.usefixtures("merges_at_each_write")
+def test_a_batch_that_is_older_than_what_the_sink_tells_apart_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    """Neither left out nor doubled: its old rows are joined, so nobody knows which they were."""
+    database = tmp_path / "out.db"
+    into, task = _stream(database)
+    for batch_id in range(BATCHES_TOLD_APART + 5):
+        _batch(task, batch_id, range(batch_id, batch_id + 1))
+    with pytest.raises(UnrunnableError, match="more batches than SqlSink tells apart") as caught:
+        _batch(task, 2, range(5_000, 5_001))
+    assert "forget" in caught.value.remedy
+    into.forget("db", "query/0")
+    _batch(task, 2, range(5_000, 5_001))
+    assert 5_000 in _numbers_in(database)
+
+
+@pytest.mark.usefixtures("merges_at_each_write")
+def test_what_the_sink_remembers_of_a_stream_does_not_grow_for_ever(tmp_path: Path) -> None:
+    database = tmp_path / "out.db"
+    _, task = _stream(database)
+    sizes = []
+    for batch_id in range(2 * BATCHES_TOLD_APART):
+        _batch(task, batch_id, range(7))
+        with sqlite3.connect(database) as connection:
+            sizes += connection.execute("SELECT COUNT(*) FROM flowctl_spans").fetchone()
+    assert max(sizes) <= 3 * BATCHES_TOLD_APART + 4
 
 
 def test_events_that_differ_in_their_time_only_are_not_taken_for_others(
@@ -182,6 +256,30 @@ def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     assert places == sorted(places), "the ledger needs an order"
     last_of_each = [place[0] for _, place, rest in found if rest == 0]
     assert last_of_each == list(range(len(last_of_each))), "a section ends where nothing is left"
+
+
+def test_sections_grow_so_that_a_ledger_stays_small_and_end_where_memory_would() -> None:
+    ends = []
+    sections = Sections(iter(range(80_000)))
+    for number, _ in enumerate(sections):
+        if not sections.rest():
+            ends.append(number + 1)
+    doubled = [128 * 2**n for n in range(8)]
+    assert ends == [*doubled, *range(32_768, 80_000, 16_384), 80_000]
+
+
+@pytest.mark.parametrize("short", [(2,), (), 2])
+def test_rows_may_be_shorter_than_the_first(short: Any) -> None:
+    """Rows of an RDD need not be alike, and a moment is looked for where the first row has it."""
+    now = datetime(2026, 11, 22)
+
+    def mark(*rows: Any) -> int:
+        sections = Sections(rows, passing_moments=True)
+        return sum(sections.place(number)[1] for number, _ in enumerate(sections))
+
+    assert mark((1, now), short) == mark((1, now), short) != mark((1, now), (3,))
+    many = [(n, now) for n in range(128)]
+    assert mark(*many, short) != mark(*many, (3,)), "also in a section after the first"
 
 
 @pytest.mark.parametrize("odd", [2**70, "\ud800", {(1, 2): 3}, Row(a=Row(b=[1])), float("nan")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from flowctl.delivery.reading import Piece
 from flowctl.errors import UnrunnableError
 from flowctl_files import FileDeadLetter
 from pyspark_flowctl.stream_options import StreamOptions
+from pyspark_flowctl.stream_reader import Chunk, chunks_of
 from pyspark_flowctl.stream_task import rows_out
 
 TWO = StructType().add("n", LongType()).add("twice", LongType()).json()
@@ -51,3 +54,38 @@ def test_a_call_that_is_refused_in_part_goes_again_whole_and_no_row_is_missing(
 ) -> None:
     """It raised instead of returning, so there are no rows of what the target did take."""
     assert rows(process) == [{"n": n, "twice": 2 * n} for n in range(20)]
+
+
+@pytest.mark.req("S70")
+def test_a_chunk_that_is_written_does_not_count_the_one_before_it_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a sink may take positions together only if nothing else can come between them.
+
+    Chunks of one batch run side by side, and the later one said that all before it was settled.
+    """
+    database = tmp_path / "out.db"
+    away = Path(f"{database}.away")
+    away.touch()
+    monkeypatch.setenv("STREAM_DB", str(database))
+    monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", 1)
+    given = {"producer": "tests.stream_parts:Numbers", "process": "tests.stream_parts:stored"}
+    options = StreamOptions.of(given)
+
+    def read(chunk: Chunk) -> None:
+        assert not list(rows_out(options, TWO, chunk.records()))
+
+    for first in range(0, 360, 120):
+        numbers = [Record(number, number) for number in range(first, first + 120)]
+        one, other = chunks_of([Piece("n", numbers)], 2)
+        if first == 0:
+            with pytest.raises(UnrunnableError, match="the task dies"):
+                read(one)
+        read(other)
+        away.unlink(missing_ok=True)
+        read(one)
+    with sqlite3.connect(database) as connection:
+        found = Counter(n for (n,) in connection.execute("SELECT n FROM t"))
+        [ranges] = connection.execute("SELECT COUNT(*) FROM flowctl_spans").fetchone()
+    assert found == Counter(range(360))
+    assert ranges <= 6, "what is remembered does not grow with the stream"
