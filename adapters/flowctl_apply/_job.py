@@ -28,9 +28,12 @@ from flowctl_apply._rows import shape_of
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
+    from flowctl.runtime.receipt_store import ReceiptStore
+    from flowctl.runtime.receipts import Entry
 
 _RUN_BYTES = 8  # random: no two runs get the same
-Merge = Callable[[Sequence[Sequence[str]]], Sequence[ResultFile]]
+Merge = Callable[[Sequence[Sequence[str]], int], Sequence[ResultFile]]
+"""Merges shares of files; the second argument is the epoch of the driver, for their names."""
 
 
 class Input(NamedTuple):
@@ -88,22 +91,28 @@ class Job:
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
 
-    def done(self, given: Input) -> Applied | None:
+    def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
         """Return the result if an earlier run has finished it; None: there is something to do.
 
-        Raises :class:`ConfigError` if the name belongs to another job.
+        Raises :class:`ConfigError` if the name belongs to another job, and :class:`InternalError`
+        if a file of the result is not there, unless it ``may_be_gone``.
         """
         known = self.results.description()
         if known is not None:
             self._check_same(known, given)
         self._check_apart(given)
         finished = self.results.finished()
-        return None if finished is None else self._applied(finished, None)
+        if finished is None:
+            return None
+        if not may_be_gone:
+            self.results.check_there(finished.files)
+        return self._applied(finished, None)
 
     def begin(self, given: Input) -> Description:
         """Return what to read: as an earlier run began with, or new.  Copies the input if it must.
 
-        A copy counts once it is complete: killed before, the next run makes another.
+        A copy counts once it is complete: killed before, the next run makes another.  Copying takes
+        long: if another driver has begun meanwhile, what it began with counts.
         """
         known = self.results.description()
         if known is not None:
@@ -130,8 +139,12 @@ class Job:
             copy=copy,
             marks=dict(given.marks),
         )
-        self.results.describe(description)
-        return description
+        begun = self.results.begin(description)
+        if begun.run != description.run:
+            if copy:
+                self.results.drop_copy(copy)
+            self._check_same(begun, given)
+        return begun
 
     def process(self, description: Description) -> RowWriter:
         """Return what the bolts run."""
@@ -145,29 +158,26 @@ class Job:
     def finish(
         self,
         extents: Mapping[str, Extent],
-        report: Report | None,
+        owner: ReceiptStore,
+        report: Report | None = None,
         *,
         files: int | None = None,
         merge: Merge | None = None,
     ) -> Applied:
         """All is done: check that, merge the results into ``files`` files, tidy up.
 
-        ``merge`` merges shares of files; without one this process does.
+        ``owner`` is the store with which this driver has acquired the job; ``merge`` merges shares
+        of files, without one this process does.  Raises :class:`FencedError` if a newer driver has
+        acquired the job: that one ends it.
         """
-        from flowctl.runtime.receipts import coverage, missing
-
-        entries = sorted(self.results.entries(), key=lambda one: (one.partition, one.start))
-        spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
-        gaps = missing(spans, coverage(entries))
-        if gaps:
-            raise InternalError(
-                f"{self.name}: there is no result for {gaps[0]}.",
-                remedy="Start the job again: it continues there. Please report this as a defect.",
-            )
+        entries = self._entries(extents, owner)
         made = files_in(receipt for one in entries for receipt in one.receipts)
-        self._check_there(made)
+        if len({one.file for one in made}) < len(made):
+            raise InternalError(f"{self.name}: two receipts name one file.")
+        self.results.check_there(made)
         if files is not None and len(made) > files:
-            made = self._merged(made, files, merge)
+            made = self._merged(made, files, owner.base[0], merge)
+            self.results.check_there(made)
         rows_in = sum(one.records for one in entries)
         if rows_in and not made:
             warnings.warn(
@@ -176,31 +186,39 @@ class Job:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        finished = Finished(made, total_rows(made), rows_in)
-        self.results.finish(finished)
-        self.results.sweep()
+        owner.check_owner()
+        self.results.finish(Finished(made, total_rows(made), rows_in, owner.base))
+        self.results.sweep(owner.base)
+        # Another driver that ended at that moment may have been first, or removed what this one had
+        # adopted: what is returned is what is named now.
+        finished = self.results.finished()
+        assert finished is not None
+        self.results.check_there(finished.files)
         return self._applied(finished, report)
 
-    def _check_there(self, made: Sequence[ResultFile]) -> None:
-        """Another driver that ended at that moment may have swept what this one has adopted."""
-        there = {file.name for file in self.results.place.names()}
-        gone = next((one.file for one in made if one.file not in there), None)
-        if gone is not None:
+    def _entries(self, extents: Mapping[str, Extent], owner: ReceiptStore) -> list[Entry]:
+        """What this driver holds; it must be the input, each position once."""
+        from flowctl.runtime.receipts import flaw, written
+
+        entries = written(self.results.manifest.segments())
+        owner.check_owner()  # after reading: what a newer one has written was not meant for this
+        spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
+        if problem := flaw(spans, entries):
             raise InternalError(
-                f"{self.name}: {gone} is a file of results, but it is not in"
-                f" {self.results.place.url}.",
-                remedy="Restore it. To process everything again, give another name or out.",
+                f"{self.name}: {problem}.",
+                remedy="Start the job again: it continues there. Please report this as a defect.",
             )
+        return sorted(entries, key=lambda one: (one.partition, one.start))
 
     def _merged(
-        self, made: Sequence[ResultFile], files: int, merge: Merge | None
+        self, made: Sequence[ResultFile], files: int, epoch: int, merge: Merge | None
     ) -> list[ResultFile]:
         shares = [[file.file for file in share] for share in shares_of(made, files)]
         if merge is not None:
-            merged = list(merge(shares))
+            merged = list(merge(shares, epoch))
         else:
-            place = self.results.place
-            merged = [merge_files(place, self.name, self.schema, share) for share in shares]
+            place, name, schema = self.results.place, self.name, self.schema
+            merged = [merge_files(place, name, schema, share, epoch=epoch) for share in shares]
         if total_rows(merged) != total_rows(made):
             raise InternalError(f"{self.name}: merging its files lost rows.")
         return merged

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, FencedError, FlowctlError
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import arrow_path
@@ -78,7 +78,8 @@ def run_job(job: Job, given: Input, options: RunOptions, *, merge: Merge | None 
 
         table = DeltaAppend(job.results, job.schema)
         table.prepare()
-    done = job.done(given)
+    # A table may have been compacted since, and its files removed: its rows are what counts.
+    done = job.done(given, may_be_gone=table is not None)
     if done is None:
         done = _run(job, given, options, merge)
     else:
@@ -94,8 +95,10 @@ def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Ap
     from flowctl.runtime.receipt_store import ReceiptStore
 
     description = job.begin(given)
+    if (done := job.done(given)) is not None:  # by another driver, while the input was copied
+        return done
     source = ParquetRanges(description.paths, columns=description.columns)
-    producer = Noted(source, job.results, may_grow=job.keep_results)
+    producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
     checkpoint = store_of(options.get("checkpoint"))
     store = ReceiptStore(checkpoint, job.results.manifest, Unnamed(job.results))
     spout = FlowControlSpout(
@@ -107,8 +110,18 @@ def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Ap
         dead_letter=options.get("dead_letter"),
     )
     spout.receipts = store
-    report = spout.run(view=options.get("view", "auto"))
-    return job.finish(producer.seen, report, files=options.get("files"), merge=merge)
+    try:
+        report = spout.run(view=options.get("view", "auto"))
+        return job.finish(producer.seen, store, report, files=options.get("files"), merge=merge)
+    except FencedError:
+        raise
+    except FlowctlError:
+        # An older driver may have ended the job meanwhile, and removed what this one reads.
+        if (done := job.done(given)) is None:
+            raise
+        store.check_owner()
+        job.results.sweep(store.base)
+        return done
 
 
 def _made(bolts: int | Callable[[Process], Bolts], process: RowWriter) -> Bolts:

@@ -172,10 +172,12 @@ def _as_it_is(url: str) -> str:
     return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
-def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]], Sequence[Any]]:
+def _merging(
+    spark: SparkSession, job: Any
+) -> Callable[[Sequence[Sequence[str]], int], Sequence[Any]]:
     """Files are merged on the workers, a task for each new one."""
 
-    def merge(shares: Sequence[Sequence[str]]) -> Sequence[Any]:
+    def merge(shares: Sequence[Sequence[str]], epoch: int) -> Sequence[Any]:
         place, name, schema = job.results.place, job.name, job.schema
 
         def merged(batches: Iterable[Any]) -> Iterator[Any]:
@@ -183,7 +185,10 @@ def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]
 
             merge_files = load_adapter("flowctl_apply._merging", "parquet").merge_files
             for batch in batches:
-                made = [merge_files(place, name, schema, one) for one in batch[1].to_pylist()]
+                made = [
+                    merge_files(place, name, schema, one, epoch=epoch)
+                    for one in batch[1].to_pylist()
+                ]
                 yield pyarrow.RecordBatch.from_pydict({
                     "share": batch[0],
                     "file": [one.file for one in made],

@@ -67,6 +67,7 @@ class Driver:
     """What a run does, without bolts."""
 
     def __init__(self, job: Job) -> None:
+        self.job = job
         self.process = job.process(job.begin(GIVEN))
         results = job.results
         self.store = ReceiptStore(MemoryCheckpointStore(), results.manifest, Unnamed(results))
@@ -77,6 +78,9 @@ class Driver:
         if is_accepted:
             self.store.append([Receipts("in.parquet", start, stop, stop - start, [receipt])])
             self.store.save("scores", Checkpoint(), epoch=self.epoch)
+
+    def finish(self, stop: int, **options: Any) -> Applied:
+        return self.job.finish(extents(stop), self.store, **options)
 
 
 def rows_of(applied: Applied) -> list[dict[str, Any]]:
@@ -99,7 +103,7 @@ def test_accepted_results_are_the_result_and_the_others_are_swept(tmp_path: Path
     driver.do(0, 3)
     driver.do(3, 4)  # no rows: no file
     assert len(list(tmp_path.glob("*.parquet"))) == 3
-    applied = here.finish(extents(10), None)
+    applied = driver.finish(10)
     assert rows_of(applied) == EVEN
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     again = job(tmp_path).done(GIVEN)
@@ -109,9 +113,10 @@ def test_accepted_results_are_the_result_and_the_others_are_swept(tmp_path: Path
 
 def test_a_job_with_a_gap_does_not_end(tmp_path: Path) -> None:
     here = job(tmp_path)
-    Driver(here).do(0, 3)
+    driver = Driver(here)
+    driver.do(0, 3)
     with pytest.raises(InternalError, match=r"no result for \('in.parquet', 3, 10\)"):
-        here.finish(extents(10), None)
+        driver.finish(10)
     assert here.done(GIVEN) is None
 
 
@@ -120,7 +125,7 @@ def test_files_are_merged_in_order(tmp_path: Path) -> None:
     driver = Driver(here)
     for start in (8, 4, 0, 2, 6):
         driver.do(start, start + 2)
-    applied = here.finish(extents(10), None, files=2)
+    applied = driver.finish(10, files=2)
     assert rows_of(applied) == EVEN
     assert len(applied.files) == len(list(tmp_path.glob("*.parquet"))) == 2
 
@@ -135,10 +140,10 @@ def test_shares_are_in_order_and_about_as_large() -> None:
 
 
 def test_a_result_without_rows_has_no_files_and_says_so(tmp_path: Path) -> None:
-    here = job(tmp_path, other)
-    Driver(here).do(0, 10)
+    driver = Driver(job(tmp_path, other))
+    driver.do(0, 10)
     with pytest.warns(RuntimeWarning, match="no result for any of 10 rows.*forget its return"):
-        applied = here.finish(extents(10), None, files=3)
+        applied = driver.finish(10, files=3)
     assert (applied.files, applied.rows) == ([], 0)
 
 
@@ -197,8 +202,9 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     Driver(job(tmp_path)).do(0, 6)
     here = job(tmp_path, other, keep_results=True)
     assert here.done(Input("others", ["in.parquet"])) is None
-    Driver(here).do(6, 10)
-    assert rows_of(here.finish(extents(10), None)) == EVEN[:3]
+    driver = Driver(here)
+    driver.do(6, 10)
+    assert rows_of(driver.finish(10)) == EVEN[:3]
 
 
 def test_functions_are_told_apart_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +255,7 @@ def test_a_copy_counts_once_it_is_complete(tmp_path: Path) -> None:
     assert job(tmp_path).begin(Input("rows", write=write)) == description
     assert len(written) == 2
     assert here.results.leftovers().copies == [written[0].rpartition("/")[2]]
-    here.finish({}, None)
+    Driver(here).finish(0)
     assert not list(tmp_path.rglob("a.parquet"))  # its copy is not needed any more
 
 
@@ -266,11 +272,12 @@ class Files:
 
 def test_files_must_stay_what_they_were(tmp_path: Path) -> None:
     here = job(tmp_path)
-    here.begin(GIVEN)
+    run = here.begin(GIVEN).run
     first, second = Extent(0, 10, "1"), Extent(0, 10, "2")
 
     def look(found: dict[str, Extent], *, may_grow: bool = False) -> dict[str, Extent]:
-        noted = Noted(Files(found), Results(here.results.place, "scores"), may_grow=may_grow)
+        results = Results(here.results.place, "scores")
+        noted = Noted(Files(found), results, run=run, may_grow=may_grow)
         assert noted.extents(Checkpoint()) == noted.seen
         return dict(noted.seen)
 
@@ -292,7 +299,7 @@ def test_a_file_that_was_written_again_is_refused_though_the_job_is_done(tmp_pat
 
     here = job(tmp_path)
     here.begin(given(a="10 bytes of 1", b="7 bytes of 1"))
-    here.finish({}, None)
+    Driver(here).finish(0)
     with pytest.raises(ConfigError, match="df: a was written again"):
         here.done(given(a="10 bytes of 2"))
     assert here.done(given(b="7 bytes of 1")), "a is gone, or can't be looked at now"
@@ -324,8 +331,9 @@ def test_the_next_driver_names_whole_files_that_no_receipt_did(tmp_path: Path) -
     driver.do(5, 10, is_accepted=False)
     driver.do(6, 9, is_accepted=False)  # a copy of a part of the former
     assert adopted(here) == [(0, 3), (5, 10)]
-    Driver(here).do(3, 5)
-    assert rows_of(here.finish(extents(10), None)) == EVEN
+    driver = Driver(here)
+    driver.do(3, 5)
+    assert rows_of(driver.finish(10)) == EVEN
     assert len(list(tmp_path.glob("*.parquet"))) == 3
 
 
@@ -358,11 +366,12 @@ def test_a_name_that_two_files_share_says_nothing(
 
 def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
     here = job(tmp_path)
-    Driver(here).do(0, 10)
+    driver = Driver(here)
+    driver.do(0, 10)
     (file,) = tmp_path.glob("*.parquet")
     file.unlink()
     with pytest.raises(InternalError, match="is a file of results, but it is not in"):
-        here.finish(extents(10), None)
+        driver.finish(10)
 
 
 # -- on a worker -------------------------------------------------------------------------------
