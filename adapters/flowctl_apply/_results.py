@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from flowctl.checksums import with_crc
 from flowctl.errors import CheckpointCorruptError, InfrastructureError, InternalError
-from flowctl_apply._manifest import PlaceManifest, directory_of
+from flowctl_apply._manifest import VERSION, PlaceManifest, checked, directory_of
 from flowctl_apply._places import Found, Place
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of each partition, once known."""
     marks: dict[str, str] = {}
     """Of the files that a DataFrame reads: as which each was found."""
-    version: int = 1
+    version: int = VERSION
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class Finished(msgspec.Struct, frozen=True):
     rows: int
     rows_in: int
     base: tuple[int, str] | None = None
-    version: int = 1
+    version: int = VERSION
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -257,21 +258,27 @@ class Results:
             return None
         except OSError as error:
             raise _unusable(self.place, error) from error
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise CheckpointCorruptError(
-                f"{self.place.url}/{path} can't be understood: {error}.",
-                remedy="Restore the file. To process everything again, give another out or name.",
-            ) from error
+        return decoded(path, data, kind, where=self.place.url)
 
     def _write(self, name: str, what: msgspec.Struct, *, is_new: bool = False) -> None:
-        data = msgspec.json.format(msgspec.json.encode(what))
+        path = f"{self.directory}/{name}"
+        data = with_crc(path, msgspec.json.format(msgspec.json.encode(what)))
         put = self.place.put_new if is_new else self.place.put
         try:
-            put(f"{self.directory}/{name}", data)
+            put(path, data)
         except OSError as error:
             raise _unusable(self.place, error) from error
+
+
+def decoded(path: str, data: bytes, kind: type[_T], *, where: str) -> _T:
+    """Return what a file of the job's notes holds; raise :class:`CheckpointCorruptError`."""
+    try:
+        return msgspec.json.decode(checked(path, data), type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:  # also what is not UTF-8
+        raise CheckpointCorruptError(
+            f"{where}/{path} can't be understood: {error}.",
+            remedy="Restore the file. To process everything again, give another out or name.",
+        ) from error
 
 
 def files_in(receipts: Iterable[bytes]) -> list[ResultFile]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import linecache
 import pickle
 import sys
@@ -390,9 +389,9 @@ def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> No
 def test_two_drivers_that_begin_at_once_are_told_apart_from_two_directories(tmp_path: Path) -> None:
     here = job(tmp_path)
     process = here.process(here.begin(GIVEN))
-    (description,) = tmp_path.rglob("job.json")
-    noted_run = json.loads(description.read_text())
-    description.write_text(json.dumps(noted_run | {"run": "another"}))
+    begun = here.results.description()
+    assert begun is not None
+    here.results.describe(msgspec.structs.replace(begun, run="another"))
     with pytest.raises(UnrunnableError, match=r"out: .* notes of another run of .*Let that one"):
         process(batch(0, 2))
     assert not list(tmp_path.rglob("*.parquet"))
