@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from flowctl.errors import ConfigError, InternalError
 from flowctl_apply._merging import merge_files, shares_of
 from flowctl_apply._places import arrow_path, place_at
@@ -108,6 +110,27 @@ class Job:
             self.results.check_there(finished.files)
         return self._applied(finished, None)
 
+    def check_empty(self, *, is_table: bool) -> None:
+        """Raise :class:`ConfigError` if ``out`` holds rows that are not of jobs of ours.
+
+        Who reads the directory of a finished job reads them too.  In a directory such as ``day=1/``
+        as well, but not below other ones.  A table says itself which files are its rows.
+        """
+        if is_table or self.results.description() is not None:
+            return
+        if stranger := self.results.stranger():
+            raise ConfigError(
+                "out",
+                f"{self.results.place.url} holds {stranger}, which no job named there has written.",
+                remedy="Give another directory; or remove that file, if it is an earlier result.",
+            )
+
+    def withdraw(self, description: Description) -> None:
+        """Leave the name free if this job could not begin: its input was never seen."""
+        now = self.results.description()
+        if now == description and not (now.copy or now.files):
+            self.results.withdraw()
+
     def begin(self, given: Input) -> Description:
         """Return what to read: as an earlier run began with, or new.  Copies the input if it must.
 
@@ -116,7 +139,7 @@ class Job:
         """
         known = self.results.description()
         if known is not None:
-            return known
+            return self._continued(known, given)
         copy, paths = "", list(given.paths)
         if given.write is not None:
             copy = f"input-{secrets.token_hex(_RUN_BYTES)}"
@@ -145,6 +168,23 @@ class Job:
                 self.results.drop_copy(copy)
             self._check_same(begun, given)
         return begun
+
+    def _continued(self, known: Description, given: Input) -> Description:
+        """With ``keep_results`` other files may have been added to those of ``known``."""
+        if known.source == given.source:
+            return known
+        if known.copy or not given.paths:
+            warnings.warn(
+                f"{self.name} goes on with the copy that it has of an earlier DataFrame.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+            return known
+        grown = msgspec.structs.replace(
+            known, source=given.source, paths=list(given.paths), marks=dict(given.marks)
+        )
+        self.results.describe(grown)
+        return grown
 
     def process(self, description: Description) -> RowWriter:
         """Return what the bolts run."""

@@ -12,7 +12,7 @@ import msgspec
 
 from flowctl.checksums import with_crc
 from flowctl.errors import CheckpointCorruptError, InfrastructureError, InternalError
-from flowctl_apply._manifest import VERSION, PlaceManifest, checked, directory_of
+from flowctl_apply._manifest import VERSION, PlaceManifest, checked, directory_of, jobs_at
 from flowctl_apply._places import Found, Place
 
 if TYPE_CHECKING:
@@ -245,6 +245,20 @@ class Results:
         if self.finished() is not None:
             self.place.delete_temporary()
         return left
+
+    def withdraw(self) -> None:
+        """The job was not begun: nothing is known of its input."""
+        self.place.delete([f"{self.directory}/job.json"])
+
+    def stranger(self) -> str | None:
+        """Return a Parquet file that a reader of the place reads and no job there has written."""
+        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if job != self.job)
+        for found in self.place.names(recursive=True):
+            *above, name = found.name.split("/")
+            is_read = name.endswith(".parquet") and all("=" in each for each in above)
+            if is_read and not name.startswith((*ours, "_", ".")):
+                return found.name
+        return None
 
     def drop_copy(self, copy: str) -> None:
         """Remove a copy of the input that nobody will read."""
