@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import secrets
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +23,7 @@ from flowctl_apply._results import (
 )
 from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
 from flowctl_apply._rows import shape_of
+from flowctl_apply._uses import fingerprint, uses_of
 
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
@@ -90,6 +88,8 @@ class Job:
         self.schema = schema
         self.results: Results = Results(place_at(out), name)
         self._fn = fn
+        self._code: str = fingerprint(fn)
+        self._uses: Mapping[str, str] = uses_of(fn)  # before it is called, which may change some
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
 
@@ -156,7 +156,8 @@ class Job:
             run=secrets.token_hex(_RUN_BYTES),
             schema=str(self.schema),
             source=given.source,
-            fn=fingerprint(self._fn),
+            fn=self._code,
+            uses=dict(self._uses),
             paths=paths,
             columns=None if given.columns is None else list(given.columns),
             copy=copy,
@@ -295,13 +296,14 @@ class Job:
             )
         if self.keep_results:
             return
-        if known.fn != fingerprint(self._fn):
+        if known.fn != self._code:
             raise ConfigError(
                 "fn",
                 f"{where} was begun with another function.",
                 remedy=f"{another}; or keep_results=True, to keep the earlier function's results"
                 " and go on with this one.",
             )
+        self._check_uses(known, where)
         if known.source != given.source:
             raise ConfigError(
                 "df",
@@ -316,30 +318,19 @@ class Job:
                     remedy=f"{another}; or keep_results=True, to keep the earlier results.",
                 )
 
-
-# Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.
-_SHARED_NAMES: Final = ("<string>", "<stdin>")
-
-
-def fingerprint(fn: Callable[..., Any]) -> str:
-    """Return what distinguishes the code of ``fn`` from other code; not that of what it calls."""
-    while hasattr(fn, "func"):  # functools.partial
-        fn = fn.func
-    if not inspect.isroutine(fn) and not inspect.isclass(fn):
-        fn = type(fn)
-    code = getattr(fn, "__code__", None)
-    try:
-        if code is not None and code.co_filename in _SHARED_NAMES:
-            raise OSError
-        text = textwrap.dedent(inspect.getsource(fn))
-    except (OSError, TypeError):  # typed in, or not Python
-        text = repr(fn.__qualname__) if code is None else _code_text(code)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _code_text(code: Any) -> str:
-    inner = [_code_text(one) if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
-    return repr((code.co_code, code.co_names, inner))
+    def _check_uses(self, known: Description, where: str) -> None:
+        if known.uses is None:  # of an older version
+            return
+        now = self._uses
+        names = known.uses.keys() | now.keys()
+        changed = sorted(name for name in names if known.uses.get(name) != now.get(name))
+        if changed:
+            raise ConfigError(
+                "fn",
+                f"{where} was begun with another {', '.join(changed)}.",
+                remedy="Give another name or out; or the earlier value; or keep_results=True, to"
+                " keep the results that were made with it and go on with this one.",
+            )
 
 
 def _flat(schema: str) -> str:

@@ -48,6 +48,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[str]
     columns: list[str] | None = None
     copy: str = ""
+    uses: dict[str, str] | None = None
+    """A digest of each value and function that ``fn`` uses; None: it was not looked at."""
     files: dict[str, str] = {}
     """Identity of each partition, once known."""
     marks: dict[str, str] = {}

@@ -6,7 +6,7 @@ taken only by a job that could begin.
 
 from __future__ import annotations
 
-import functools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +27,8 @@ Door = Callable[..., Any]
 
 
 def same(batch: Batch) -> list[tuple[int]]:
+    if any(record.value["id"] >= float(os.environ.get("KILLED_AT", "inf")) for record in batch):
+        raise UnrunnableError("fn", "is killed.")
     return [(record.value["id"],) for record in batch]
 
 
@@ -151,19 +153,17 @@ def test_a_finished_job_does_not_leave_out_a_file_that_was_added(place: Path) ->
         run(place, keep_results=True)
 
 
-def killed(batch: Batch) -> list[tuple[int]]:
-    if any(record.value["id"] > 2 for record in batch):
-        raise UnrunnableError("fn", "is killed.")
-    return same(batch)
-
-
-def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(place: Path) -> None:
+def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kind: as above; a DataFrame is a list of its files."""
     files = [place / "in" / f"{n}.parquet" for n in (1, 4)]
     given: dict[str, Any] = {"schema": SCHEMA, "name": "scores", "out": place / "out"}
     given |= {"bolts": 1, "view": "off"}
+    monkeypatch.setenv("KILLED_AT", "3")
     with pytest.raises(FlowctlError, match="is killed"):
-        apply_parquet(files[:1], functools.wraps(same)(killed), **given)
+        apply_parquet(files[:1], same, **given)
+    monkeypatch.delenv("KILLED_AT")
     write_rows(place / "in", 4, 5)
     with pytest.raises(ConfigError, match=r"df: .* begun with another DataFrame"):
         apply_parquet(files, same, **given)

@@ -6,7 +6,7 @@ and what a driver at work makes is never a leftover.
 
 from __future__ import annotations
 
-import functools
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -42,6 +42,8 @@ Hook = Callable[[], object]
 
 
 def same(batch: Batch) -> list[tuple[int]]:
+    if any(record.value["id"] >= float(os.environ.get("KILLED_AT", "inf")) for record in batch):
+        raise UnrunnableError("fn", "is killed.")
     return [(record.value["id"],) for record in batch]
 
 
@@ -205,18 +207,17 @@ def test_of_two_drivers_that_copy_the_input_both_read_the_copy_that_was_there_fi
     assert not list(out.rglob("input-*"))
 
 
-def test_a_driver_whose_copy_comes_second_continues_the_job_that_began(tmp_path: Path) -> None:
+def test_a_driver_whose_copy_comes_second_continues_the_job_that_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kind: as above; the first one is killed halfway, so its results are of its own copy."""
     out = tmp_path / "out"
 
-    def fails_late(batch: Batch) -> list[tuple[int]]:
-        if any(record.value["id"] > ROWS // 2 for record in batch):
-            raise UnrunnableError("fn", "is killed.")
-        return same(batch)
-
     def first_is_killed() -> None:
+        monkeypatch.setenv("KILLED_AT", str(ROWS // 2))
         with pytest.raises(FlowctlError, match="is killed"):
-            run_copy(out, fn=functools.wraps(same)(fails_late))
+            run_copy(out)
+        monkeypatch.delenv("KILLED_AT")
         assert Results(LocalPlace(str(out)), "scores").files()
 
     assert ids(run_copy(out, first_is_killed)) == list(range(ROWS))
@@ -247,20 +248,12 @@ def test_a_driver_whose_job_was_begun_anew_stops_before_it_reads(source: Path) -
 def begun(source: Path, *entries: Entry) -> None:
     """A job of which a killed driver has kept ``entries``."""
     results = Job(same, SCHEMA, name="scores", out=str(source.parent / "out")).results
-    run_killed(source)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(FlowctlError, match="is killed"):
+        patch.setenv("KILLED_AT", "0")
+        run(source)
     store = ReceiptStore(MemoryCheckpointStore(), results.manifest)
     store.acquire("scores")
     results.manifest.append(Segment(*store.base, 1, entries))
-
-
-def run_killed(source: Path) -> None:
-    def fails(batch: Batch) -> list[tuple[int]]:
-        raise UnrunnableError("fn", "is killed.")
-
-    out = source.parent / "out"
-    job = Job(functools.wraps(same)(fails), SCHEMA, name="scores", out=str(out))
-    with pytest.raises(FlowctlError, match="is killed"):
-        run_job(job, Input(str(source), [str(source)]), {"bolts": 1, "view": "off"})
 
 
 def test_results_of_what_a_job_does_not_read_are_not_adopted(source: Path) -> None:

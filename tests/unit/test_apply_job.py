@@ -23,11 +23,12 @@ from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
-from flowctl_apply._job import Applied, Input, Job, fingerprint
+from flowctl_apply._job import Applied, Input, Job
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
 from flowctl_apply._results import ResultFile, Results, prefix_of
 from flowctl_apply._unnamed import Unnamed
+from flowctl_apply._uses import fingerprint
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
 GIVEN = Input("rows", ["in.parquet"])
