@@ -32,7 +32,7 @@ def test_a_record_is_taken_for_its_value() -> None:
     with pytest.raises(TypeError, match=r"write record.value\['id'\]"):
         Record(0, {"id": 1})["id"]  # type: ignore[index]
     with pytest.raises(AttributeError, match=r"write record.value\['id'\]"):
-        Record(1, {"id": 7}).id  # type: ignore[attr-defined]
+        _ = Record(1, {"id": 7}).id  # type: ignore[attr-defined]
     assert not hasattr(Record(1, {"id": 7}), "asDict"), "what looks for an attribute is told no"
 
 
