@@ -237,6 +237,16 @@ class Job:
         self.results.check_there(finished.files)
         return self._applied(finished, report)
 
+    def ended_by_another(self, given: Input, owner: ReceiptStore) -> Applied | None:
+        """Return the result if an older driver has ended the job meanwhile; None: it has not.
+
+        For a driver that failed: the other one may have removed what this one reads.
+        """
+        if (done := self.done(given)) is not None:
+            owner.check_owner()
+            self.results.sweep(owner.base)
+        return done
+
     def _entries(self, extents: Mapping[str, Extent], owner: ReceiptStore) -> list[Entry]:
         """What this driver holds; it must be the input, each position once."""
         from flowctl.runtime.receipts import flaw, written
