@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pyarrow
 import pyarrow.parquet
-from hypothesis import event
+from hypothesis import event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from flowctl.bolts.batch import Batch
@@ -25,7 +25,7 @@ from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import Checkpoint, Record, Span
-from flowctl.errors import ConfigError, FencedError, FlowctlError
+from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply._job import Applied, Input, Job
@@ -33,6 +33,7 @@ from flowctl_apply._noted import Noted
 from flowctl_apply._places import Found
 from flowctl_apply._results import Results
 from flowctl_apply._unnamed import Unnamed
+from flowctl_apply._uses import fingerprint
 
 SCHEMA = pyarrow.schema([("file", pyarrow.string()), ("row", pyarrow.int64())])
 ROWS = 12
@@ -112,13 +113,19 @@ def second(batch: Batch) -> list[tuple[str, int]]:
 
 
 class Files:
-    """The source: identity and number of rows of each file."""
+    """What one driver reads: the files where they are, or a copy of them."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, Extent] = {"a": Extent(0, ROWS, "1"), "b": Extent(0, ROWS, "1")}
+    def __init__(self, world: World, copy: str) -> None:
+        self.world = world
+        self.copy = copy
 
     def extents(self, checkpoint: Checkpoint) -> Mapping[str, Extent]:
-        return dict(self.found)
+        identities = self.world.identities
+        if not self.copy:
+            return {name: Extent(0, ROWS, identity) for name, identity in identities.items()}
+        if not any(f"/{self.copy}/" in name for name in self.world.place.files):
+            raise SourceError(f"{self.copy} is gone.")
+        return {f"{self.copy}/{name}": Extent(0, ROWS, "1") for name in identities}
 
     def reader(self) -> Any: ...
     def close(self) -> None: ...
@@ -144,12 +151,22 @@ class Driver:
             return
         self.copy = begun.copy
         self.process = self.job.process(begun)
-        self.source = Noted(world.source, self.job.results, run=begun.run, may_grow=keep)
+        files = Files(world, begun.copy)
+        self.source = Noted(files, self.job.results, run=begun.run, may_grow=keep)
         manifest, unnamed = self.job.results.manifest, Unnamed(self.job.results)
         self.store = ReceiptStore(MemoryCheckpointStore(), manifest, unnamed)
-        self.epoch = self.store.acquire(NAME)
-        checkpoint = self.store.load(NAME)
-        self.extents = self.source.extents(checkpoint)
+        try:
+            self.epoch = self.store.acquire(NAME)
+            checkpoint = self.store.load(NAME)
+            self.extents = self.source.extents(checkpoint)
+        except FencedError:
+            raise
+        except FlowctlError:
+            self.result = self.job.ended_by_another(self.given, self.store)
+            if self.result is None:
+                self.job.withdraw(begun)
+                raise
+            return
         self.done: dict[str, RangeSet] = {name: RangeSet() for name in self.extents}
         for name, state in checkpoint.partitions.items():
             if isinstance(state.position, int):
@@ -160,10 +177,11 @@ class Driver:
 
     def work(self, name: str, start: int, stop: int, *, is_told: bool = True) -> None:
         """A batch, if nothing of it is done; its report may be lost with its bolt."""
+        name = f"{self.copy}/{name}" if self.copy else name
         stop = min(stop, int(self.extents[name].stop))
         if start >= stop or any(low < stop and start < high for low, high in self.done[name]):
             return
-        records = [Record(row, (name, row)) for row in range(start, stop)]
+        records = [Record(row, (name[-1], row)) for row in range(start, stop)]
         span = Span(NAME, name, start, stop - 1, self.epoch)
         receipt = self.process(Batch(records, span, bolt="b1", attempt=1))
         if is_told:
@@ -177,7 +195,7 @@ class Driver:
         try:
             for name, extent in self.extents.items():
                 for row in range(int(extent.stop)):
-                    self.work(name, row, row + 1)
+                    self.work(name[-1], row, row + 1)
             self.save()
             return self.job.finish(self.extents, self.store, files=files)
         except FencedError:
@@ -192,10 +210,9 @@ class World(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.place: Any = Memory()
-        self.source = Files()
+        self.identities = {"a": "1", "b": "1"}
         self.drivers: list[Driver] = []
         self.fn: Any = first
-        self.is_changed = False  # the input, after the job began
 
     @initialize(copies=st.booleans())
     def choose(self, copies: bool) -> None:
@@ -214,12 +231,19 @@ class World(RuleBasedStateMachine):
         assert found == sorted(itertools.product(("a", "b"), range(ROWS)))
         assert applied.rows == len(found)
 
+    def is_other(self) -> bool:
+        """Whether the job was begun with another function or input than there is now."""
+        begun = Results(self.place, NAME).description()
+        assert begun is not None
+        now = {} if begun.copy else {n: f"{one} {ROWS}" for n, one in self.identities.items()}
+        return begun.fn != fingerprint(self.fn) or bool(now and begun.files and begun.files != now)
+
     def begin(self) -> Driver | None:
         """Another driver; None if the job was finished, or it is refused as it must be."""
         try:
             driver = Driver(self, self.fn, keep=False, copies=self.copies)
         except ConfigError as error:
-            assert self.is_changed or self.fn is not first, error
+            assert self.is_other(), error
             event(f"refused: {error.field}")
             return None
         except FencedError:
@@ -316,20 +340,16 @@ class World(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"))
     def change_the_input(self, name: str) -> None:
         """A file is written again: nobody may go on with what was made of the earlier one."""
-        identity = "2" if self.source.found[name].identity == "1" else "1"
-        self.source.found[name] = Extent(0, ROWS, identity)
-        self.is_changed = True
+        self.identities[name] = "2" if self.identities[name] == "1" else "1"
 
     def teardown(self) -> None:
         """In the end somebody runs it as it was begun: the result is right."""
         self.place.fault_at = 0
         begun = Results(self.place, NAME).description()
-        for fn in (first, second):
-            self.fn = fn
-            if begun is None or begun.fn == Job(fn, SCHEMA, name=NAME, out="/memory")._code:
-                break
-        for name, identity in (begun.files if begun else {}).items():
-            self.source.found[name] = Extent(0, ROWS, identity.split()[0])
+        if begun is not None:
+            self.fn = first if begun.fn == fingerprint(first) else second
+        if begun is not None and not begun.copy:
+            self.identities |= {name: text.split()[0] for name, text in begun.files.items()}
         driver = Driver(self, self.fn, keep=False, copies=self.copies)
         result = driver.result or driver.finish(1)
         self.check(result)
@@ -337,3 +357,4 @@ class World(RuleBasedStateMachine):
 
 
 TestSequences = World.TestCase
+TestSequences.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
