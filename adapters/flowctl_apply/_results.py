@@ -243,7 +243,7 @@ class Results:
         left = self.leftovers(owner)
         self.place.delete(file.name for file in left.files)
         for copy in left.copies:
-            self.drop_copy(copy)
+            self.place.delete_directory(f"{self.directory}/{copy}")
         if self.finished() is not None:
             self.place.delete_temporary()
         return left
@@ -261,10 +261,6 @@ class Results:
             if is_read and not name.startswith((*ours, "_", ".")):
                 return found.name
         return None
-
-    def drop_copy(self, copy: str) -> None:
-        """Remove a copy of the input that nobody will read."""
-        self.place.delete_directory(f"{self.directory}/{copy}")
 
     def _read(self, name: str, kind: type[_T]) -> _T | None:
         path = f"{self.directory}/{name}"

@@ -122,7 +122,7 @@ def _run_begun(
         return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
     except FencedError:
         raise
-    except FlowctlError:
+    except Exception:  # also of Spark's, as files that were to be merged may be gone
         if (done := job.ended_by_another(given, store)) is None:
             raise
         return done

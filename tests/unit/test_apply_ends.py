@@ -137,16 +137,20 @@ def test_the_older_driver_that_ends_while_the_newer_one_merges_takes_nothing_fro
 
 
 class Late(LocalPlace):
-    """Something happens right before the job's end is written."""
+    """Something happens right before the job's end is written, or right after."""
 
-    def __init__(self, path: str, hook: Hook) -> None:
+    def __init__(self, path: str, hook: Hook, *, is_after: bool = False) -> None:
         super().__init__(path)
         self.hook = hook
+        self.is_after = is_after
 
     def put_new(self, name: str, data: bytes) -> bool:
-        if name.endswith("finished.json"):
+        if name.endswith("finished.json") and not self.is_after:
             self.hook()
-        return super().put_new(name, data)
+        done = super().put_new(name, data)
+        if name.endswith("finished.json") and self.is_after:
+            self.hook()
+        return done
 
     def __reduce__(self) -> Any:
         return LocalPlace, (self.url,)
@@ -159,6 +163,45 @@ def test_a_driver_that_is_late_with_the_end_returns_the_result_of_the_other(sour
     applied = run(source, place=late)
     assert applied.files == done[0].files
     assert ids(applied) == list(range(ROWS))
+
+
+def test_a_driver_that_merges_while_the_older_one_ends_loses_nothing_and_leaves_nothing(
+    source: Path,
+) -> None:
+    """Kind: as above; the newer one begins after the older one's last look."""
+    merging, has_ended = threading.Event(), threading.Event()
+    newer: list[Applied] = []
+
+    def wait() -> None:
+        merging.set()
+        assert has_ended.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=lambda: newer.append(run(source, before=wait)))
+
+    def begin() -> None:
+        thread.start()
+        assert merging.wait(PATIENCE_S)
+
+    out = source.parent / "out"
+    older = run(source, place=Late(str(out), begin))
+    gc(out)  # as it is at work still
+    has_ended.set()
+    thread.join(PATIENCE_S)
+    assert newer[0].files == older.files
+    assert ids(older) == list(range(ROWS))
+    assert [f"file://{path}" for path in out.glob("*.parquet")] == list(older.files)
+
+
+def test_files_that_vanish_as_the_end_is_written_are_not_returned(source: Path) -> None:
+    """Kind: nothing is named as a result that was not looked at; after the end as well."""
+    out = source.parent / "out"
+
+    def vanish() -> None:
+        for path in out.glob("*.parquet"):
+            path.unlink()
+
+    with pytest.raises(FlowctlError, match="is a file of results, but it is not in"):
+        run(source, place=Late(str(out), vanish, is_after=True))
 
 
 def test_a_finished_job_whose_files_are_gone_says_so(source: Path) -> None:
@@ -238,6 +281,9 @@ def test_a_driver_whose_job_was_begun_anew_stops_before_it_reads(source: Path) -
     """Kind: what a job began with is looked at after it was acquired."""
     results = Results(LocalPlace(str(source.parent / "out")), "scores")
     producer = Noted(ParquetRanges(str(source)), results, run="1", may_grow=False)
+    with pytest.raises(FencedError, match="has begun 'scores'"):
+        producer.extents(Checkpoint())
+    Job(same, SCHEMA, name="scores", out=results.place.url).begin(Input(str(source), [str(source)]))
     with pytest.raises(FencedError, match="has begun 'scores'"):
         producer.extents(Checkpoint())
 

@@ -120,6 +120,16 @@ def test_a_job_with_a_gap_does_not_end(tmp_path: Path) -> None:
     assert here.done(GIVEN) is None
 
 
+def test_a_file_that_two_receipts_name_does_not_count_twice(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    receipt = driver.process(batch(0, 2, epoch=driver.epoch))
+    for start in (0, 2):
+        driver.store.append([Receipts("in.parquet", start, start + 2, 2, [receipt])])
+    driver.store.save("scores", Checkpoint(), epoch=driver.epoch)
+    with pytest.raises(InternalError, match="two receipts name one file"):
+        driver.finish(4)
+
+
 def test_files_are_merged_in_order(tmp_path: Path) -> None:
     here = job(tmp_path)
     driver = Driver(here)
@@ -128,6 +138,15 @@ def test_files_are_merged_in_order(tmp_path: Path) -> None:
     applied = driver.finish(10, files=2)
     assert rows_of(applied) == EVEN
     assert len(applied.files) == len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_a_merge_that_loses_rows_does_not_end_the_job(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 4):
+        driver.do(start, start + 4)
+    with pytest.raises(InternalError, match="merging its files lost rows"):
+        driver.finish(8, files=1, merge=lambda shares, epoch: [])
+    assert driver.job.done(GIVEN) is None
 
 
 def test_shares_are_in_order_and_about_as_large() -> None:
@@ -343,12 +362,15 @@ def test_what_may_be_another_result_is_not_adopted(tmp_path: Path) -> None:
     rejecting = batch(0, 2, epoch=driver.epoch)
     rejecting.reject(1)  # it is not done, as the dead letter may not have it yet
     driver.process(rejecting)
+    partial = batch(0, 2, epoch=driver.epoch)
+    partial.left_out = 1  # its sink had a row from an earlier attempt, which has another result
+    driver.process(partial)
     driver.process(batch(2, 4, epoch=driver.epoch - 1))  # of a driver before: gc may remove it
     description = here.begin(GIVEN)
     here.results.describe(msgspec.structs.replace(description, run="0" * 16))
     here.process(here.begin(GIVEN))(batch(4, 6, epoch=driver.epoch))  # of a job that was removed
     here.results.describe(description)
-    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert len(list(tmp_path.glob("*.parquet"))) == 4
     assert adopted(here) == []
 
 
