@@ -192,6 +192,41 @@ def test_a_driver_that_merges_while_the_older_one_ends_loses_nothing_and_leaves_
     assert [f"file://{path}" for path in out.glob("*.parquet")] == list(older.files)
 
 
+class Apart(Late):
+    """An object store: to look whether there is a file and to put it are two steps."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        if any(found.name == name for found in self.names(recursive=True)):
+            return False
+        if name.endswith("finished.json"):
+            self.hook()
+        self.put(name, data)
+        return True
+
+
+def test_where_both_drivers_write_the_end_the_later_result_is_whole(source: Path) -> None:
+    """Kind: as above, in a store that can't keep the second one from writing."""
+    between, has_ended = threading.Event(), threading.Event()
+    newer: list[Applied] = []
+
+    def wait() -> None:
+        between.set()
+        assert has_ended.wait(PATIENCE_S)
+
+    out = str(source.parent / "out")
+    thread = threading.Thread(target=lambda: newer.append(run(source, place=Apart(out, wait))))
+
+    def begin() -> None:
+        thread.start()
+        assert between.wait(PATIENCE_S)
+
+    run(source, place=Late(out, begin))
+    has_ended.set()
+    thread.join(PATIENCE_S)
+    assert run(source).files == newer[0].files
+    assert ids(newer[0]) == list(range(ROWS))
+
+
 def test_files_that_vanish_as_the_end_is_written_are_not_returned(source: Path) -> None:
     """Kind: nothing is named as a result that was not looked at; after the end as well."""
     out = source.parent / "out"
