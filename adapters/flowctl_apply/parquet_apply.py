@@ -78,6 +78,7 @@ def run_job(
         done = _run(job, given, options, merge)
     else:
         _check_complete(job, given)
+        job.results.sweep()  # the driver that ended it may have been killed before it did
         _say_done(options["view"], job.name, done.rows)
     if table is not None:
         table.append()

@@ -239,6 +239,21 @@ def test_files_that_vanish_as_the_end_is_written_are_not_returned(source: Path) 
         run(source, place=Late(str(out), vanish, is_after=True))
 
 
+def test_a_job_that_was_killed_before_it_tidied_up_is_tidied_by_the_next_run(source: Path) -> None:
+    """Kind: who reads the directory of a finished job reads each row once."""
+    out = source.parent / "out"
+
+    def kill() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run(source, place=Late(str(out), kill, is_after=True))
+    assert len(list(out.glob("*.parquet"))) > 1, "merged files, and those that were merged"
+    applied = run(source)
+    assert applied.was_done and ids(applied) == list(range(ROWS))
+    assert [f"file://{path}" for path in out.glob("*.parquet")] == list(applied.files)
+
+
 def test_a_finished_job_whose_files_are_gone_says_so(source: Path) -> None:
     """Kind: nothing is named as a result that was not looked at just before."""
     (file,) = run(source).files
