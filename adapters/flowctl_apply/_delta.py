@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.errors import ConfigError, FlowctlError, InfrastructureError
 from flowctl_apply._places import arrow_path
 from flowctl_apply._results import ResultFile, Results, prefix_of
 
@@ -101,10 +101,13 @@ class DeltaAppend:
             table = self._deltalake.DeltaTable(self._url)
             if table.transaction_version(app_id) is None:
                 self._commit(table, app_id, self._results.files())
+        except FlowctlError:
+            raise
         except Exception as error:
             raise self._unusable(error) from error
 
     def _commit(self, table: Any, app_id: str, files: Sequence[ResultFile]) -> None:
+        self._results.check_there(files)
         transaction = importlib.import_module("deltalake.transaction")
         now_ms = int(time.time() * 1000)
         added = [

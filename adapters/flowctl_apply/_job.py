@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import secrets
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from flowctl.errors import ConfigError, InternalError
 from flowctl_apply._merging import merge_files, shares_of
@@ -24,13 +23,17 @@ from flowctl_apply._results import (
 )
 from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
 from flowctl_apply._rows import shape_of
+from flowctl_apply._uses import fingerprint, uses_of
 
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
+    from flowctl.runtime.receipt_store import ReceiptStore
+    from flowctl.runtime.receipts import Entry
 
 _RUN_BYTES = 8  # random: no two runs get the same
-Merge = Callable[[Sequence[Sequence[str]]], Sequence[ResultFile]]
+Merge = Callable[[Sequence[Sequence[str]], int], Sequence[ResultFile]]
+"""Merges shares of files; the second argument is the epoch of the driver, for their names."""
 
 
 class Input(NamedTuple):
@@ -85,29 +88,58 @@ class Job:
         self.schema = schema
         self.results: Results = Results(place_at(out), name)
         self._fn = fn
+        self._code: str = fingerprint(fn)
+        self._uses: Mapping[str, str] = uses_of(fn)  # before it is called, which may change some
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
 
-    def done(self, given: Input) -> Applied | None:
+    def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
         """Return the result if an earlier run has finished it; None: there is something to do.
 
-        Raises :class:`ConfigError` if the name belongs to another job.
+        Raises :class:`ConfigError` if the name belongs to another job, and :class:`InternalError`
+        if a file of the result is not there, unless it ``may_be_gone``.
         """
         known = self.results.description()
         if known is not None:
             self._check_same(known, given)
         self._check_apart(given)
         finished = self.results.finished()
-        return None if finished is None else self._applied(finished, None)
+        if finished is None:
+            return None
+        if not may_be_gone:
+            self.results.check_there(finished.files)
+        return self._applied(finished, None)
+
+    def check_empty(self, *, is_table: bool) -> None:
+        """Raise :class:`ConfigError` if ``out`` holds rows that are not of jobs of ours.
+
+        Who reads the directory of a finished job reads them too.  In a directory such as ``day=1/``
+        as well, but not below other ones.  A table says itself which files are its rows.
+        """
+        if is_table or self.results.description() is not None:
+            return
+        if stranger := self.results.stranger():
+            raise ConfigError(
+                "out",
+                f"{self.results.place.url} holds {stranger}, which no job named there has written.",
+                remedy="Give another directory; or remove that file, if it is an earlier result.",
+            )
+
+    def withdraw(self, description: Description) -> None:
+        """Leave the name free if this job could not begin: its input was never seen."""
+        now = self.results.description()
+        if now == description and not (now.copy or now.files):
+            self.results.withdraw()
 
     def begin(self, given: Input) -> Description:
         """Return what to read: as an earlier run began with, or new.  Copies the input if it must.
 
-        A copy counts once it is complete: killed before, the next run makes another.
+        A copy counts once it is complete: killed before, the next run makes another.  Copying takes
+        long: if another driver has begun meanwhile, what it began with counts.
         """
         known = self.results.description()
         if known is not None:
-            return known
+            return self._continued(known, given)
         copy, paths = "", list(given.paths)
         if given.write is not None:
             copy = f"input-{secrets.token_hex(_RUN_BYTES)}"
@@ -124,14 +156,31 @@ class Job:
             run=secrets.token_hex(_RUN_BYTES),
             schema=str(self.schema),
             source=given.source,
-            fn=fingerprint(self._fn),
+            fn=self._code,
+            uses=dict(self._uses),
             paths=paths,
             columns=None if given.columns is None else list(given.columns),
             copy=copy,
             marks=dict(given.marks),
         )
-        self.results.describe(description)
-        return description
+        return self.results.begin(description)  # a copy that is not used goes with the leftovers
+
+    def _continued(self, known: Description, given: Input) -> Description:
+        """With ``keep_results`` other files may have been added to those of ``known``."""
+        if known.source == given.source:
+            return known
+        if known.copy or not given.paths:
+            warnings.warn(
+                f"{self.name} goes on with the copy that it has of an earlier DataFrame.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+            return known
+        grown = msgspec.structs.replace(
+            known, source=given.source, paths=list(given.paths), marks=dict(given.marks)
+        )
+        self.results.describe(grown)
+        return grown
 
     def process(self, description: Description) -> RowWriter:
         """Return what the bolts run."""
@@ -145,29 +194,26 @@ class Job:
     def finish(
         self,
         extents: Mapping[str, Extent],
-        report: Report | None,
+        owner: ReceiptStore,
+        report: Report | None = None,
         *,
         files: int | None = None,
         merge: Merge | None = None,
     ) -> Applied:
         """All is done: check that, merge the results into ``files`` files, tidy up.
 
-        ``merge`` merges shares of files; without one this process does.
+        ``owner`` is the store with which this driver has acquired the job; ``merge`` merges shares
+        of files, without one this process does.  Raises :class:`FencedError` if a newer driver has
+        acquired the job: that one ends it.
         """
-        from flowctl.runtime.receipts import coverage, missing
-
-        entries = sorted(self.results.entries(), key=lambda one: (one.partition, one.start))
-        spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
-        gaps = missing(spans, coverage(entries))
-        if gaps:
-            raise InternalError(
-                f"{self.name}: there is no result for {gaps[0]}.",
-                remedy="Start the job again: it continues there. Please report this as a defect.",
-            )
+        entries = self._entries(extents, owner)
         made = files_in(receipt for one in entries for receipt in one.receipts)
-        self._check_there(made)
+        if len({one.file for one in made}) < len(made):
+            raise InternalError(f"{self.name}: two receipts name one file.")
+        self.results.check_there(made)
         if files is not None and len(made) > files:
-            made = self._merged(made, files, merge)
+            made = self._merged(made, files, owner.base[0], merge)
+            self.results.check_there(made)
         rows_in = sum(one.records for one in entries)
         if rows_in and not made:
             warnings.warn(
@@ -176,31 +222,49 @@ class Job:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        finished = Finished(made, total_rows(made), rows_in)
-        self.results.finish(finished)
-        self.results.sweep()
+        owner.check_owner()
+        self.results.finish(Finished(made, total_rows(made), rows_in, owner.base))
+        self.results.sweep(owner.base)
+        # Another driver that ended at that moment may have been first, or removed what this one had
+        # adopted: what is returned is what is named now.
+        finished = self.results.finished()
+        assert finished is not None
+        self.results.check_there(finished.files)
         return self._applied(finished, report)
 
-    def _check_there(self, made: Sequence[ResultFile]) -> None:
-        """Another driver that ended at that moment may have swept what this one has adopted."""
-        there = {file.name for file in self.results.place.names()}
-        gone = next((one.file for one in made if one.file not in there), None)
-        if gone is not None:
+    def ended_by_another(self, given: Input, owner: ReceiptStore) -> Applied | None:
+        """Return the result if an older driver has ended the job meanwhile; None: it has not.
+
+        For a driver that failed: the other one may have removed what this one reads.
+        """
+        if (done := self.done(given)) is not None:
+            owner.check_owner()
+            self.results.sweep(owner.base)
+        return done
+
+    def _entries(self, extents: Mapping[str, Extent], owner: ReceiptStore) -> list[Entry]:
+        """What this driver holds; it must be the input, each position once."""
+        from flowctl.runtime.receipts import flaw, written
+
+        entries = written(self.results.manifest.segments())
+        owner.check_owner()  # after reading: what a newer one has written was not meant for this
+        spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
+        if problem := flaw(spans, entries):
             raise InternalError(
-                f"{self.name}: {gone} is a file of results, but it is not in"
-                f" {self.results.place.url}.",
-                remedy="Restore it. To process everything again, give another name or out.",
+                f"{self.name}: {problem}.",
+                remedy="Start the job again: it continues there. Please report this as a defect.",
             )
+        return sorted(entries, key=lambda one: (one.partition, one.start))
 
     def _merged(
-        self, made: Sequence[ResultFile], files: int, merge: Merge | None
+        self, made: Sequence[ResultFile], files: int, epoch: int, merge: Merge | None
     ) -> list[ResultFile]:
         shares = [[file.file for file in share] for share in shares_of(made, files)]
         if merge is not None:
-            merged = list(merge(shares))
+            merged = list(merge(shares, epoch))
         else:
-            place = self.results.place
-            merged = [merge_files(place, self.name, self.schema, share) for share in shares]
+            place, name, schema = self.results.place, self.name, self.schema
+            merged = [merge_files(place, name, schema, share, epoch=epoch) for share in shares]
         if total_rows(merged) != total_rows(made):
             raise InternalError(f"{self.name}: merging its files lost rows.")
         return merged
@@ -237,13 +301,14 @@ class Job:
             )
         if self.keep_results:
             return
-        if known.fn != fingerprint(self._fn):
+        if known.fn != self._code:
             raise ConfigError(
                 "fn",
                 f"{where} was begun with another function.",
                 remedy=f"{another}; or keep_results=True, to keep the earlier function's results"
                 " and go on with this one.",
             )
+        self._check_uses(known, where)
         if known.source != given.source:
             raise ConfigError(
                 "df",
@@ -258,30 +323,19 @@ class Job:
                     remedy=f"{another}; or keep_results=True, to keep the earlier results.",
                 )
 
-
-# Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.
-_SHARED_NAMES: Final = ("<string>", "<stdin>")
-
-
-def fingerprint(fn: Callable[..., Any]) -> str:
-    """Return what distinguishes the code of ``fn`` from other code; not that of what it calls."""
-    while hasattr(fn, "func"):  # functools.partial
-        fn = fn.func
-    if not inspect.isroutine(fn) and not inspect.isclass(fn):
-        fn = type(fn)
-    code = getattr(fn, "__code__", None)
-    try:
-        if code is not None and code.co_filename in _SHARED_NAMES:
-            raise OSError
-        text = textwrap.dedent(inspect.getsource(fn))
-    except (OSError, TypeError):  # typed in, or not Python
-        text = repr(fn.__qualname__) if code is None else _code_text(code)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _code_text(code: Any) -> str:
-    inner = [_code_text(one) if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
-    return repr((code.co_code, code.co_names, inner))
+    def _check_uses(self, known: Description, where: str) -> None:
+        if known.uses is None:  # of an older version
+            return
+        now = self._uses
+        names = known.uses.keys() | now.keys()
+        changed = sorted(name for name in names if known.uses.get(name) != now.get(name))
+        if changed:
+            raise ConfigError(
+                "fn",
+                f"{where} was begun with another {', '.join(changed)}.",
+                remedy="Give another name or out; or the earlier value; or keep_results=True, to"
+                " keep the results that were made with it and go on with this one.",
+            )
 
 
 def _flat(schema: str) -> str:

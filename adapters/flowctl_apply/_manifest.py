@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from flowctl.checksums import with_crc, without_crc
 from flowctl.errors import (
     CheckpointCorruptError,
     CheckpointUnavailableError,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 # Names that begin with an underscore are not data for Spark and for pyarrow.
 ROOT = "_flowctl"
-_VERSION = 1
+# The first one had no checksums; it is read still.
+VERSION = 2
 _NAME = re.compile(r"(\d{20})-([0-9a-f]+)-(\d{8})\.jsonl")
 # A driver that begins removes what it has adopted; another one that reads at that moment starts
 # over, each time with a newer base.
@@ -48,8 +50,11 @@ class _Line(msgspec.Struct, omit_defaults=True):
     receipts: list[str | _Bytes] = []
 
 
-class _Head(msgspec.Struct):
+class _Version(msgspec.Struct):
     version: int
+
+
+class _Head(_Version):
     entries: int
 
 
@@ -97,7 +102,8 @@ class PlaceManifest:
     def append(self, segment: Segment) -> None:
         """See the protocol."""
         with _retriable(self.where):
-            self._place.put(self._name_of(segment), encode(segment))
+            name = self._name_of(segment)
+            self._place.put(name, with_crc(name, encode(segment)))
 
     def forget_before(self, epoch: int, token: str) -> None:
         """See the protocol."""
@@ -120,7 +126,7 @@ class PlaceManifest:
 
         epoch, token, number = _parts(name)
         is_base = "/bases/" in name
-        entries = decode(self._place.get(name), f"{self.where}/{name}")
+        entries = decode(name, self._place.get(name), self.where)
         return Segment(epoch, token, number, tuple(entries), is_base)
 
 
@@ -131,8 +137,8 @@ def _parts(name: str) -> tuple[int, str, int]:
 
 
 def encode(segment: Segment) -> bytes:
-    """Return the contents of the segment's file."""
-    lines = [msgspec.json.encode(_Head(_VERSION, len(segment.entries)))]
+    """Return the contents of the segment's file, without their checksum."""
+    lines = [msgspec.json.encode(_Head(VERSION, len(segment.entries)))]
     for one in segment.entries:
         receipts = [_readable(receipt) for receipt in one.receipts]
         lines.append(
@@ -141,19 +147,29 @@ def encode(segment: Segment) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def decode(data: bytes, name: str) -> list[Entry]:
+def checked(name: str, data: bytes) -> bytes:
+    """Return the JSON of the file ``name``; raise ``ValueError`` if it is not what was written."""
+    text, has_crc = without_crc(name, data)
+    first, _, _ = text.partition(b"\n{")
+    version = msgspec.json.decode(first, type=_Version).version
+    if version != (VERSION if has_crc else VERSION - 1):
+        raise ValueError(f"version {version} with{'' if has_crc else 'out'} a checksum")
+    return text
+
+
+def decode(name: str, data: bytes, where: str) -> list[Entry]:
     """Return the entries of a segment's file; raise :class:`CheckpointCorruptError`."""
     from flowctl.runtime.receipts import Entry
 
-    first, *rest = data.splitlines() or [b""]
     try:
+        first, *rest = checked(name, data).splitlines() or [b""]
         head = msgspec.json.decode(first, type=_Head)
         lines = [msgspec.json.decode(line, type=_Line) for line in rest]
-        if head.version != _VERSION or head.entries != len(lines):
-            raise ValueError(f"version {head.version}, {len(lines)} of {head.entries} entries")
+        if head.entries != len(lines):
+            raise ValueError(f"it has {len(lines)} of {head.entries} entries")
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointCorruptError(
-            f"{name} is not part of a manifest, or is damaged: {error}.",
+            f"{where}/{name} is not part of a manifest, or is damaged: {error}.",
             remedy="Restore the file. To process everything again, remove the results or give"
             " another out.",
         ) from error

@@ -23,8 +23,10 @@ def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFi
     return [share for share in shares if share]
 
 
-def merge_files(place: Place, job: str, schema: Any, names: Sequence[str]) -> ResultFile:
-    """Write the rows of ``names`` into one new file; they stay.
+def merge_files(
+    place: Place, job: str, schema: Any, names: Sequence[str], *, epoch: int
+) -> ResultFile:
+    """Write the rows of ``names`` into one new file of the driver of ``epoch``; they stay.
 
     Holds one of them in memory, and the new file as it will be stored.
     """
@@ -38,6 +40,6 @@ def merge_files(place: Place, job: str, schema: Any, names: Sequence[str]) -> Re
             writer.write_table(table.cast(schema))
             rows += table.num_rows
     data = sink.getvalue().to_pybytes()
-    merged = merged_name(job)
+    merged = merged_name(job, epoch)
     place.put(merged, data)
     return ResultFile(merged, rows, len(data))

@@ -8,7 +8,7 @@ import msgspec
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
-from flowctl.errors import ConfigError
+from flowctl.errors import ConfigError, FencedError
 from flowctl.range_ports import RangeProducer, RangeReader
 from flowctl_apply._results import Results
 
@@ -16,12 +16,15 @@ from flowctl_apply._results import Results
 class Noted:
     """A :class:`flowctl.range_ports.RangeProducer` that remembers what there was to read.
 
-    Raises :class:`ConfigError` if a file is not the one of an earlier run.
+    Raises :class:`ConfigError` if a file is not the one of an earlier run, or if there are results
+    of what it does not read; :class:`FencedError` if the job is not any more the one that began
+    with ``run``.
     """
 
-    def __init__(self, inner: RangeProducer, results: Results, *, may_grow: bool) -> None:
+    def __init__(self, inner: RangeProducer, results: Results, *, run: str, may_grow: bool) -> None:
         self._inner = inner
         self._results = results
+        self._run = run
         self._may_grow = may_grow
         self.seen: Mapping[str, Extent] = {}
 
@@ -29,11 +32,22 @@ class Noted:
         """See the port."""
         self.seen = self._inner.extents(checkpoint)
         description = self._results.description()
-        assert description is not None
+        if description is None or description.run != self._run:
+            raise FencedError(
+                f"another driver has begun {self._results.job!r} in {self._results.place.url}.",
+                remedy="Let it work; or, to keep both, give one another name and out.",
+            )
         now = {name: f"{extent.identity} {extent.stop}" for name, extent in self.seen.items()}
         known = description.files
         if known:
             self._check(known, now)
+        if strangers := checkpoint.partitions.keys() - now.keys():
+            raise ConfigError(
+                "name",
+                f"there are results of {min(strangers)}, which this job does not read: another one"
+                " has begun under its name.",
+                remedy="Give another name or out.",
+            )
         if known != now:
             self._results.describe(msgspec.structs.replace(description, files=now))
         return self.seen

@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -36,6 +36,13 @@ class Place(Protocol):
 
     def put(self, name: str, data: bytes) -> None:
         """Keep ``data`` as the file ``name``, in place of one that is there."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Keep ``data`` as the file ``name``; False, and nothing is changed, if there is one.
+
+        Of two processes only one succeeds on a local disk.  Object stores have no such call here:
+        both may succeed if they call within milliseconds, and the later one's data stays.
+        """
 
     def get(self, name: str) -> bytes:
         """Return the file's bytes; ``FileNotFoundError`` if there is none."""
@@ -88,6 +95,28 @@ class LocalPlace:
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Place`."""
         path = self._root / name
+        with self._written(path, data) as temporary:
+            temporary.replace(path)
+        self._sync(path.parent)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """See :class:`Place`."""
+        path = self._root / name
+        with self._written(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without links, such as a mounted object store
+                if path.exists():
+                    return False
+                temporary.replace(path)
+        self._sync(path.parent)
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+        """``data`` on disk in a file beside ``path``, which goes if nobody renames it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
@@ -95,11 +124,9 @@ class LocalPlace:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
+            yield temporary
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
-        self._sync(path.parent)
 
     def get(self, name: str) -> bytes:
         """See :class:`Place`."""
@@ -177,6 +204,15 @@ class ArrowPlace:
         temporary = f"{folder}/{_TEMPORARY}{last}-{secrets.token_hex(8)}"
         self._write(temporary, data)
         self._files.move(temporary, path)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """See :class:`Place`.  pyarrow.fs can't do it in one step."""
+        fs = importlib.import_module("pyarrow.fs")
+        (found,) = self._files.get_file_info([f"{self._root}/{name}"])
+        if found.type != fs.FileType.NotFound:
+            return False
+        self.put(name, data)
+        return True
 
     def _write(self, path: str, data: bytes) -> None:
         with self._files.open_output_stream(path) as stream:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from flowctl.errors import CheckpointCorruptError, InfrastructureError
-from flowctl_apply._manifest import PlaceManifest, directory_of
+from flowctl.checksums import with_crc
+from flowctl.errors import CheckpointCorruptError, InfrastructureError, InternalError
+from flowctl_apply._manifest import VERSION, PlaceManifest, checked, directory_of, jobs_at
 from flowctl_apply._places import Found, Place
 
 if TYPE_CHECKING:
@@ -47,20 +48,23 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[str]
     columns: list[str] | None = None
     copy: str = ""
+    uses: dict[str, str] | None = None
+    """A digest of each value and function that ``fn`` uses; None: it was not looked at."""
     files: dict[str, str] = {}
     """Identity of each partition, once known."""
     marks: dict[str, str] = {}
     """Of the files that a DataFrame reads: as which each was found."""
-    version: int = 1
+    version: int = VERSION
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A job is done: these files are its result."""
+    """A job is done: these files are its result.  ``base`` is that of the driver that ended it."""
 
     files: list[ResultFile]
     rows: int
     rows_in: int
-    version: int = 1
+    base: tuple[int, str] | None = None
+    version: int = VERSION
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -110,9 +114,12 @@ def run_in_name(run: str) -> str:
     return run[:_HASH_CHARS]
 
 
-def merged_name(job: str) -> str:
-    """Return a name for rows of several files; as :func:`new_name`."""
-    return f"{prefix_of(job)}0.merged.{secrets.token_hex(8)}.parquet"
+def merged_name(job: str, epoch: int) -> str:
+    """Return a name for rows of several files, merged for the driver of ``epoch``.
+
+    As of :func:`new_name`, the epoch says that a live driver made it.
+    """
+    return f"{prefix_of(job)}{epoch}.merged.{secrets.token_hex(8)}.parquet"
 
 
 def epoch_in(name: str, job: str) -> int:
@@ -142,19 +149,49 @@ class Results:
         """Return the result of a job that is done; None: it is not."""
         return self._read("finished.json", Finished)
 
+    def begin(self, description: Description) -> Description:
+        """Keep what the job begins with; return that of another driver if it was first."""
+        self._write("job.json", description, is_new=True)
+        kept = self.description()
+        assert kept is not None
+        return kept
+
     def describe(self, description: Description) -> None:
-        """Keep ``description``."""
+        """Keep more of what :meth:`begin` returned."""
         self._write("job.json", description)
 
-    def finish(self, finished: Finished) -> None:
-        """From now on the job is done."""
-        self._write("finished.json", finished)
+    def finish(self, finished: Finished) -> Finished:
+        """From now on the job is done; return the result of another driver if it was first."""
+        self._write("finished.json", finished, is_new=True)
+        kept = self.finished()
+        assert kept is not None
+        return kept
+
+    def check_there(self, files: Iterable[ResultFile]) -> None:
+        """Raise :class:`InternalError` if one of ``files`` is not at the place as it was written.
+
+        Whoever names files as a result asks this just before.
+        """
+        there = {file.name: file.size_bytes for file in self.place.names()}
+        for one in files:
+            if there.get(one.file) == one.bytes:
+                continue
+            what = f"it is not in {self.place.url}"
+            if one.file in there:
+                what = f"it has {there[one.file]} bytes in {self.place.url}, not {one.bytes}"
+            raise InternalError(
+                f"{self.job}: {one.file} is a file of results, but {what}.",
+                remedy="Restore it. To process everything again, give another name or out.",
+            )
 
     def files(self) -> list[ResultFile]:
         """Return the files with rows that count, in the order of the source."""
         finished = self.finished()
         if finished is not None:
             return finished.files
+        return self._accepted_files()
+
+    def _accepted_files(self) -> list[ResultFile]:
         entries = sorted(self.entries(), key=lambda one: (one.partition, one.start))
         return files_in(receipt for one in entries for receipt in one.receipts)
 
@@ -164,15 +201,21 @@ class Results:
 
         return accepted(self.manifest.segments())
 
-    def leftovers(self) -> Swept:
+    def leftovers(self, owner: tuple[int, str] | None = None) -> Swept:
         """Return what nothing names and nobody will.
 
-        While a job is not finished, what the newest driver's bolts write may still be named.
+        While a driver is at work, what it and its bolts write may still be named, and what its
+        manifest names is not merged yet: the newest driver, until it has ended the job or is the
+        ``owner`` that asks at its end.
         """
-        finished = self.finished()
-        newest = self.manifest.newest_base()
-        live_from = float("inf") if finished else 0 if newest is None else newest[0]
-        named = {file.file for file in self.files()}
+        finished, newest = self.finished(), self.manifest.newest_base()
+        is_done = finished is not None and (
+            newest is None or newest == owner or finished.base is None or newest <= finished.base
+        )
+        live_from = float("inf") if is_done else 0 if newest is None else newest[0]
+        named = {file.file for file in finished.files} if finished else set()
+        if not is_done:
+            named |= {file.file for file in self._accepted_files()}
         files = [
             found
             for found in self.place.names()
@@ -180,7 +223,7 @@ class Results:
             and found.name not in named
             and epoch_in(found.name, self.job) < live_from
         ]
-        return Swept(files, self._old_copies(is_done=finished is not None))
+        return Swept(files, self._old_copies(is_done=is_done))
 
     def _old_copies(self, *, is_done: bool) -> list[str]:
         description = self.description()
@@ -195,15 +238,29 @@ class Results:
             found.discard(description.copy)
         return sorted(found)
 
-    def sweep(self) -> Swept:
-        """Remove the leftovers, and return what they were."""
-        left = self.leftovers()
+    def sweep(self, owner: tuple[int, str] | None = None) -> Swept:
+        """Remove the leftovers, and return what they were.  ``owner`` as for :meth:`leftovers`."""
+        left = self.leftovers(owner)
         self.place.delete(file.name for file in left.files)
         for copy in left.copies:
             self.place.delete_directory(f"{self.directory}/{copy}")
         if self.finished() is not None:
             self.place.delete_temporary()
         return left
+
+    def withdraw(self) -> None:
+        """The job was not begun: nothing is known of its input."""
+        self.place.delete([f"{self.directory}/job.json"])
+
+    def stranger(self) -> str | None:
+        """Return a Parquet file that a reader of the place reads and no job there has written."""
+        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if job != self.job)
+        for found in self.place.names(recursive=True):
+            *above, name = found.name.split("/")
+            is_read = name.endswith(".parquet") and all("=" in each for each in above)
+            if is_read and not name.startswith((*ours, "_", ".")):
+                return found.name
+        return None
 
     def _read(self, name: str, kind: type[_T]) -> _T | None:
         path = f"{self.directory}/{name}"
@@ -213,20 +270,27 @@ class Results:
             return None
         except OSError as error:
             raise _unusable(self.place, error) from error
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise CheckpointCorruptError(
-                f"{self.place.url}/{path} can't be understood: {error}.",
-                remedy="Restore the file. To process everything again, give another out or name.",
-            ) from error
+        return decoded(path, data, kind, where=self.place.url)
 
-    def _write(self, name: str, what: msgspec.Struct) -> None:
-        data = msgspec.json.format(msgspec.json.encode(what))
+    def _write(self, name: str, what: msgspec.Struct, *, is_new: bool = False) -> None:
+        path = f"{self.directory}/{name}"
+        data = with_crc(path, msgspec.json.format(msgspec.json.encode(what)))
+        put = self.place.put_new if is_new else self.place.put
         try:
-            self.place.put(f"{self.directory}/{name}", data)
+            put(path, data)
         except OSError as error:
             raise _unusable(self.place, error) from error
+
+
+def decoded(path: str, data: bytes, kind: type[_T], *, where: str) -> _T:
+    """Return what a file of the job's notes holds; raise :class:`CheckpointCorruptError`."""
+    try:
+        return msgspec.json.decode(checked(path, data), type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:  # also what is not UTF-8
+        raise CheckpointCorruptError(
+            f"{where}/{path} can't be understood: {error}.",
+            remedy="Restore the file. To process everything again, give another out or name.",
+        ) from error
 
 
 def files_in(receipts: Iterable[bytes]) -> list[ResultFile]:

@@ -17,7 +17,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.errors import UnrunnableError
 from flowctl_apply._needed import arrow
 from flowctl_apply._places import LocalPlace, Place
-from flowctl_apply._results import Description, ResultFile, new_name
+from flowctl_apply._results import Description, ResultFile, decoded, new_name
 from flowctl_apply._rows import Shape, call, table_of
 
 # Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
@@ -87,7 +87,8 @@ class RowWriter:
             return
         target = self._target
         try:
-            seen = msgspec.json.decode(target.place.get(target.description), type=Description).run
+            data = target.place.get(target.description)
+            seen = decoded(target.description, data, Description, where=target.place.url).run
         except FileNotFoundError:
             seen = None
         if seen is None:

@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Unpack
 
-from flowctl.errors import ConfigError
+from flowctl.core.records import Checkpoint
+from flowctl.errors import ConfigError, FencedError, FlowctlError
+from flowctl.runtime.apply_options import ApplyOptions, checked_options
+from flowctl.runtime.launch import view_of
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import arrow_path
+from flowctl_apply._results import Description
 from flowctl_apply._row_writer import RowWriter
 from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
 
 if TYPE_CHECKING:
-    from flowctl.config import GivenSettings
-    from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
+    from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
 
-__all__ = ["Applied", "RunOptions", "apply_parquet", "run_job"]
-
-
-class RunOptions(TypedDict, total=False):
-    """How a job runs; none of it changes its result.
-
-    ``bolts``: how many threads of this process, or what makes bolts of a process (12).
-    ``checkpoint`` and ``dead_letter`` as for :class:`flowctl.FlowControlSpout`: without a
-    checkpoint a killed run goes on all the same.  ``files``: merge the result into this many files
-    at the end (None: as they were written).  ``mode="append"``: ``out`` is the directory of a Delta
-    table, to which the rows are added in one commit at the end (None: not a table).  ``view``
-    shows progress.
-    """
-
-    bolts: int | Callable[[Process], Bolts]
-    checkpoint: CheckpointStore | str | None
-    settings: GivenSettings
-    dead_letter: DeadLetter | None
-    files: int | None
-    mode: Literal["append"] | None
-    view: ViewChoice
+__all__ = ["Applied", "apply_parquet", "run_job"]
 
 
 def apply_parquet(
@@ -52,97 +37,135 @@ def apply_parquet(
     columns: Sequence[str] | None = None,
     form: str | None = None,
     keep_results: bool = False,
-    **options: Unpack[RunOptions],
+    **options: Unpack[ApplyOptions],
 ) -> Applied:
     """Call ``fn`` on all rows of the Parquet files at ``paths``; return the files of its rows.
 
     As :func:`pyspark_flowctl.apply`, without Spark: ``schema`` is a ``pyarrow.Schema``.  Needs
     pyarrow.
     """
+    checked = checked_options(options)
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     read = [arrow_path(os.fspath(path)) for path in several]
+    if type(schema).__module__.partition(".")[0] != "pyarrow" or not getattr(schema, "names", ()):
+        raise ConfigError(
+            "schema",
+            f"{schema!r} is not a pyarrow.Schema with columns.",
+            remedy='Give pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())]).',
+        )
     job = Job(fn, schema, name=name, out=os.fspath(out), form=form, keep_results=keep_results)
-    return run_job(job, Input("\n".join(read), read, None, columns), options)
+    return run_job(job, Input("\n".join(read), read, None, columns), checked)
 
 
-def run_job(job: Job, given: Input, options: RunOptions, *, merge: Merge | None = None) -> Applied:
+def run_job(
+    job: Job, given: Input, options: ApplyOptions, *, merge: Merge | None = None
+) -> Applied:
     """Run ``job`` to its end, or return at once what an earlier run has finished.
 
     ``merge`` is as for :meth:`Job.finish`.
     """
-    view = options.get("view", "auto")
-    _check(options)
+    options = checked_options(options)
     table = None
-    if options.get("mode") is not None:
+    if options["mode"] is not None:
         from flowctl_apply._delta import DeltaAppend
 
         table = DeltaAppend(job.results, job.schema)
         table.prepare()
-    done = job.done(given)
+    # A table may have been compacted since, and its files removed: its rows are what counts.
+    done = job.done(given, may_be_gone=table is not None)
     if done is None:
+        job.check_empty(is_table=table is not None)
         done = _run(job, given, options, merge)
     else:
-        _say_done(view, job.name, done.rows)
+        _check_complete(job, given)
+        job.results.sweep()  # the driver that ended it may have been killed before it did
+        _say_done(options["view"], job.name, done.rows)
     if table is not None:
         table.append()
     return done
 
 
-def _run(job: Job, given: Input, options: RunOptions, merge: Merge | None) -> Applied:
+def _run(job: Job, given: Input, options: ApplyOptions, merge: Merge | None) -> Applied:
+    description = job.begin(given)
+    if (done := job.done(given)) is not None:  # by another driver, while the input was copied
+        return done
+    try:
+        return _run_begun(job, description, given, options, merge)
+    except FencedError:  # another driver goes on with what was begun
+        raise
+    except FlowctlError:
+        job.withdraw(description)
+        raise
+
+
+def _run_begun(
+    job: Job, description: Description, given: Input, options: ApplyOptions, merge: Merge | None
+) -> Applied:
     from flowctl.runtime.flow_control_spout import FlowControlSpout
-    from flowctl.runtime.parts import store_of
     from flowctl.runtime.receipt_store import ReceiptStore
 
-    description = job.begin(given)
     source = ParquetRanges(description.paths, columns=description.columns)
-    producer = Noted(source, job.results, may_grow=job.keep_results)
-    checkpoint = store_of(options.get("checkpoint"))
+    producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
+    checkpoint = options["checkpoint"]
+    assert checkpoint is not None and not isinstance(checkpoint, str)
     store = ReceiptStore(checkpoint, job.results.manifest, Unnamed(job.results))
     spout = FlowControlSpout(
         name=job.name,
         producer=producer,
-        bolts=_made(options.get("bolts", 12), job.process(description)),
+        bolts=_made(options, job.process(description)),
         checkpoint=store,
-        settings=options.get("settings"),
-        dead_letter=options.get("dead_letter"),
+        settings=options["settings"],
+        dead_letter=options["dead_letter"],
     )
     spout.receipts = store
-    report = spout.run(view=options.get("view", "auto"))
-    return job.finish(producer.seen, report, files=options.get("files"), merge=merge)
+    try:
+        report = spout.run(view=options["view"])
+        return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
+    except FencedError:
+        raise
+    except Exception:  # also of Spark's, as files that were to be merged may be gone
+        if (done := job.ended_by_another(given, store)) is None:
+            raise
+        return done
 
 
-def _made(bolts: int | Callable[[Process], Bolts], process: RowWriter) -> Bolts:
+def _made(options: ApplyOptions, process: RowWriter) -> Bolts:
+    bolts = options["bolts"]
     if isinstance(bolts, int):
         from flowctl.bolts.local import LocalBolts
 
         process.warm_up()  # its bolts are threads of this process
-        return LocalBolts(process, count=bolts)
+        return LocalBolts(process, count=bolts, slots=options["slots"])
     return bolts(process)
 
 
-def _check(options: RunOptions) -> None:
-    from flowctl.config import settings_of
-
-    settings, files = settings_of(options.get("settings")), options.get("files")
-    if settings.guarantee.mode != "at_least_once":
+def _check_complete(job: Job, given: Input) -> None:
+    """A finished job takes no more files; without ``keep_results`` another input is refused."""
+    description = job.results.description()
+    if not job.keep_results or description is None:
+        return
+    if description.copy or not given.paths:
+        if description.source != given.source:
+            warnings.warn(
+                f"{job.name} was finished with an earlier DataFrame, whose result this is.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return
+    now: Collection[str] = ()
+    with suppress(FlowctlError):  # the input of a finished job may be gone
+        now = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint()).keys()
+    if added := sorted(set(now) - description.files.keys()):
         raise ConfigError(
-            "guarantee.mode",
-            f"{settings.guarantee.mode} would leave rows without a result.",
-            remedy="Leave it out: each row's result is kept exactly once.",
+            "df",
+            f"{added[0]} was added since {job.name!r} was finished.",
+            remedy="Give another name and out for what was added.",
         )
-    if options.get("mode") not in (None, "append"):
-        raise ConfigError(
-            "mode", f"{options.get('mode')!r} is not known.", remedy='Give "append", or None.'
-        )
-    if files is not None and files < 1:
-        raise ConfigError("files", f"{files!r} is not a count.", remedy="Give 1 or more, or None.")
 
 
 def _say_done(view: ViewChoice, name: str, rows: int) -> None:
     from flowctl.instrumentation.numbers import counted
-    from flowctl.instrumentation.views import make_view
 
-    shown = make_view(view) if isinstance(view, str) else view
-    shown.message(
+    view_of(view).message(
         f"{name} was finished by an earlier run: {counted(rows, 'row')}; nothing is done again"
     )

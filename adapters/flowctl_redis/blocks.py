@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from flowctl.checksums import CRC_BYTES, crc32
 from flowctl.core.records import AckedRange, PartitionCheckpoint, Position
 from flowctl_redis.names import to_bytes, to_text
 
@@ -31,8 +32,11 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(_Columns)
 
 
-def encode_block(partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
-    """Return a block's value; raises what msgspec raises for positions that can't be stored."""
+def encode_block(field: bytes, partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
+    """Return the value of a block in ``field``.
+
+    Raises what msgspec raises for positions that can't be stored.
+    """
     names = sorted(partitions)
     states = [partitions[name] for name in names]
     columns = _Columns(
@@ -43,13 +47,18 @@ def encode_block(partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
         [state.end for state in states],
         [(index, state.mark) for index, state in enumerate(states) if state.mark is not None],
     )
-    return zlib.compress(_encoder.encode(columns), _LEVEL)
+    packed = zlib.compress(_encoder.encode(columns), _LEVEL)
+    return packed + crc32(field, packed).to_bytes(CRC_BYTES, "big")
 
 
-def decode_block(raw: bytes) -> dict[str, PartitionCheckpoint]:
+def decode_block(field: bytes, raw: bytes) -> dict[str, PartitionCheckpoint]:
     """The inverse; raises :class:`ValueError` for anything else."""
     try:
-        columns = _decoder.decode(zlib.decompress(raw))
+        stream = zlib.decompressobj()
+        columns = _decoder.decode(stream.decompress(raw))
+        if not stream.eof:
+            raise ValueError("it ends too early")
+        _check(field, raw, stream.unused_data)
         acked, marks = dict(columns.acked), dict(columns.marks)
         rows = zip(columns.names, columns.positions, columns.records, columns.ends, strict=True)
         return {
@@ -60,3 +69,9 @@ def decode_block(raw: bytes) -> dict[str, PartitionCheckpoint]:
         }
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"not a block: {error}") from error
+
+
+def _check(field: bytes, raw: bytes, behind: bytes) -> None:
+    """Blocks of older versions end with what is compressed, which has a checksum of its own."""
+    if behind and behind != crc32(field, raw[: -len(behind)]).to_bytes(CRC_BYTES, "big"):
+        raise ValueError("its checksum is not that of its content")

@@ -13,14 +13,16 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
       b:<number>         zlib        up to 1,000 partitions that have not moved for a while
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
-``|``, and msgpack ``[position, records, [[first, last, records], …]]``, with ``end`` as a fourth
-part if there is one, and ``mark`` as a fifth.  The hex is what Lua compares; it is bytewise ordered
-as the positions are.  The same checkpoint gives the same bytes, as long as there are no blocks.
+``|``, and msgpack ``[position, records, [[first, last, records], …], end, mark, checksum]``.  The
+checksum is that of all before it (:mod:`flowctl.checksums`); a block has its own behind it.  Older
+versions wrote none, and fewer parts where ``end`` or ``mark`` was None: such values are read.  They
+ignore the parts that they do not know, and drop them when they save.  The hex is what Lua compares;
+it is bytewise ordered as the positions are.  The same checkpoint gives the same bytes, as long as
+there are no blocks.
 
 A partition's state is its ``p:`` field, else its entry in the block with the highest number. A job
 with at most 2,000 partitions never has blocks, and stays readable for versions that know only
-schema 1.  They ignore ``end`` and ``mark`` and drop them when they save; schema 2 they refuse by
-its number.
+schema 1; schema 2 they refuse by its number.
 
 Other fields are ignored: older versions also wrote ``windows``, and can do without it.
 
@@ -32,12 +34,14 @@ a save arrived whose answer was lost: the store then reads what is there, and se
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
 
+from flowctl.checksums import crc32
 from flowctl.core.positions import encode
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import CheckpointCorruptError, JobError
@@ -58,17 +62,16 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
     records: int
     acked: tuple[AckedRange, ...]
 
-
-class _StoredWithEnd(_Stored, frozen=True, array_like=True, gc=False):
     end: Position | None = None
-
-
-class _StoredWithMark(_StoredWithEnd, frozen=True, array_like=True, gc=False):
     mark: Position | None = None
+    crc: int | None = None
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_partition_decoder = msgspec.msgpack.Decoder(_StoredWithMark)
+_partition_decoder = msgspec.msgpack.Decoder(_Stored)
+_CRC = struct.Struct(">BI")  # msgpack of a number of 32 bits
+_UINT32 = 0xCE
+_NO_CRC = len(_encoder.encode(None))
 
 
 def job_key(prefix: str, job: str) -> bytes:
@@ -88,19 +91,15 @@ def partition_of(field: bytes) -> str:
     return to_text(field[len(_PARTITION) :])
 
 
-def encode_partition(value: PartitionCheckpoint) -> bytes:
+def encode_partition(name: str, value: PartitionCheckpoint) -> bytes:
     """Return the field's value; raise :class:`JobError` for a position that can't be stored."""
-    parts = (value.position, value.records, value.acked)
-    stored = _Stored(*parts)
-    if value.mark is not None:
-        stored = _StoredWithMark(*parts, value.end, value.mark)
-    elif value.end is not None:
-        stored = _StoredWithEnd(*parts, value.end)
+    stored = _Stored(value.position, value.records, value.acked, value.end, value.mark)
     try:
-        packed = _encoder.encode(stored)
+        packed = _encoder.encode(stored)[:-_NO_CRC]
     except (OverflowError, TypeError) as error:
         raise _not_storable(error) from None
-    return _sort_key(value.position) + _SEPARATOR + packed
+    whole = _sort_key(value.position) + _SEPARATOR + packed
+    return whole + _CRC.pack(_UINT32, crc32(partition_field(name), whole))
 
 
 def _not_storable(error: Exception) -> JobError:
@@ -116,12 +115,13 @@ def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
     gone += [partition_field(name) for name in plan.unloosed]
     written: list[bytes] = []
     for name, state in plan.loose.items():
-        written += (partition_field(name), encode_partition(state))
+        written += (partition_field(name), encode_partition(name, state))
     for number, block in plan.blocks.items():
         try:
             for name in block.keys() & plan.changed.keys():
                 _sort_key(block[name].position)  # what a field can't hold, a block must not hold
-            written += (_block_field(number), encode_block(block))
+            field = _block_field(number)
+            written += (field, encode_block(field, block))
         except (OverflowError, TypeError) as error:
             raise _not_storable(error) from None
     if plan.blocks:
@@ -138,6 +138,8 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
     try:
         stored = _partition_decoder.decode(packed)
         intact = sort_key == _sort_key(stored.position)
+        if stored.crc is not None:
+            intact &= raw[-_CRC.size :] == _CRC.pack(_UINT32, crc32(field, raw[: -_CRC.size]))
     except (msgspec.MsgspecError, UnicodeDecodeError, JobError):
         intact = False
     if not intact:
@@ -182,7 +184,7 @@ def _decode_block(
     number = field[len(_BLOCK) :]
     if _WHOLE.fullmatch(number):
         with suppress(ValueError):
-            return int(number), decode_block(fields[field])
+            return int(number), decode_block(field, fields[field])
     corrupt(key, f"field {to_text(field)} does not decode")
 
 

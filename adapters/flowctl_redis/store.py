@@ -193,8 +193,8 @@ class RedisCheckpointStore:
             value = PartitionCheckpoint(position=position, records=stored.records)
         arguments = [
             schema.partition_field(partition),
-            schema.encode_partition(value),
-            b"" if held.is_loose(partition) else schema.encode_partition(stored),
+            schema.encode_partition(partition, value),
+            b"" if held.is_loose(partition) else schema.encode_partition(partition, stored),
             fields.get(b"blocks", b"0"),
         ]
         status, detail = self._reply("rewind", self._key(job), arguments)

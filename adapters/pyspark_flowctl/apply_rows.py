@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
+from flowctl.runtime.apply_options import ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
 from pyspark_flowctl.frames import columns_checked, input_of
 
@@ -16,30 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from flowctl.config import GivenSettings
-    from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
-    from flowctl.runtime.launch import ViewChoice
-
-
-class ApplyOptions(TypedDict, total=False):
-    """How a job runs; none of it changes its result.
-
-    ``bolts``: how many (12), ``slots``: how many batches one does at once (1).  ``checkpoint`` as
-    for :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
-    keeps rows that ``fn`` rejects, or always fails on; without one the run fails there.  ``files``:
-    merge the result into at most this many files at the end.  ``mode="append"``: ``out`` is the
-    directory of a Delta table, to which the rows are added in one commit at the end; needs
-    deltalake on the driver.  ``view`` shows progress.
-    """
-
-    bolts: int
-    slots: int
-    checkpoint: CheckpointStore | str | None
-    settings: GivenSettings
-    dead_letter: DeadLetter | None
-    files: int | None
-    mode: Literal["append"] | None
-    view: ViewChoice
+    from flowctl.ports import Bolts, Process
 
 
 def apply(
@@ -73,33 +51,32 @@ def apply(
     ``keep_results=True`` accepts another ``fn`` for the rows that are left.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
+    checked = checked_options(options)
     spark, struct = _session_of(df), _struct(schema)
     check_readable(struct, "schema", spark.conf.get)
     job = load_adapter("flowctl_apply._job", "parquet").Job(
         fn, _arrow_schema(struct), name=name, out=_checked_out(out), form=form,
         keep_results=keep_results,
     )  # fmt: skip
-    done = _run(spark, job, input_of(df, columns_checked(df, columns)), options)
+    done = _run(spark, job, input_of(df, columns_checked(df, columns)), checked)
     if not done.files:
         return spark.createDataFrame([], struct)
     return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
 
 
 def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
-    known = ApplyOptions.__annotations__
-    if unknown := sorted(set(options) - set(known)):
-        raise ConfigError(
-            unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(known)}."
-        )
-    bolts, slots = options.pop("bolts", 12), options.pop("slots", 1)
+    bolts = options["bolts"]
 
     def make_bolts(process: Process) -> Bolts:
         from pyspark_flowctl.bolts import SparkBolts
 
-        return SparkBolts(process, bolts, slots=slots, spark=spark)
+        assert isinstance(bolts, int)
+        return SparkBolts(process, bolts, slots=options["slots"], spark=spark)
 
     run_job = load_adapter("flowctl_apply.parquet_apply", "parquet").run_job
-    return run_job(job, given, {**options, "bolts": make_bolts}, merge=_merging(spark, job))
+    if isinstance(bolts, int):
+        options["bolts"] = make_bolts
+    return run_job(job, given, options, merge=_merging(spark, job))
 
 
 def _session_of(df: Any) -> SparkSession:
@@ -172,10 +149,12 @@ def _as_it_is(url: str) -> str:
     return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
-def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]], Sequence[Any]]:
+def _merging(
+    spark: SparkSession, job: Any
+) -> Callable[[Sequence[Sequence[str]], int], Sequence[Any]]:
     """Files are merged on the workers, a task for each new one."""
 
-    def merge(shares: Sequence[Sequence[str]]) -> Sequence[Any]:
+    def merge(shares: Sequence[Sequence[str]], epoch: int) -> Sequence[Any]:
         place, name, schema = job.results.place, job.name, job.schema
 
         def merged(batches: Iterable[Any]) -> Iterator[Any]:
@@ -183,7 +162,10 @@ def _merging(spark: SparkSession, job: Any) -> Callable[[Sequence[Sequence[str]]
 
             merge_files = load_adapter("flowctl_apply._merging", "parquet").merge_files
             for batch in batches:
-                made = [merge_files(place, name, schema, one) for one in batch[1].to_pylist()]
+                made = [
+                    merge_files(place, name, schema, one, epoch=epoch)
+                    for one in batch[1].to_pylist()
+                ]
                 yield pyarrow.RecordBatch.from_pydict({
                     "share": batch[0],
                     "file": [one.file for one in made],

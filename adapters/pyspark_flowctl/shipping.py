@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
-import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle as _cloudpickle
 
+from flowctl.bolts.carried import is_installed, parts_of
 from flowctl.errors import ConfigError
 
 cloudpickle: Any = _cloudpickle  # untyped
@@ -81,7 +79,7 @@ def _local_module(process: Any) -> ModuleType | None:
     inner = _unwrapped(process)
     name = getattr(inner, "__module__", None) or type(inner).__module__
     module = sys.modules.get(name)
-    if module is None or name == "__main__" or _is_installed(module):
+    if module is None or name == "__main__" or is_installed(module):
         return None  # cloudpickle takes __main__ by value anyway
     return module
 
@@ -96,19 +94,6 @@ def _unwrapped(process: Any) -> Any:
             return getattr(process, "__func__", process)
 
 
-def _is_installed(module: ModuleType) -> bool:
-    top = module.__name__.partition(".")[0]
-    if top in ("flowctl", "pyspark_flowctl") or top.startswith("flowctl_"):
-        return True  # workers have flowctl, or nothing works
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return True  # built in
-    places = sysconfig.get_paths()
-    known = {places[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    parts = Path(file).parts
-    return "site-packages" in parts or "dist-packages" in parts or file.startswith(tuple(known))
-
-
 def _problem(process: Any, error: Exception) -> str:
     name = getattr(_unwrapped(process), "__qualname__", type(process).__qualname__)
     why = str(error).rstrip(".")
@@ -119,28 +104,9 @@ def _problem(process: Any, error: Exception) -> str:
 
 def _offender(carrier: Any, depth: int = 0) -> str:
     """Name what of ``carrier`` can't travel, and what in that; "": nothing is found."""
-    for label, value in _parts(carrier).items():
+    for label, value in parts_of(carrier).items():
         if _dumps_or_none(value) is None:
             found = f"{label} ({type(value).__name__})"
             inner = _offender(value, depth + 1) if depth < _DEPTH_MAX else ""
             return f"{found}: {inner}" if inner else found
     return ""
-
-
-def _parts(process: Any) -> Mapping[str, Any]:
-    """Return what ``process`` takes along, by the name that its author knows."""
-    process = getattr(process, "__wrapped__", process)  # what only carries a job's own code
-    parts: dict[str, Any] = {}
-    while isinstance(process, functools.partial):
-        parts |= {f"argument {index}": value for index, value in enumerate(process.args)}
-        parts |= {f"argument {name!r}": value for name, value in process.keywords.items()}
-        process = process.func
-    owner = getattr(process, "__self__", process)
-    parts |= {f"attribute {name!r}": v for name, v in getattr(owner, "__dict__", {}).items()}
-    function = getattr(process, "__func__", process)
-    if not inspect.isfunction(function):
-        function = inspect.getattr_static(type(process), "__call__", None)
-    if inspect.isfunction(function):
-        seen = inspect.getclosurevars(function)
-        parts |= {f"variable {name!r}": v for name, v in {**seen.globals, **seen.nonlocals}.items()}
-    return parts

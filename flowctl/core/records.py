@@ -54,6 +54,12 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
             """Say what to write instead: many a first ``process`` does this."""
             raise TypeError(f"a Record is not its value: write record.value[{key!r}]")
 
+        def __getattr__(self, name):
+            """As for ``record["id"]``: a record's fields are in its value."""
+            if name.startswith("__"):  # what Python and libraries ask any object for
+                raise AttributeError(name)
+            raise AttributeError(f"a Record is not its value: write record.value[{name!r}]")
+
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which records a tuple holds: the key by which a sink recognises a repeat.

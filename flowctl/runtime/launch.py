@@ -57,7 +57,7 @@ class Launch:
         report_path: str | Path | None = None,
     ) -> None:
         self._plan = plan
-        self._view = _made(view)
+        self._view = view_of(view)
         self._resume_hint = resume_hint
         self._report_path = _checked_path(report_path)
         self._run: Run | None = None
@@ -141,7 +141,8 @@ def _checked_path(path: Any) -> str | os.PathLike[str] | None:
     raise ConfigError("report_path", f"{path!r} is not a path.", remedy="Name a file.")
 
 
-def _made(view: Any) -> View:
+def view_of(view: Any) -> View:
+    """Return ``view``, or make the one of that name; raise :class:`ConfigError` for another."""
     if hasattr(view, "message"):
         given: View = view
         return given

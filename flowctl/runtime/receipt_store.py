@@ -180,13 +180,22 @@ class ReceiptStore:
                 self._covered.setdefault(partition, RangeSet()).add(start, stop)
                 self._kept.append(Entry(partition, start, stop, stop - start))
 
+    @property
+    def base(self) -> tuple[int, str]:
+        """Epoch and token of this driver, once it has acquired the job."""
+        return self._base
+
+    def check_owner(self) -> None:
+        """Raise :class:`FencedError` if a newer driver has acquired the job."""
+        if self._manifest.newest_base() != self._base:
+            raise FencedError(
+                f"another driver has taken over the results in {self._manifest.where}.",
+                remedy="Let it work; or, to keep both, give one another name and out.",
+            )
+
     def _flush(self) -> None:
         while (segment := self._next()) is not None:
-            if self._manifest.newest_base() != self._base:
-                raise FencedError(
-                    f"another driver has taken over the results in {self._manifest.where}.",
-                    remedy="Let it work; or, to keep both, give one another name and out.",
-                )
+            self.check_owner()
             self._manifest.append(segment)
             self._writing = None
 

@@ -50,14 +50,16 @@ def accepted(segments: Iterable[Segment]) -> list[Entry]:
     The newest base counts, and what the same driver added to it.  The order of ``segments`` does
     not matter.
     """
+    return disjoint(written(segments))
+
+
+def written(segments: Iterable[Segment]) -> list[Entry]:
+    """Return all that the newest driver wrote, in order: its base, and what it added to it."""
     known = list(segments)
-    bases = [(one.epoch, one.token) for one in known if one.is_base]
-    if not bases:
-        return []
-    newest = max(bases)
+    newest = max(((one.epoch, one.token) for one in known if one.is_base), default=None)
     of_newest = [one for one in known if (one.epoch, one.token) == newest]
     of_newest.sort(key=lambda one: one.number)
-    return disjoint(entry for segment in of_newest for entry in segment.entries)
+    return [entry for segment in of_newest for entry in segment.entries]
 
 
 def disjoint(entries: Iterable[Entry]) -> list[Entry]:
@@ -70,6 +72,25 @@ def disjoint(entries: Iterable[Entry]) -> list[Entry]:
             _add(done, entry)
             kept.append(entry)
     return kept
+
+
+def flaw(extents: Mapping[str, tuple[int, int]], entries: Sequence[Entry]) -> str:
+    """Say why ``entries`` are not what a source with ``extents`` gives, each record once.
+
+    "" if they are.  A position has no entry, or two; or an entry is of another source.
+    """
+    covered: dict[str, RangeSet] = {}
+    for one in entries:
+        start, stop = extents.get(one.partition, (0, 0))
+        done = covered.setdefault(one.partition, RangeSet())
+        what = f"results of {one.partition} {one.start} to {one.stop}"
+        if one.partition not in extents or one.start < start or one.stop > stop:
+            return f"there are {what}, which is not in the input"
+        if _meets(done, one.start, one.stop):
+            return f"there are two {what}, or of a part of it"
+        _add(done, one)
+    gaps = missing(extents, covered)
+    return f"there is no result for {gaps[0]}" if gaps else ""
 
 
 def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:

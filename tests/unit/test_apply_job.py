@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import linecache
 import pickle
 import sys
@@ -24,11 +23,12 @@ from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
-from flowctl_apply._job import Applied, Input, Job, fingerprint
+from flowctl_apply._job import Applied, Input, Job
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
 from flowctl_apply._results import ResultFile, Results, prefix_of
 from flowctl_apply._unnamed import Unnamed
+from flowctl_apply._uses import fingerprint
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
 GIVEN = Input("rows", ["in.parquet"])
@@ -67,6 +67,7 @@ class Driver:
     """What a run does, without bolts."""
 
     def __init__(self, job: Job) -> None:
+        self.job = job
         self.process = job.process(job.begin(GIVEN))
         results = job.results
         self.store = ReceiptStore(MemoryCheckpointStore(), results.manifest, Unnamed(results))
@@ -77,6 +78,9 @@ class Driver:
         if is_accepted:
             self.store.append([Receipts("in.parquet", start, stop, stop - start, [receipt])])
             self.store.save("scores", Checkpoint(), epoch=self.epoch)
+
+    def finish(self, stop: int, **options: Any) -> Applied:
+        return self.job.finish(extents(stop), self.store, **options)
 
 
 def rows_of(applied: Applied) -> list[dict[str, Any]]:
@@ -99,7 +103,7 @@ def test_accepted_results_are_the_result_and_the_others_are_swept(tmp_path: Path
     driver.do(0, 3)
     driver.do(3, 4)  # no rows: no file
     assert len(list(tmp_path.glob("*.parquet"))) == 3
-    applied = here.finish(extents(10), None)
+    applied = driver.finish(10)
     assert rows_of(applied) == EVEN
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     again = job(tmp_path).done(GIVEN)
@@ -109,10 +113,21 @@ def test_accepted_results_are_the_result_and_the_others_are_swept(tmp_path: Path
 
 def test_a_job_with_a_gap_does_not_end(tmp_path: Path) -> None:
     here = job(tmp_path)
-    Driver(here).do(0, 3)
+    driver = Driver(here)
+    driver.do(0, 3)
     with pytest.raises(InternalError, match=r"no result for \('in.parquet', 3, 10\)"):
-        here.finish(extents(10), None)
+        driver.finish(10)
     assert here.done(GIVEN) is None
+
+
+def test_a_file_that_two_receipts_name_does_not_count_twice(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    receipt = driver.process(batch(0, 2, epoch=driver.epoch))
+    for start in (0, 2):
+        driver.store.append([Receipts("in.parquet", start, start + 2, 2, [receipt])])
+    driver.store.save("scores", Checkpoint(), epoch=driver.epoch)
+    with pytest.raises(InternalError, match="two receipts name one file"):
+        driver.finish(4)
 
 
 def test_files_are_merged_in_order(tmp_path: Path) -> None:
@@ -120,9 +135,18 @@ def test_files_are_merged_in_order(tmp_path: Path) -> None:
     driver = Driver(here)
     for start in (8, 4, 0, 2, 6):
         driver.do(start, start + 2)
-    applied = here.finish(extents(10), None, files=2)
+    applied = driver.finish(10, files=2)
     assert rows_of(applied) == EVEN
     assert len(applied.files) == len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_a_merge_that_loses_rows_does_not_end_the_job(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 4):
+        driver.do(start, start + 4)
+    with pytest.raises(InternalError, match="merging its files lost rows"):
+        driver.finish(8, files=1, merge=lambda shares, epoch: [])
+    assert driver.job.done(GIVEN) is None
 
 
 def test_shares_are_in_order_and_about_as_large() -> None:
@@ -135,10 +159,10 @@ def test_shares_are_in_order_and_about_as_large() -> None:
 
 
 def test_a_result_without_rows_has_no_files_and_says_so(tmp_path: Path) -> None:
-    here = job(tmp_path, other)
-    Driver(here).do(0, 10)
+    driver = Driver(job(tmp_path, other))
+    driver.do(0, 10)
     with pytest.warns(RuntimeWarning, match="no result for any of 10 rows.*forget its return"):
-        applied = here.finish(extents(10), None, files=3)
+        applied = driver.finish(10, files=3)
     assert (applied.files, applied.rows) == ([], 0)
 
 
@@ -197,8 +221,9 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     Driver(job(tmp_path)).do(0, 6)
     here = job(tmp_path, other, keep_results=True)
     assert here.done(Input("others", ["in.parquet"])) is None
-    Driver(here).do(6, 10)
-    assert rows_of(here.finish(extents(10), None)) == EVEN[:3]
+    driver = Driver(here)
+    driver.do(6, 10)
+    assert rows_of(driver.finish(10)) == EVEN[:3]
 
 
 def test_functions_are_told_apart_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +274,7 @@ def test_a_copy_counts_once_it_is_complete(tmp_path: Path) -> None:
     assert job(tmp_path).begin(Input("rows", write=write)) == description
     assert len(written) == 2
     assert here.results.leftovers().copies == [written[0].rpartition("/")[2]]
-    here.finish({}, None)
+    Driver(here).finish(0)
     assert not list(tmp_path.rglob("a.parquet"))  # its copy is not needed any more
 
 
@@ -266,11 +291,12 @@ class Files:
 
 def test_files_must_stay_what_they_were(tmp_path: Path) -> None:
     here = job(tmp_path)
-    here.begin(GIVEN)
+    run = here.begin(GIVEN).run
     first, second = Extent(0, 10, "1"), Extent(0, 10, "2")
 
     def look(found: dict[str, Extent], *, may_grow: bool = False) -> dict[str, Extent]:
-        noted = Noted(Files(found), Results(here.results.place, "scores"), may_grow=may_grow)
+        results = Results(here.results.place, "scores")
+        noted = Noted(Files(found), results, run=run, may_grow=may_grow)
         assert noted.extents(Checkpoint()) == noted.seen
         return dict(noted.seen)
 
@@ -292,7 +318,7 @@ def test_a_file_that_was_written_again_is_refused_though_the_job_is_done(tmp_pat
 
     here = job(tmp_path)
     here.begin(given(a="10 bytes of 1", b="7 bytes of 1"))
-    here.finish({}, None)
+    Driver(here).finish(0)
     with pytest.raises(ConfigError, match="df: a was written again"):
         here.done(given(a="10 bytes of 2"))
     assert here.done(given(b="7 bytes of 1")), "a is gone, or can't be looked at now"
@@ -324,8 +350,9 @@ def test_the_next_driver_names_whole_files_that_no_receipt_did(tmp_path: Path) -
     driver.do(5, 10, is_accepted=False)
     driver.do(6, 9, is_accepted=False)  # a copy of a part of the former
     assert adopted(here) == [(0, 3), (5, 10)]
-    Driver(here).do(3, 5)
-    assert rows_of(here.finish(extents(10), None)) == EVEN
+    driver = Driver(here)
+    driver.do(3, 5)
+    assert rows_of(driver.finish(10)) == EVEN
     assert len(list(tmp_path.glob("*.parquet"))) == 3
 
 
@@ -335,12 +362,15 @@ def test_what_may_be_another_result_is_not_adopted(tmp_path: Path) -> None:
     rejecting = batch(0, 2, epoch=driver.epoch)
     rejecting.reject(1)  # it is not done, as the dead letter may not have it yet
     driver.process(rejecting)
+    partial = batch(0, 2, epoch=driver.epoch)
+    partial.left_out = 1  # its sink had a row from an earlier attempt, which has another result
+    driver.process(partial)
     driver.process(batch(2, 4, epoch=driver.epoch - 1))  # of a driver before: gc may remove it
     description = here.begin(GIVEN)
     here.results.describe(msgspec.structs.replace(description, run="0" * 16))
     here.process(here.begin(GIVEN))(batch(4, 6, epoch=driver.epoch))  # of a job that was removed
     here.results.describe(description)
-    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert len(list(tmp_path.glob("*.parquet"))) == 4
     assert adopted(here) == []
 
 
@@ -358,11 +388,12 @@ def test_a_name_that_two_files_share_says_nothing(
 
 def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
     here = job(tmp_path)
-    Driver(here).do(0, 10)
+    driver = Driver(here)
+    driver.do(0, 10)
     (file,) = tmp_path.glob("*.parquet")
     file.unlink()
     with pytest.raises(InternalError, match="is a file of results, but it is not in"):
-        here.finish(extents(10), None)
+        driver.finish(10)
 
 
 # -- on a worker -------------------------------------------------------------------------------
@@ -381,9 +412,9 @@ def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> No
 def test_two_drivers_that_begin_at_once_are_told_apart_from_two_directories(tmp_path: Path) -> None:
     here = job(tmp_path)
     process = here.process(here.begin(GIVEN))
-    (description,) = tmp_path.rglob("job.json")
-    noted_run = json.loads(description.read_text())
-    description.write_text(json.dumps(noted_run | {"run": "another"}))
+    begun = here.results.description()
+    assert begun is not None
+    here.results.describe(msgspec.structs.replace(begun, run="another"))
     with pytest.raises(UnrunnableError, match=r"out: .* notes of another run of .*Let that one"):
         process(batch(0, 2))
     assert not list(tmp_path.rglob("*.parquet"))

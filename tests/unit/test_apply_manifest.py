@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from pickle import dumps, loads
@@ -52,6 +53,22 @@ def test_a_place_puts_gets_lists_and_deletes_whole_files(place: Place) -> None:
         place.get("a/b")
 
 
+def test_of_two_that_put_a_new_file_one_succeeds(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place.put_new("a/b", b"first")
+    assert not place.put_new("a/b", b"second")
+
+    def no_links(*names: object) -> None:
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert not place.put_new("a/b", b"third")
+    assert place.put_new("a/c", b"new")
+    assert [place.get(f"a/{name}") for name in "bc"] == [b"first", b"new"]
+    assert place.names("a") == [("a/b", 5), ("a/c", 3)], "no temporary file is left"
+
+
 def test_a_place_travels_to_workers(place: Place) -> None:
     place.put("x", b"1")
     assert loads(dumps(place)).get("x") == b"1"
@@ -74,6 +91,7 @@ def test_what_a_base_replaces_is_removed_and_what_came_after_it_is_kept(place: P
     kept = [segment(8, 0, is_base=True), segment(9, 1, token="bb"), segment(8, 3)]
     for one in (segment(7, 0, is_base=True), segment(7, 1), *kept):
         manifest.append(one)
+    assert manifest.newest_base() == (8, "aa"), "not the oldest"
     manifest.forget_before(8, "aa")
     assert sorted(manifest.segments(), key=lambda one: (one.epoch, one.number)) == [
         kept[0],

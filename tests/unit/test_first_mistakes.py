@@ -31,6 +31,9 @@ def gave_up(first: int, last: int, reason: str) -> TupleGaveUp:
 def test_a_record_is_taken_for_its_value() -> None:
     with pytest.raises(TypeError, match=r"write record.value\['id'\]"):
         Record(0, {"id": 1})["id"]  # type: ignore[index]
+    with pytest.raises(AttributeError, match=r"write record.value\['id'\]"):
+        _ = Record(1, {"id": 7}).id  # type: ignore[attr-defined]
+    assert not hasattr(Record(1, {"id": 7}), "asDict"), "what looks for an attribute is told no"
 
 
 def test_seconds_are_given_as_the_reason() -> None:
