@@ -148,12 +148,20 @@ class ManualSpout:
         is_due = now_s - self._saved_at_s >= self.settings.checkpoint.interval_s
         if is_due and core.guarantee.commits_on_interval:
             self._save_if_there(now_s)
+        # An empty buffer would mean that the producer is the limit, and windows would not grow.
+        is_read = not core.intake.buffer and self._refused is None
+        if is_read:
+            self._read(core)
         emission = self._turn(core, now_s)
-        if emission is None:
-            while self._fill(core):
-                pass  # everything was done before, which does not count
+        if emission is None and not is_read:
+            self._read(core)
             emission = self._turn(core, now_s)
         return emission
+
+    def _read(self, core: SpoutCore) -> None:
+        """Fill the buffer; what was done before does not count."""
+        while self._fill(core):
+            pass
 
     def _turn(self, core: SpoutCore, now_s: float, emits_max: int = 1) -> Emission | None:
         """One turn of the core, for at most one emission; nobody here can carry out its orders."""
