@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from flowctl.config import Settings, settings_of
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
@@ -182,7 +184,7 @@ class ManualSpout:
     def _fill(self, core: SpoutCore) -> bool:
         """Poll only when all that was polled before has been taken.
 
-        True if records were taken and none of them has to be sent.
+        True if the producer has more to say: nothing of what it gave has to be sent.
         """
         chunk = self._rest or self._poll()
         now_s = self._clock()
@@ -196,8 +198,11 @@ class ManualSpout:
             self.save()
             core.on_committed()
         left = chunk.records[taken:]
-        self._rest = type(chunk)(chunk.partition, left) if left else None
-        return taken > 0 and not core.intake.buffer
+        self._rest = type(chunk)(chunk.partition, left, end=chunk.end) if left else None
+        has_ended = chunk.end is not None and not left
+        if has_ended and not isinstance(self.producer, SharingProducer):
+            core.intake.finish(chunk.partition, chunk.end)
+        return (taken > 0 or has_ended or chunk.is_busy) and not core.intake.buffer
 
     def _poll(self) -> SourceChunk | None:
         """What comes before the first value that would not arrive as it is; then its error."""
@@ -212,7 +217,8 @@ class ManualSpout:
             self._refused = refused_error(chunk.partition, bad, refused)
             if not records:
                 raise self._refused
-        return type(chunk)(chunk.partition, records, mark=chunk.mark)
+            return type(chunk)(chunk.partition, records, mark=chunk.mark)
+        return msgspec.structs.replace(chunk, records=records)
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""

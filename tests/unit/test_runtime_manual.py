@@ -358,3 +358,40 @@ def test_a_window_does_not_grow_while_the_producer_is_the_limit() -> None:
             spout.ack(emission)
     waiting.extend(Record(last + n, "x") for n in range(1, 100))
     assert len(emit_all(spout)) == 4
+
+
+class Files(ListProducer):
+    """Two partitions, each told to have ended by a chunk of its own, with busy ones between."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.chunks = iter(
+            [
+                SourceChunk("a", [], is_busy=True),
+                SourceChunk("a", [Record(1, "x")]),
+                SourceChunk("a", [], end=(1, 7)),
+                SourceChunk("b", [], is_busy=True),
+                SourceChunk("b", [Record(1, "y"), Record(2, "z")], end=(2, 7)),
+            ]
+        )
+
+    def poll(self, max_records: int) -> Any:
+        return next(self.chunks, None)
+
+
+def test_the_loop_of_the_page_ends_at_the_end_of_the_source_not_of_its_first_file():
+    """It ended when the first partition did, and said that all was done.  The kind: a chunk that
+    says something without having records is not one that says: nothing at the moment."""
+    store = MemoryCheckpointStore()
+    spout = spout_of(Files(), store)
+    spout.open({"a": 1})
+    spout.activate()
+    done = []
+    while (emission := spout.next_tuple()) is not None or not spout.is_drained:
+        assert emission is not None
+        done += [(emission.partition, record.value) for record in emission.records]
+        spout.ack(emission)
+    spout.deactivate()
+    assert done == [("a", "x"), ("b", "y"), ("b", "z")]
+    saved = store.load("job").partitions
+    assert {name: each.end for name, each in saved.items()} == {"a": (1, 7), "b": (2, 7)}
