@@ -401,3 +401,19 @@ def test_a_part_that_was_refused_waits_as_long_as_the_target_asks() -> None:
         assert not [again for again in ranges.emit() if again.start < ours.stop]
     ranges.wait(0.2, "a", "b")
     assert [again.start for again in ranges.emit()] == [ours.start]
+
+
+def test_keys_may_be_as_far_apart_as_64_bits_are() -> None:
+    """A key that is a hash: ranges get longer where there is nothing, and the third had more
+    positions than Python's len() can count."""
+    first, stop = -(1 << 63), (1 << 63) - 1
+    ranges = Ranges("a", extent=Extent(first, stop))
+    ranges.end()
+    for _ in range(100):
+        for sent in ranges.emit():
+            ranges.clock.advance(0.01)
+            ranges.did(sent, sent.start, sent.stop, records=0, service_s=0.0)
+        if ranges.core.is_drained:
+            break
+    assert ranges.core.is_drained
+    assert ranges.state.position == stop - 1
