@@ -7,12 +7,14 @@ has a suite for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, Record
+
+B = TypeVar("B", bound="Block")
 
 
 class Block(Protocol):
@@ -57,7 +59,10 @@ class RangeReader(Protocol):
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[Block]:
         """Yield the records that *begin* in ``[start, stop)``, in order.
 
-        The last block's ``stop`` is the range's.  The result is a generator: its ``close`` releases
+        The last block's ``stop`` is the range's, but any block may become the last one: a range is
+        cut short when another bolt helps.  So what ``identity`` says is compared after each block
+        was read, before it is yielded (:func:`verified`): no record of a source that changed is
+        processed, as far as that can be known.  The result is a generator: its ``close`` releases
         what it holds, from the thread that iterates.  Raises
         :class:`flowctl.errors.SourceError` if reading again can't help: the source isn't there, may
         not be read, or is no longer what ``identity`` says.  Other errors are tried again.
@@ -98,3 +103,34 @@ class ReceiptLog(Protocol):
         :class:`flowctl.errors.CheckpointUnavailableError` has it called again with the same
         entries, and more.
         """
+
+
+def verified(
+    blocks: Iterable[B], check: Callable[[], object], *, every_bytes: int = 0
+) -> Iterator[B]:
+    """Yield ``blocks``, each after ``check`` has been called since it was read.
+
+    ``check`` raises if the source is another one now.  Where that costs a request, blocks wait for
+    each other up to ``every_bytes``, but not while there is nothing to read.
+    """
+    waiting: list[B] = []
+    size_bytes, read_to = 0, None
+    try:
+        for block in blocks:
+            is_idle = block.stop == read_to
+            read_to = block.stop
+            waiting.append(block)
+            size_bytes += block.size_bytes
+            if size_bytes < every_bytes and not is_idle:
+                continue
+            if len(waiting) > 1 or not is_idle:
+                check()
+            yield from waiting
+            waiting, size_bytes = [], 0
+    except Exception:
+        check()  # what was read before the error is good if the source is still the same
+        yield from waiting
+        raise
+    if waiting:
+        check()
+        yield from waiting

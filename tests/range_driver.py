@@ -53,9 +53,10 @@ class Ranges:
         return outcome
 
     def failed(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
+        bolt = how.pop("bolt", e.bolt)
         outcome = self.core.on_range_failed(
             RangeFailed(
-                bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, start=start, stop=stop,
+                bolt=bolt, epoch=1, tuple_id=e.tuple_id, start=start, stop=stop,
                 **{"records": 5, "reason": "boom", **how},
             ),
             now_s=self.clock(),

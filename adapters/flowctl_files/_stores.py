@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any, Final, NamedTuple
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.failure.classify import store_denies
+from flowctl.range_ports import B, verified
 from flowctl_files._paths import find, found_as, is_hidden, once_each, open_regular
 from flowctl_files._remote import check_url, is_remote
 from flowctl_files._rewritten import changed
@@ -126,6 +128,12 @@ class Stores:
         if identity and now.identity != identity:
             raise changed(name, identity, now.identity)
         return now
+
+    def verified(self, name: str, identity: str, blocks: Iterable[B]) -> Iterator[B]:
+        """Yield ``blocks``, each after the file was found to be the one that the driver saw; of an
+        object in a store, once for as much as one request brings."""
+        most = 0 if self._is_local(name) else _REMOTE_BLOCK_BYTES
+        return verified(blocks, partial(self.check, name, identity), every_bytes=most)
 
     def _is_local(self, name: str) -> bool:
         return self._filesystem is None and not is_remote(name)

@@ -198,10 +198,8 @@ class ParquetReader:
                     remedy="Bring the old file back, or give the job another name.",
                 )
             groups = self._groups(partition, reader.layout, file)
-            for block in reader.blocks(start, stop, groups):
-                if block.stop >= stop:  # before it is done: is it still the same file?
-                    self._stores.check(partition, identity)
-                yield block
+            read = reader.blocks(start, stop, groups)
+            yield from self._stores.verified(partition, identity, read)
 
     def extent(self, name: str, check: Check | None = None) -> tuple[str, Extent | None]:
         """Return a file and what there is to read; None if the filter leaves no row group.

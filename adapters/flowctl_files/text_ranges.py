@@ -109,10 +109,8 @@ class TextReader:
         blocks = TextBlocks(partition, self._codec, self._max_line_bytes)
         with closing(self._stores.open(partition)) as file:
             read_into = _reading(partition, file, max(start - 1, 0), found.size)
-            for block in blocks.blocks(read_into, start, stop):
-                if block.stop >= stop:  # before it is done: was all of it read from the same file?
-                    self._stores.check(partition, identity)
-                yield block
+            read = blocks.blocks(read_into, start, stop)
+            yield from self._stores.verified(partition, identity, read)
 
 
 def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[memoryview], int]:

@@ -6,11 +6,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flowctl.core.records import NOTHING, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
+from flowctl.range_ports import verified
 from flowctl_kafka._assignment import cut_off
 from flowctl_kafka._client import TIMEOUT_S, is_passing, make_consumer, split_name, unreachable
 from flowctl_kafka._topic_ids import TopicIds
@@ -26,6 +28,8 @@ _MESSAGES: Final = 500
 # After this long without an answer the range fails, and goes to another bolt [s].
 _PATIENCE_S: Final = 30.0
 _POLL_S: Final = 0.2  # how soon a reader notices that its range was given away
+# To ask for a topic's id takes two requests: once for so much.
+_CHECKED_BYTES: Final = 4 << 20
 # The client fetches ahead by itself: for each of many bolts, less than its 64 MB.
 _AHEAD_KB: Final = 8 << 10
 _SECRET: Final = re.compile(r"password|secret|token|oauthbearer\.config|\.pem$|jaas", re.I)
@@ -87,7 +91,11 @@ class KafkaReader:
         is_well = False
         try:
             consumer.assign([TopicPartition(topic, number, start)])
-            yield from self._blocks(consumer, partition, start, stop)
+            yield from verified(
+                self._blocks(consumer, partition, start, stop),
+                partial(self._topic_ids.check, partition, topic, identity),
+                every_bytes=_CHECKED_BYTES,
+            )
             is_well = True
         except GeneratorExit:
             is_well = True

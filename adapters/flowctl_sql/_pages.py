@@ -136,14 +136,14 @@ class RowsReader:
                 remedy="Another source used this job's name: choose another name.",
             )
         with opened(self._connect, query.table) as (connection, dialect):
-            try:
+            try:  # first of all: a table with other columns is named as another table
                 query.check_mark(connection, dialect, identity)
             except FlowctlError:
                 raise
             except Exception as error:
                 raise unreadable(query.table, error) from error
             while start < stop:
-                rows = self._page(connection, query.page(dialect), start, stop)
+                rows = self._page(connection, dialect, (start, stop), identity)
                 keys = [row[0] for row in rows]
                 if any(type(key) is not int for key in keys):
                     raise query.bad_key("is not a whole number in some rows")
@@ -155,21 +155,25 @@ class RowsReader:
                 yield RowsPage([Record(key, value) for key, value in kept], start)
 
     def _page(
-        self, connection: Any, statement: str, start: int, stop: int
+        self, connection: Any, dialect: Dialect, keys: tuple[int, int], mark: str
     ) -> list[tuple[Any, dict[str, Any]]]:
+        """Return rows, and that they are of the table of ``mark``: it is looked at after them, in
+        the same transaction, which keeps PostgreSQL's table from being dropped."""
+        query = self._query
         try:
             with closing(connection.cursor()) as cursor:
-                cursor.execute(statement, (start, stop))
+                cursor.execute(query.page(dialect), keys)
                 names = [column[0] for column in cursor.description][1:]
                 rows = [
                     (row[0], dict(zip(names, row[1:], strict=True)))
                     for row in map(_by_place, cursor)
                 ]
+            query.check_mark(connection, dialect, mark)
             connection.rollback()  # the page is processed outside any transaction
         except FlowctlError:
             raise
         except Exception as error:
-            raise unreadable(self._query.table, error) from error
+            raise unreadable(query.table, error) from error
         return rows
 
 

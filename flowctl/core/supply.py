@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from flowctl.core.buffer import Cut, SendBuffer, sizes_of
@@ -36,6 +37,21 @@ class Supply(Protocol):
         """No more records will come."""
 
 
+class BacklogBuffer(SendBuffer):
+    """A buffer that gives at most ``records_max`` records at once: as many as have room after
+    that."""
+
+    __slots__ = ("records_max",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records_max: float = inf
+
+    def cut(self, records_max: int, bytes_max: int) -> Cut:
+        """See :meth:`SendBuffer.cut`."""
+        return super().cut(int(min(records_max, self.records_max)), bytes_max)
+
+
 class Backlog:
     """Records that wait for bolts, unbounded; nobody keeps account of which are done.
 
@@ -48,7 +64,7 @@ class Backlog:
     holds_rest = False
 
     def __init__(self) -> None:
-        self.buffer: SendBuffer = SendBuffer()
+        self.buffer: BacklogBuffer = BacklogBuffer()
         self.is_held: bool = False
         self._next_seq = 0
 

@@ -217,6 +217,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """How many of the open letters were not written by this run."""
         return max(0, self.letters_open - self.records_rejected - self.records_dead_lettered)
 
+    def first(self) -> list[str]:
+        """What has to be known before all else, below the outcome in the summary."""
+        return []
+
     def more(self) -> list[str]:
         """Lines of the summary that only this kind of run has."""
         return []

@@ -25,7 +25,7 @@ _OUTCOMES = {
 
 def lines(report: Report) -> list[str]:
     """Return the summary: outcome, what a resume found, what happened to tuples, checkpoint."""
-    found = [_outcome(report)]
+    found = [_outcome(report), *report.first()]
     if report.resumed:
         found.append(_resumed(report))
     found += [

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from flowctl.config import Settings, settings_of
 from flowctl.core.driver import pump
 from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
@@ -148,12 +150,20 @@ class ManualSpout:
         is_due = now_s - self._saved_at_s >= self.settings.checkpoint.interval_s
         if is_due and core.guarantee.commits_on_interval:
             self._save_if_there(now_s)
+        # An empty buffer would mean that the producer is the limit, and windows would not grow.
+        is_read = not core.intake.buffer and self._refused is None
+        if is_read:
+            self._read(core)
         emission = self._turn(core, now_s)
-        if emission is None:
-            while self._fill(core):
-                pass  # everything was done before, which does not count
+        if emission is None and not is_read:
+            self._read(core)
             emission = self._turn(core, now_s)
         return emission
+
+    def _read(self, core: SpoutCore) -> None:
+        """Fill the buffer; what was done before does not count."""
+        while self._fill(core):
+            pass
 
     def _turn(self, core: SpoutCore, now_s: float, emits_max: int = 1) -> Emission | None:
         """One turn of the core, for at most one emission; nobody here can carry out its orders."""
@@ -174,7 +184,7 @@ class ManualSpout:
     def _fill(self, core: SpoutCore) -> bool:
         """Poll only when all that was polled before has been taken.
 
-        True if records were taken and none of them has to be sent.
+        True if the producer has more to say: nothing of what it gave has to be sent.
         """
         chunk = self._rest or self._poll()
         now_s = self._clock()
@@ -188,8 +198,11 @@ class ManualSpout:
             self.save()
             core.on_committed()
         left = chunk.records[taken:]
-        self._rest = type(chunk)(chunk.partition, left) if left else None
-        return taken > 0 and not core.intake.buffer
+        self._rest = type(chunk)(chunk.partition, left, end=chunk.end) if left else None
+        has_ended = chunk.end is not None and not left
+        if has_ended and not isinstance(self.producer, SharingProducer):
+            core.intake.finish(chunk.partition, chunk.end)
+        return (taken > 0 or has_ended or chunk.is_busy) and not core.intake.buffer
 
     def _poll(self) -> SourceChunk | None:
         """What comes before the first value that would not arrive as it is; then its error."""
@@ -204,7 +217,8 @@ class ManualSpout:
             self._refused = refused_error(chunk.partition, bad, refused)
             if not records:
                 raise self._refused
-        return type(chunk)(chunk.partition, records, mark=chunk.mark)
+            return type(chunk)(chunk.partition, records, mark=chunk.mark)
+        return msgspec.structs.replace(chunk, records=records)
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""

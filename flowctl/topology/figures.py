@@ -64,6 +64,17 @@ class TopologyReport(Report, frozen=True, kw_only=True):
     # Who held what, if the run was interrupted after a long time without progress.
     held_up: tuple[str, ...] = ()
 
+    def first(self) -> list[str]:
+        """That trees expired, which costs work or records and is nobody's error."""
+        if self.trees is None or not self.trees.expired:
+            return []
+        became = "sent again" if self.trees.replayed else "dropped"
+        return [
+            f"{counted(self.trees.expired, 'tree')} expired without a fault and were {became}:"
+            " bolts held inputs, or said nothing, for longer than the trees' time. Raise"
+            " Topology(tree_timeout_s=…), ack sooner, or call out.prolong(given)"
+        ]
+
     def more(self) -> list[str]:
         """How the trees ended, and which tasks reported errors."""
         found = []

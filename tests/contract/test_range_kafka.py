@@ -222,6 +222,7 @@ class Brokers:
         self.controller_id = 0
         self.brokers = {0: "a"}
         self.asked = 0
+        self.is_remade_after = 1 << 30  # so many questions
 
     def connect(self, settings: dict[str, Any], logger: Any) -> Brokers:
         return self
@@ -232,7 +233,8 @@ class Brokers:
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
         self.asked += 1
         answer: Future[SimpleNamespace] = Future()
-        answer.set_result(SimpleNamespace(topic_id=Uuid(self.number)))
+        number = 2 if self.asked > self.is_remade_after else self.number
+        answer.set_result(SimpleNamespace(topic_id=Uuid(number)))
         return dict.fromkeys(topics.topic_names, answer)
 
 
@@ -264,6 +266,15 @@ def test_a_topic_that_is_made_again_within_a_run_is_refused(kafka, topic, broker
         intake.offer(source.extents(Checkpoint()))
     with pytest.raises(SourceError, match=f"{topic}-0: the topic was deleted and created again"):
         next(iter(source.reader().open(f"{topic}-0", 0, 4, "id-1")))
+
+
+def test_a_topic_that_is_made_again_while_it_is_read_gives_no_message(kafka, topic, brokers):
+    """The kind: in a range that a split made shorter, no block is the range's last."""
+    reader = KafkaRanges(topic, servers=kafka.servers).reader()
+    blocks = reader.open(f"{topic}-0", 0, 4, "id-1")
+    brokers.is_remade_after = 1  # when the range is opened it is still the old one
+    with pytest.raises(SourceError, match=f"{topic}-0: the topic was deleted and created again"):
+        next(block for block in blocks if len(block))
 
 
 @pytest.mark.parametrize("lack", ["no ids", "no controller"])

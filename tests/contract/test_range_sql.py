@@ -190,6 +190,23 @@ def test_a_table_of_another_mark_is_refused_by_the_next_run_and_within_one(conne
     RangeIntake(done).offer(SqlRanges(connect, "items", "id", mark="").extents(done))
 
 
+def test_a_table_that_is_made_again_while_it_is_read_gives_no_row_of_the_new_one(connect):
+    """One run of 21 ended well with rows of the new table, ten more processed some.  The kind: a
+    mark is compared for what was read, not for where reading began."""
+    source = SqlRanges(connect, "items", "id", mark="SELECT number FROM loads", page_rows=2)
+    extent = source.extents(Checkpoint())["items"]
+    pages = source.reader().open("items", extent.start, extent.stop, extent.identity)
+    assert [record.value["word"] for record in next(pages).batch_records(0, 2)] == ["w-3", "w0"]
+    with connect() as database:
+        database.executescript(
+            "BEGIN; DROP TABLE items; UPDATE loads SET number = 8;"
+            "CREATE TABLE items (id INTEGER PRIMARY KEY, word TEXT, 'the price' REAL);"
+            "INSERT INTO items VALUES (1, 'new', 0), (2, 'new', 0), (20, 'new', 0); COMMIT"
+        )
+    with pytest.raises(SourceError, match="items: it is another table than before: its mark was 7"):
+        next(pages)
+
+
 @pytest.mark.parametrize("mark", ["SELECT number FROM loads WHERE 1 = 2", "SELECT 1, 2"])
 def test_a_mark_that_is_no_value_is_named(connect, mark):
     with pytest.raises(SourceError, match="items: mark gave "):

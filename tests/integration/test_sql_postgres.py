@@ -375,6 +375,12 @@ def test_a_table_that_was_made_again_is_known_by_its_oid(uri: str) -> None:
     assert after.identity not in ("", before.identity)
     with pytest.raises(SourceError, match="it is another table than before"):
         next(iter(reader.open("public.loads", 1, 3, before.identity)))
+    by_one = SqlRanges(lambda: psycopg.connect(uri), "public.loads", "id", page_rows=1).reader()
+    pages = by_one.open("public.loads", 1, 3, after.identity)
+    assert [record.position for record in next(pages).batch_records(0, 1)] == [1]
+    make()  # between two pages of one range
+    with pytest.raises(SourceError, match="it is another table than before"):
+        next(pages)
 
 
 def test_values_of_a_dataframe_are_stored_as_what_they_mean(uri: str) -> None:

@@ -384,3 +384,26 @@ def test_whether_a_failure_named_the_target_is_told() -> None:
         refuse(driver, emission)
     known = driver.core.target_down
     assert known is not None and known.has_refused
+
+
+@pytest.mark.req("S109")
+def test_both_parts_of_a_tuple_that_was_refused_in_the_middle_wait() -> None:
+    """What the target took goes apart from the rest, and neither at once: it has just said that it
+    is full, and a bolt that is idle would only be refused too."""
+    driver = Driver("a", "b", tuple_records_max=10, window_initial=1)
+    driver.offer(20)
+    ours, theirs = driver.emit()
+    outcome = driver.core.on_refused(
+        ours.bolt, 1, ours.tuple_id, reason="429", after_s=5.0, now_s=driver.clock(), record_index=4
+    )
+    assert outcome is AckOutcome.REFUSED
+    driver.ack(theirs)
+    driver.wait(4.9)
+    assert driver.emit() == []
+    sent: list[int] = []
+    for _ in range(20):
+        driver.wait(0.5)
+        for emission in driver.emit():
+            sent.append(len(emission.records))
+            driver.ack(emission)
+    assert sorted(sent) == [4, 6]

@@ -8,8 +8,10 @@ import pickle
 
 import pytest
 
+from flowctl.bolts.range_ahead import ReadAhead
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.wire.frames import RangeFrame
 from flowctl_files import TextRanges, _text_blocks
 from flowctl_files._stores import lasting
 
@@ -58,8 +60,27 @@ def test_a_file_that_changes_while_it_is_read_does_not_finish(path, monkeypatch)
     first = next(blocks)
     path.write_bytes(b"other\n" * 2_000)
     with pytest.raises(SourceError, match="changed during the run"):
-        list(blocks)
+        next(blocks)
     assert first.stop < extent.stop
+
+
+def test_the_part_of_a_range_that_stays_after_a_split_is_compared_too(path, monkeypatch):
+    """The kind: any block may become the range's last, so each is compared before its records are
+    processed.  The comparison belonged to the last one as the range was cut at first."""
+    monkeypatch.setattr(_text_blocks, "BLOCK_BYTES", 1_000)
+    source = TextRanges(path)
+    extent = source.extents(Checkpoint())[str(path)]
+    ends = [extent.stop]
+    frame = RangeFrame(1, 1, str(path), 0, extent.stop, extent.identity, None)
+    ahead = ReadAhead(source.reader(), frame, stop=lambda: ends[-1])
+    ahead.start()
+    ahead.wait()  # the first block is there, and the second is read when that is taken
+    os.utime(path, ns=(1, 1))
+    ends.append(1_500)  # another bolt has the rest: the second block is the last
+    assert ahead.take().stop < 1_500
+    ahead.wait()
+    with pytest.raises(SourceError, match="changed during the run"):
+        ahead.take()
 
 
 def test_a_file_that_is_cut_off_while_it_is_read_does_not_look_finished(path, monkeypatch):

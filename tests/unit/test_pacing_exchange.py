@@ -111,11 +111,23 @@ def test_leases_of_the_dead_come_back(server: Server) -> None:
     assert server.leased == 4
 
 
+def test_workers_that_are_gone_leave_nothing_behind(server: Server) -> None:
+    """A target whose workers come and go for a month: their entries would be read in each turn."""
+    exchange = server.exchange()
+    for n in range(50):
+        exchange.exchange(report(f"worker-{n}"))
+        server.now_s += 2.1
+    exchange.exchange(report("last"))
+    assert [field for field in server.fields() if field.startswith(b"w:")] == [b"w:last"]
+    assert server.fields()[b"workers"] == b"1"
+
+
 def test_who_leaves_gives_back_at_once(server: Server) -> None:
     exchange = server.exchange()
     exchange.exchange(report("a"))
     exchange.exchange(report("a", holds=1, is_leaving=True, want=0))
     assert (server.leased, b"leader" in server.fields()) == (0, False)
+    assert not [field for field in server.fields() if field.startswith(b"w:")]
 
 
 def test_an_emptied_server_gives_back_what_is_held_within_the_limit(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,19 @@ def test_a_file_that_changed_is_refused(path):
         list(source.reader().open(name, 0, extent.stop, extent.identity))
     with pytest.raises(SourceError, match="another file"):
         ParquetRanges(path).extents(Checkpoint({name: PartitionCheckpoint(5)}))
+
+
+def test_a_file_that_changes_while_it_is_read_gives_no_more_rows(tmp_path):
+    """The kind: any block may become the range's last, after a split."""
+    path = tmp_path / "many.parquet"
+    parquet.write_table(pyarrow.table({"n": range(30)}), path, row_group_size=10)
+    source = ParquetRanges(path)
+    [(name, extent)] = source.extents(Checkpoint()).items()
+    blocks = source.reader().open(name, 0, extent.stop, extent.identity)
+    assert next(blocks).stop == 10
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match="changed during the run"):
+        next(blocks)
 
 
 def test_what_is_no_parquet_and_what_is_no_column_are_named(path, tmp_path):

@@ -374,3 +374,46 @@ def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> Non
     assert {(q.bolt, q.keep) for q in ranges.questions()} == {("a", 0.0)}
     assert ranges.did(again, 1000, 6000) is AckOutcome.ACKED, "what is new of it counts"
     assert ranges.state.position == 5999
+
+
+def test_a_failure_that_a_bolt_without_the_range_tells_changes_nothing() -> None:
+    """A late frame of a bolt that was given up, or of one that is wrong.  The kind: who does not
+    hold a range can't cut it, or what its holder has done would be told of twice."""
+    ranges = Ranges("a", "b", stop=2 * MB)
+    ours, theirs = ranges.emit()
+    counters = ranges.core.counters
+    before = (counters.failed, counters.pieces, counters.records_pending_now)
+    told = ranges.failed(ours, ours.start, ours.start + 1_000, bolt=theirs.bolt)
+    assert told is AckOutcome.DUPLICATE
+    assert (counters.failed, counters.pieces, counters.records_pending_now) == before
+    assert ranges.did(ours, ours.start, ours.stop) is AckOutcome.ACKED
+
+
+def test_a_part_that_was_refused_waits_as_long_as_the_target_asks() -> None:
+    ranges = Ranges("a", "b", stop=2 * MB)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    ranges.did(theirs, theirs.start, theirs.stop)
+    refused = {"is_refused": True, "after_s": 5.0}
+    assert ranges.failed(ours, ours.start, ours.stop, **refused) is AckOutcome.REFUSED
+    for _ in range(49):
+        ranges.wait(0.1, "a", "b")
+        assert not [again for again in ranges.emit() if again.start < ours.stop]
+    ranges.wait(0.2, "a", "b")
+    assert [again.start for again in ranges.emit()] == [ours.start]
+
+
+def test_keys_may_be_as_far_apart_as_64_bits_are() -> None:
+    """A key that is a hash: ranges get longer where there is nothing, and the third had more
+    positions than Python's len() can count."""
+    first, stop = -(1 << 63), (1 << 63) - 1
+    ranges = Ranges("a", extent=Extent(first, stop))
+    ranges.end()
+    for _ in range(100):
+        for sent in ranges.emit():
+            ranges.clock.advance(0.01)
+            ranges.did(sent, sent.start, sent.stop, records=0, service_s=0.0)
+        if ranges.core.is_drained:
+            break
+    assert ranges.core.is_drained
+    assert ranges.state.position == stop - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from flowctl.errors import (
     JobError,
 )
 from flowctl_redis import RedisCheckpointStore, schema
+from flowctl_redis.held import LOOSE_MAX
 
 _KEY = "flowctl:{job}"
 
@@ -41,11 +43,15 @@ class Client:
         self.saves: list[list[bytes]] = []
         self.fail_before: Exception | None = None
         self.fail_after: Exception | None = None
+        self.before: Callable[[], Any] | None = None  # called once
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
     def eval(self, text: str, keys: int, key: bytes, *arguments: bytes) -> Any:
+        if self.before is not None:
+            before, self.before = self.before, None
+            before()
         if self.fail_before is not None:
             error, self.fail_before = self.fail_before, None
             raise error
@@ -399,3 +405,59 @@ def test_only_fakeredis_ends_with_the_process(client: Client) -> None:
     assert not RedisCheckpointStore(client=client.real).survives
     assert RedisCheckpointStore("redis://localhost").survives
     assert RedisCheckpointStore(client=redis.Redis()).survives
+
+
+def test_a_rewind_never_leads_ahead_of_what_is_saved_by_then(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    """Two operators at once: who read 9 goes back to 6 after the other has gone back to 3.  The
+    kind: what is decided from a value that was read is decided again where it is changed."""
+    store.save("job", _checkpoint(a=9), epoch=store.acquire("job"))
+    client.before = lambda: store.rewind("job", "a", 3)
+    with pytest.raises(ConfigError, match="lies ahead of what is saved"):
+        store.rewind("job", "a", 6)
+    assert store.load("job").partitions["a"].position == 3
+
+
+def test_a_rewind_does_not_bring_back_a_partition_that_was_forgotten_meanwhile(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    store.save("job", _checkpoint(a=9, b=1), epoch=store.acquire("job"))
+    client.before = lambda: client.real.hdel(_KEY, schema.partition_field("a"))
+    with pytest.raises(ConfigError):
+        store.rewind("job", "a", 6)
+    assert set(store.load("job").partitions) == {"b"}
+
+
+def test_a_rewind_of_a_packed_partition_is_decided_by_what_is_packed_by_then(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    names = [f"p{n}" for n in range(LOOSE_MAX + 1)]
+    epoch = store.acquire("job")
+    store.save("job", _checkpoint(**dict.fromkeys(names, 9)), epoch=epoch)
+    assert client.real.hget(_KEY, schema.partition_field("p0")) is None, "it is not packed"
+
+    def meanwhile() -> None:
+        other = RedisCheckpointStore(client=client)
+        other.rewind("job", "p0", 3)
+        newer = other.acquire("job")
+        # All others move, so p0 is packed again.
+        moved = _checkpoint(p0=3, **dict.fromkeys(names[1:], 10))
+        other.save("job", moved, epoch=newer)
+        assert client.real.hget(_KEY, schema.partition_field("p0")) is None, "it is not packed"
+
+    client.before = meanwhile
+    with pytest.raises(ConfigError, match="lies ahead of what is saved"):
+        store.rewind("job", "p0", 6)
+    assert store.load("job").partitions["p0"].position == 3
+
+
+def test_a_rewind_leaves_alone_what_a_newer_version_has_written_meanwhile(
+    store: RedisCheckpointStore, client: Client
+) -> None:
+    store.save("job", _checkpoint(a=9), epoch=store.acquire("job"))
+    client.before = lambda: client.real.hset(_KEY, "schema", "99")
+    with pytest.raises(CheckpointCorruptError, match="99"):
+        store.rewind("job", "a", 6)
+    client.real.hset(_KEY, "schema", schema.SCHEMA)
+    assert store.load("job").partitions["a"].position == 9

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.driver import pump
+from flowctl.core.records import Ack, AckOutcome, Emission, Record
+from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.ports import SourceChunk
 from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -256,3 +263,135 @@ def test_close_lets_go_of_the_producer_even_if_the_save_fails():
         spout.close()
     assert producer.closed == 1
     assert not spout.open_was_called
+
+
+SERVICE_S, PATH_S, ROUNDS = 0.001, 0.1, 8  # a long path: windows are what limits
+Next, Settle = Callable[[], Emission | None], Callable[[Emission], Any]
+
+
+def windows_of(clock: ManualClock, bolts: list[str], take: Next, ack: Settle) -> list[int]:
+    """How many tuples the bolts were given in each round trip; each is acked in its turn."""
+    found = []
+    for _ in range(ROUNDS):
+        queues: dict[str, deque[Emission]] = {bolt: deque() for bolt in bolts}
+        while (emission := take()) is not None:
+            queues[emission.bolt].append(emission)
+        found.append(sum(map(len, queues.values())))
+        clock.advance(PATH_S)
+        while any(queues.values()):
+            clock.advance(SERVICE_S)
+            for queue in filter(None, queues.values()):
+                ack(queue.popleft())
+    return found
+
+
+def by_hand(settings: Settings, bolts: list[str], chunk: int) -> list[int]:
+    clock = ManualClock()
+    producer = ListProducer(20_000, poll_max=chunk)
+    spout = ManualSpout(
+        name="job", producer=producer, checkpoint=MemoryCheckpointStore(), settings=settings
+    )
+    spout.open(dict.fromkeys(bolts, 1), clock=clock)
+    spout.activate()
+    return windows_of(clock, bolts, spout.next_tuple, spout.ack)
+
+
+def as_a_run_does(settings: Settings, bolts: list[str]) -> list[int]:
+    """The reader has filled the buffer before the sender looks."""
+    clock, core = ManualClock(), SpoutCore(settings)
+    for bolt in bolts:
+        core.add_bolt(bolt, slots=1, epoch=1, now_s=clock())
+    core.offer("p", [Record(n, str(n)) for n in range(1, 20_001)], now_s=clock())
+
+    def take() -> Emission | None:
+        turn = pump(core, clock(), emits_max=1)
+        return turn.emissions[0] if turn.emissions else None
+
+    def ack(given: Emission) -> None:
+        said = Ack(bolt=given.bolt, epoch=1, tuple_id=given.tuple_id, attempt=given.attempt)
+        core.on_ack(said, now_s=clock())
+
+    return windows_of(clock, bolts, take, ack)
+
+
+@pytest.mark.req("S4")
+@pytest.mark.parametrize("chunk", [1, 7, 1_000])
+@pytest.mark.parametrize("policy", ["aiad", "just_full", "rtt_only"])
+@pytest.mark.parametrize("bolts", [["a"], ["a", "b"]])
+def test_windows_grow_as_in_a_run(policy: str, bolts: list[str], chunk: int) -> None:
+    """They stayed at 2: a buffer that was empty only because nobody had polled counted as a
+    producer that is the limit.  The kind: by hand and in a run, the same bolts get the same."""
+    letter = {"window.policy": policy, "window.growth": "ack", "window.threshold_s": 1.0}
+    settings = Settings().with_overrides({**letter, "tuple.records_max": 1})
+    windows = by_hand(settings, bolts, chunk)
+    assert windows == as_a_run_does(settings, bolts)
+    assert windows[-1] > 10 * windows[0]
+
+
+@pytest.mark.req("S4")
+def test_a_window_does_not_grow_while_the_producer_is_the_limit() -> None:
+    """It said that it has no more now: nothing is known of what the bolt could hold."""
+    clock = ManualClock()
+    letter = {"window.policy": "aiad", "window.growth": "ack", "window.threshold_s": 1.0}
+    settings = Settings().with_overrides({**letter, "tuple.records_max": 1})
+    waiting: deque[Record] = deque()
+
+    class Trickle(ListProducer):
+        def poll(self, max_records: int) -> Any:
+            records = list(waiting)
+            waiting.clear()
+            return SourceChunk("p", records)
+
+    spout = ManualSpout(
+        name="job", producer=Trickle(0), checkpoint=MemoryCheckpointStore(), settings=settings
+    )
+    spout.open({"a": 1}, clock=clock)
+    spout.activate()
+    last = 0
+    for count in (2, *[4] * 10):  # at the start nobody knows who is the limit: it grows once
+        waiting.extend(Record(last + n, "x") for n in range(1, count + 1))
+        last += count
+        emissions = emit_all(spout)
+        assert len(emissions) == count, "the window is full, by chance"
+        for emission in emissions:
+            clock.advance(SERVICE_S)
+            spout.ack(emission)
+    waiting.extend(Record(last + n, "x") for n in range(1, 100))
+    assert len(emit_all(spout)) == 4
+
+
+class Files(ListProducer):
+    """Two partitions, each told to have ended by a chunk of its own, with busy ones between."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.chunks = iter(
+            [
+                SourceChunk("a", [], is_busy=True),
+                SourceChunk("a", [Record(1, "x")]),
+                SourceChunk("a", [], end=(1, 7)),
+                SourceChunk("b", [], is_busy=True),
+                SourceChunk("b", [Record(1, "y"), Record(2, "z")], end=(2, 7)),
+            ]
+        )
+
+    def poll(self, max_records: int) -> Any:
+        return next(self.chunks, None)
+
+
+def test_the_loop_of_the_page_ends_at_the_end_of_the_source_not_of_its_first_file():
+    """It ended when the first partition did, and said that all was done.  The kind: a chunk that
+    says something without having records is not one that says: nothing at the moment."""
+    store = MemoryCheckpointStore()
+    spout = spout_of(Files(), store)
+    spout.open({"a": 1})
+    spout.activate()
+    done = []
+    while (emission := spout.next_tuple()) is not None or not spout.is_drained:
+        assert emission is not None
+        done += [(emission.partition, record.value) for record in emission.records]
+        spout.ack(emission)
+    spout.deactivate()
+    assert done == [("a", "x"), ("b", "y"), ("b", "z")]
+    saved = store.load("job").partitions
+    assert {name: each.end for name, each in saved.items()} == {"a": (1, 7), "b": (2, 7)}

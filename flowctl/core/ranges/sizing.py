@@ -15,6 +15,8 @@ _DEAR_CALLS = 10
 # A range is at most so many times all that the bolt has done: a wrong guess from the first records
 # must not cost a minute.
 _GROWTH = 4
+# Python's len() counts no further than 2**63, and keys of 64 bits may be further apart than that.
+_MOST = 1 << 62
 
 
 def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) -> int:
@@ -28,4 +30,4 @@ def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) 
     known = max(first, consumer.positions_done)
     size = max(1, int(min(work_s / position_s, _GROWTH * known))) if position_s > 0 else first
     # Where there is nothing, as between the keys of a table, steps get longer until there is.
-    return max(size, _GROWTH * consumer.empty_positions)
+    return min(max(size, _GROWTH * consumer.empty_positions), _MOST)

@@ -162,12 +162,11 @@ class TopologyCore:
         if self._roots.has_next and self.is_active:
             self._planter.plant(now_s)
         for stage in self._last_first:
-            if not stage.is_blocked:
-                emission = stage.poll_emit(now_s)
-                if emission is not None:
-                    if self._calls.is_used:
-                        self._calls.sent(emission.bolt)
-                    return emission
+            emission = stage.poll_emit(now_s)
+            if emission is not None:
+                if self._calls.is_used:
+                    self._calls.sent(emission.bolt)
+                return emission
         is_input_done = self._input_ended and not self._roots.has_next
         if is_input_done:
             self._planter.pass_end_on(now_s)
@@ -318,6 +317,7 @@ class TopologyCore:
         if self._roots.on_time(now_s):
             for stage in self._in_order:
                 self._router.on_tick(stage, now_s)
+                self._router.renew(stage, now_s - self._roots.tree_timeout_s, now_s)
             self._router.renew_refused(now_s)
             self._calls.renew_held(now_s)
         is_idle = not self.is_active or self.is_drained or not self._planter.was_served

@@ -95,7 +95,7 @@ class Roots:
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
         self._events = events
-        self._tree_timeout_s = rules.timeout_s
+        self.tree_timeout_s: float = rules.timeout_s
         self._timer: TickTimer | None = None  # from the first time the clock is known
 
     # -- what goes out -------------------------------------------------------------------
@@ -357,10 +357,10 @@ class Roots:
         self._attempts.ripen(now_s)
         self.blame.on_time(now_s)
         if self._timer is None:
-            self._timer = TickTimer(self._tree_timeout_s, now_s=now_s)
+            self._timer = TickTimer(self.tree_timeout_s, now_s=now_s)
         if not self._timer.take(now_s=now_s):
             return False
-        reason = f"its tree was not complete after {self._tree_timeout_s:g} s"
+        reason = f"its tree was not complete after {self.tree_timeout_s:g} s"
         for end in self.trees.on_tick(now_s=now_s):
             self._fail(end.tree.message_id, TreeOutcome.EXPIRED, reason, now_s, age_s=end.age_s)
         for ledger in self.ledgers:

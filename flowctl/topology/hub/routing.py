@@ -290,6 +290,13 @@ class Router:
             self._renew(waiting.stage, waiting.parcel, now_s)
             self.put_again(waiting.stage, [waiting.parcel])
 
+    def renew(self, stage: Stage, since_s: float, now_s: float) -> None:
+        """A tick has checked the trees: those that wait in ``stage``, or are at a bolt that was
+        heard of after ``since_s``, are kept alive.  Their time is not used up by a slow stage, and
+        what a bolt loses, its stage sends again."""
+        for parcel in list(stage.on_their_way(since_s)):
+            self._renew(stage, parcel, now_s)
+
     def renew_refused(self, now_s: float) -> None:
         """A tick has checked the trees: those of refused inputs that wait are kept alive."""
         for waiting in self.refused:

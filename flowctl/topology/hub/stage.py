@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -80,7 +81,7 @@ class Stage:
         self.cores: list[TupleCore] = [
             TupleCore(core_settings, log, chance=chance) for log in self._backlogs
         ]
-        self._first = _WAITING_FIRST * plan.count // count
+        self._first = _WAITING_FIRST * plan.count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
         # records a second that it and the stages after it can process
         self.rate: float | None = None
@@ -120,22 +121,49 @@ class Stage:
 
     @property
     def is_full(self) -> bool:
-        """Whether its feeders should hold back.
+        """Whether its feeders should hold back: see :attr:`room`."""
+        return self.room <= 0
 
-        Full when one of its cores has, or will have when its feeders' bolts have finished what they
-        hold, as much waiting as its bolts hold, or process in about a second if that is more.
-        Records from spouts are available at once, so none of them need wait that long.
+    @property
+    def room(self) -> float:
+        """How many records its feeders should bring at most, beyond what their bolts hold.
+
+        None is left when one of its cores has, or will have when its feeders' bolts have finished
+        what they hold, as much waiting as its bolts hold, or process in about a second if that is
+        more.  Records from spouts are available at once, so none of them need wait that long.
         """
-        ahead = coming = 0.0
-        if self.rate is not None and self.fed_by:
-            ahead = self.rate * self._ahead_s / len(self.cores)
-            coming = self._coming() / len(self.cores)
+        each, coming = self._ahead() / len(self.cores), self._coming() / len(self.cores)
+        room = inf
         for core in self.cores:
             buffer = core.buffer
-            most = max(ahead or self._first, core.counters.records_pending_now)
-            if buffer.records + coming >= most or buffer.size_bytes >= self._bytes_max:
-                return True
-        return False
+            if buffer.size_bytes >= self._bytes_max:
+                return 0
+            most = max(each, core.counters.records_pending_now)
+            room = min(room, most - buffer.records - coming)
+        return room * len(self.cores)
+
+    def _ahead(self) -> float:
+        """Records that may wait here, however few its bolts hold."""
+        if self.rate is not None and self.fed_by:
+            return self.rate * self._ahead_s
+        return self._first
+
+    @property
+    def tuple_max(self) -> float:
+        """How many records a tuple may have so that the stages that it feeds have room for what
+        comes of it; 0: none now.
+
+        Where there is room for a little, as much as is done in a quarter of what may wait: not
+        tuples of single records while a full stage makes room one by one.
+        """
+        most = inf
+        for fed in self.feeds:
+            room = fed.room
+            if room <= 0:
+                return 0
+            if ratio := fed.ratio_of(self):
+                most = min(most, max(room, fed._ahead() / _TUPLES_AHEAD) / ratio)
+        return max(1, most)
 
     def _coming(self) -> float:
         """Records that its feeders will emit to it from what their bolts hold now."""
@@ -172,11 +200,6 @@ class Stage:
                 own = min(own, fed.rate / ratio)
                 self.rate = own
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a stage that it feeds is full."""
-        return any(stage.is_full for stage in self.feeds)
-
     def loads(self) -> Sequence[int]:
         """What each core has to do: records that wait or are at its bolts."""
         return [core.buffer.records + core.counters.records_pending_now for core in self.cores]
@@ -207,14 +230,16 @@ class Stage:
         return not self.refused_now and all(core.is_drained for core in self.cores)
 
     def poll_emit(self, now_s: float) -> Emission | None:
-        """Return the next tuple for one of its bolts; cores in turn, so that none starves."""
-        cores = self.cores
-        if len(cores) == 1:
-            return cores[0].poll_emit(now_s=now_s)
-        for _ in cores:
-            core = cores[self._next_core]
-            self._next_core = (self._next_core + 1) % len(cores)
-            emission = core.poll_emit(now_s=now_s)
+        """Return the next tuple for one of its bolts, if the stages that it feeds have room; cores
+        in turn, so that none starves."""
+        most = self.tuple_max
+        if not most:
+            return None
+        for _ in self.cores:
+            index = self._next_core
+            self._next_core = (index + 1) % len(self.cores)
+            self._backlogs[index].buffer.records_max = most
+            emission = self.cores[index].poll_emit(now_s=now_s)
             if emission is not None:
                 return emission
         return None
@@ -232,6 +257,19 @@ class Stage:
             return  # no other bolt could help
         for core in self.cores:
             core.end_of_input(now_s=now_s)
+
+    def on_their_way(self, since_s: float) -> Iterator[Parcel]:
+        """What waits here, or is in a tuple at a bolt that was heard of after ``since_s``.
+
+        Not what bolts hold beyond their tuples, nor what is at a bolt that says nothing.
+        """
+        not_here: set[Any] = set().union(*self.held.values())
+        for core in self.cores:
+            for consumer in core.bolts.values():
+                if consumer.heard_at_s <= since_s:
+                    for sent in consumer.flight.values():
+                        not_here.update(record.position for record in sent.cut.records)
+        return (parcel for key, parcel in self.parcels.items() if key not in not_here)
 
     # -- what bolts hold -----------------------------------------------------------------
 
