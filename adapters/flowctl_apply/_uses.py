@@ -240,7 +240,8 @@ def _text(value: Any, known: _Known, depth: int) -> bytes:
     """
     kind = type(value)
     if kind is str:  # most of a large table
-        return b"str:" + value.encode("utf-8", "surrogatepass")
+        text: str = value
+        return b"str:" + text.encode("utf-8", "surrogatepass")
     if kind in (int, float, bool):
         return f"{kind.__name__}:{value!r}".encode()
     name = f"{kind.__module__}.{kind.__qualname__}:".encode()
