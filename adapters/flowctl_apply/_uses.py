@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from flowctl.bolts.carried import codes_in, is_installed, parts_of, variables_of
 
+_Known = dict[int, tuple[object, bytes]]
 _DIGEST_CHARS: Final = 16
 _DEPTH_MAX: Final = 50  # of containers in containers: deeper ones are told apart by their type
 # Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.
@@ -231,12 +232,18 @@ def _digest_of(value: Any) -> str:
         return _digest(type(value).__qualname__.encode())
 
 
-def _text(value: Any, known: dict[int, bytes], depth: int) -> bytes:
+def _text(value: Any, known: _Known, depth: int) -> bytes:
     """Bytes that are the same for the same value, in each process; for objects, their type.
 
-    ``known`` has what was met before, by its identity: objects may refer to each other.
+    ``known`` has what was met before, by its identity: objects may refer to each other.  It holds
+    them, so that no other one gets the same.
     """
     kind = type(value)
+    if kind is str:  # most of a large table
+        text: str = value
+        return b"str:" + text.encode("utf-8", "surrogatepass")
+    if kind in (int, float, bool):
+        return f"{kind.__name__}:{value!r}".encode()
     name = f"{kind.__module__}.{kind.__qualname__}:".encode()
     if isinstance(value, enum.Enum):
         return name + value.name.encode()
@@ -245,14 +252,14 @@ def _text(value: Any, known: dict[int, bytes], depth: int) -> bytes:
     if isinstance(value, _PLAIN):
         return name + repr(value).encode("utf-8", "surrogatepass")
     if id(value) not in known:
-        known[id(value)] = name  # what it is in a circle, and if it is too deep
+        known[id(value)] = value, name  # what it is in a circle, and if it is too deep
         if depth < _DEPTH_MAX and (inner := _inner(value, known, depth + 1)) is not None:
             whole = b"".join(b"%d:%b" % (len(one), one) for one in inner)
-            known[id(value)] = name + _digest(whole).encode()
-    return known[id(value)]
+            known[id(value)] = value, name + _digest(whole).encode()
+    return known[id(value)][1]
 
 
-def _inner(value: Any, known: dict[int, bytes], depth: int) -> list[bytes] | None:
+def _inner(value: Any, known: _Known, depth: int) -> list[bytes] | None:
     """The texts of what ``value`` holds; None: that is not looked at."""
     if isinstance(value, list | tuple):
         return [_text(one, known, depth) for one in value]

@@ -60,6 +60,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from codes_in(inner)
 
 
+@functools.lru_cache(maxsize=1024)  # .1 ms, and there may be many objects of one class
 def is_installed(module: ModuleType) -> bool:
     """Whether ``module`` is Python's, flowctl's or a package's, and not of the user's project."""
     top = module.__name__.partition(".")[0]

@@ -139,6 +139,7 @@ def test_results_whose_notes_were_removed_are_not_swept(place: Path) -> None:
 def test_a_job_beside_another_one_and_files_of_others_below_are_taken(place: Path) -> None:
     run(place)
     write_rows(place / "out" / "elsewhere", 7)
+    (place / "out" / "_hidden.parquet").write_bytes(b"no reader reads it")
     assert ids(run(place, name="two")) == [1, 2, 3]
 
 

@@ -7,6 +7,7 @@ returned as if this one had made it; what differs is named.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -119,6 +120,73 @@ def test_calls_in_this_process_change_nothing_that_is_compared(tmp_path: Path) -
     before = uses_of(score)
     score([1, 2])
     assert uses_of(score) == before
+
+
+THEIRS = "helpers_of_project"
+HELPERS = """
+LIMIT = 5
+OTHER = 6
+
+
+def shorten(text, *, size=4):
+    return text[:min(size, LIMIT)]
+
+
+class Judge:
+    WORDS = ["good", "bad"]
+
+    def __call__(self, batch):
+        return self.look(batch)
+
+    def look(self, batch):
+        return [shorten(word) for word in self.WORDS]
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (("LIMIT = 5", "LIMIT = 6"), {f"variable '{THEIRS}.LIMIT'", "its variable 'LIMIT'"}),
+        (
+            ("size=4", "size=3"),
+            {f"default '{THEIRS}.size'", "function 'helpers.shorten'"}
+            | {f"function '{THEIRS}.shorten'", "its default 'size'", "its function 'shorten'"},
+        ),
+        (
+            ('"bad"', '"evil"'),
+            {"attribute 'Judge.WORDS'", "class 'helpers.Judge'", "its attribute 'Judge.WORDS'"},
+        ),
+        (("OTHER = 6", "OTHER = 7"), set()),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_what_is_used_of_another_module_of_the_project_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: tuple[str, str], named: set[str]
+) -> None:
+    def used(text: str) -> dict[str, str]:
+        helpers = types.ModuleType(THEIRS)
+        path = tmp_path / f"{len(text)}{abs(hash(text))}.py"
+        path.write_text(text)
+        helpers.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, THEIRS, helpers)
+        exec(compile(text, str(path), "exec"), vars(helpers))
+
+        def fn(batch: Batch) -> Any:
+            return helpers.shorten("text"), helpers.Judge()
+
+        return uses_of(fn) | {f"its {name}": one for name, one in uses_of(helpers.Judge()).items()}
+
+    before, after = used(HELPERS), used(HELPERS.replace(*edit))
+    differ = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert differ == named
+
+
+def test_a_lambda_that_fills_a_list_does_not_depend_on_it() -> None:
+    seen: list[int] = []
+    calls = [lambda batch: seen.append(len(batch))]
+    before = uses_of(calls[0])
+    calls[0]([1])
+    assert uses_of(calls[0]) == before
 
 
 @dataclass(frozen=True)

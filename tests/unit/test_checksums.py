@@ -107,6 +107,14 @@ def test_files_of_the_version_before_have_no_checksums_and_are_read(tmp_path: Pa
     assert finished is not None and (finished.rows_in, finished.base) == (9, None)
 
 
+def test_a_segment_of_the_version_before_that_lacks_a_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "_flowctl/scores/bases/00000000000000000007-aa-00000000.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"version":1,"entries":2}\n{"partition":"p","start":0,"stop":9,"records":9}\n')
+    with pytest.raises(CheckpointCorruptError, match="1 of 2 entries"):
+        Results(LocalPlace(str(tmp_path)), "scores").manifest.segments()
+
+
 @pytest.mark.parametrize("name", ["job.json", "finished.json"])
 @pytest.mark.parametrize("version", [2, 99])
 def test_a_file_without_its_checksum_or_of_a_later_version_is_refused(
@@ -167,6 +175,16 @@ def test_a_flipped_bit_in_a_block_of_partitions_is_refused() -> None:
     for damaged in flips(whole, every=211):
         client.hset(key, field, damaged)
         assert not passes(lambda: store.load("job"), right)
+
+
+def test_a_block_under_the_number_of_another_one_is_refused() -> None:
+    states = {f"{n:05}.log": PartitionCheckpoint(n, n + 1) for n in range(2_500)}
+    client, store, key = stored(states)
+    field = min(name for name in client.hkeys(key) if name.startswith(b"b:"))
+    client.hset(key, b"b:77", client.hget(key, field))
+    client.hset(key, b"blocks", b"78")
+    with pytest.raises(CheckpointCorruptError, match="b:77"):
+        store.load("job")
 
 
 def test_values_in_redis_of_the_version_before_are_read() -> None:
