@@ -29,7 +29,7 @@ def not_allowed(error: BaseException, meaning: Meaning) -> UnrunnableError | Non
     said = " ".join(error_text(error).split())  # the remedy follows on a line of its own
     ending = UnrunnableError(
         "process",
-        f"the target does not allow it ({meaning.reason}): {said}",
+        f"the target does not allow it ({meaning.reason}): {said.rstrip('.')}.",
         remedy="No record is to blame. Correct the token, user, password, database or rights, and"
         " run again. If it is about single records, reject them (batch.reject), or let refusal="
         " return 'content' for such errors.",
