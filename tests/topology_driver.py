@@ -15,7 +15,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.records import Ack, Checkpoint, Emission, Record, Span
 from flowctl.core.trees.acker import AckerLedger
 from flowctl.core.trees.settlement import Settlement
-from flowctl.failure.classify import Verdict, refusal_of
+from flowctl.failure.classify import Meaning, refusal_of
 from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input
@@ -207,7 +207,7 @@ class Hub:
         else:
             self.ack(emission, settlement)
 
-    def refuse(self, emission: Emission, refusal: Verdict) -> Any:
+    def refuse(self, emission: Emission, refusal: Meaning) -> Any:
         """The worker says that a whole tuple was refused."""
         return self.core.on_refused(
             emission.bolt,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from flowctl.delivery.plan import check_numbers
 from flowctl.errors import ConfigError, MissingExtraError, without_secrets
-from flowctl.failure.classify import verdict_of
+from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
 
 # A service that has not taken the connection by then has no room, or is away.
@@ -70,7 +70,7 @@ class Client:
         try:
             return self._send(request)
         except _httpx(self._name).HTTPStatusError as error:
-            if not callable(self._headers) or verdict_of(error).kind is not Kind.NOT_ALLOWED:
+            if not callable(self._headers) or meaning_of(error).kind is not Kind.NOT_ALLOWED:
                 raise
         return self._send(request)
 

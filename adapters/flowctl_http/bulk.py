@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl.failure.kinds import Kind
+from flowctl.failure.tables import STATUSES
 from flowctl_http._client import Client, Headers, Request, checked_url
 from flowctl_http._json import encoded, without_rejected
 from flowctl_http._keys import row_key
@@ -18,13 +20,11 @@ Document: TypeAlias = Mapping[str, Any]
 
 _ACTIONS = ("index", "create", "update", "delete")
 # Full, restarting, or without a shard for the moment: the document is not to blame.
-_REFUSED_STATUS = 429
 _ERROR_STATUS_MIN, _SERVER_STATUS_MIN = 300, 500
 # Cut short by a disk that ran full (403 in older versions): it passes when there is room.
 _REFUSED_TYPES = frozenset({"cluster_block_exception", "es_rejected_execution_exception"})
 _CONFLICT, _NOT_FOUND = 409, 404
 # Every document would fail in the same way.
-_WRONG_STATUSES = frozenset({401, 403})
 _WRONG_TYPES = frozenset({"index_not_found_exception", "index_closed_exception"})
 _REASON_CHARS_MAX = 500
 
@@ -139,12 +139,14 @@ class BulkSink:
             status, kind, reason = _said(item)
             if status < _ERROR_STATUS_MIN:
                 continue
-            if status == _REFUSED_STATUS or status >= _SERVER_STATUS_MIN or kind in _REFUSED_TYPES:
+            meant = STATUSES.get(status)
+            is_refused = meant is Kind.FULL or kind in _REFUSED_TYPES
+            if is_refused or status >= _SERVER_STATUS_MIN:
                 again.append(index)
                 why = why or f"{kind or status}: {reason}"
             elif self._is_there(status):
                 batch.left_out += 1
-            elif status in _WRONG_STATUSES or kind in _WRONG_TYPES:
+            elif meant is Kind.NOT_ALLOWED or kind in _WRONG_TYPES:
                 raise UnrunnableError(
                     "BulkSink",
                     f"every document is refused: {kind}: {reason}.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl.failure.classify import verdict_of_kafka
+from flowctl.failure.classify import meaning_of_kafka
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -104,5 +104,5 @@ def unreachable(servers: str, error: KafkaError) -> SourceError:
 
 def is_passing(error: KafkaError) -> bool:
     """Whether the client recovers from it by itself."""
-    verdict = verdict_of_kafka(error)
-    return verdict is not None and verdict.is_refusal
+    meaning = meaning_of_kafka(error)
+    return meaning is not None and meaning.is_refusal

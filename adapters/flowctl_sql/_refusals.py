@@ -11,7 +11,7 @@ import re
 import sqlite3
 
 from flowctl.errors import RetryLater
-from flowctl.failure.classify import sqlite_code_of, sqlstate_of, verdict_alone
+from flowctl.failure.classify import meaning_alone, sqlite_code_of, sqlstate_of
 from flowctl.failure.tables import MYSQL_DRIVERS, POSTGRES_DRIVERS
 
 LOCKED_STATE = "55P03"
@@ -77,9 +77,9 @@ def is_canceled(error: BaseException) -> bool:
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
     """Whether the same records may succeed later.  ``connected``: the connection still exists."""
-    verdict = verdict_alone(error)
-    if verdict is not None:
-        return verdict.is_refusal
+    meaning = meaning_alone(error)
+    if meaning is not None:
+        return meaning.is_refusal
     if connected:  # on one that worked, a file that can't be written is the disk's fault
         return isinstance(error, sqlite3.Error) and sqlite_code_of(error) in _SQLITE_LOST
     names = {cls.__name__ for cls in type(error).__mro__}

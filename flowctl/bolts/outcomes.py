@@ -6,7 +6,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Rejected
 from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import FencedError, UnrunnableError
-from flowctl.failure.classify import RefusalRule, Verdict, is_data_error, verdict_of
+from flowctl.failure.classify import Meaning, RefusalRule, is_data_error, meaning_of
 from flowctl.failure.job_fault import for_missing_module, not_allowed
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import (
@@ -52,27 +52,27 @@ def fail_of(
     """Return what to report about ``error``, which ``process`` raised; ``rule`` is the user's
     own."""
     error = for_missing_module(error) or error
-    verdict = Verdict(Kind.FAULT)
+    meaning = Meaning(Kind.FAULT)
     if not isinstance(error, FencedError | UnrunnableError):
         try:
-            verdict = verdict_of(error, rule)
+            meaning = meaning_of(error, rule)
         # the rule itself failed; its error says what it was asked about
         except Exception as broken:
             broken.__context__ = broken.__context__ or error
             error = broken
         else:
-            error = not_allowed(error, verdict) or error
+            error = not_allowed(error, meaning) or error
     is_fatal = isinstance(error, UnrunnableError)
     return FailFrame(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
-        error=refused_text(error, verdict.said) if verdict.is_refusal else error_text(error),
+        error=refused_text(error, meaning.said) if meaning.is_refusal else error_text(error),
         # A refusal is not the fault of any record or line, and there may be very many.
-        traceback="" if verdict.is_refusal or is_fatal else traceback_text(error),
+        traceback="" if meaning.is_refusal or is_fatal else traceback_text(error),
         record_index=record_index,
         fenced=isinstance(error, FencedError),
-        refused=verdict.is_refusal,
-        after_s=verdict.after_s if verdict.is_refusal else None,
+        refused=meaning.is_refusal,
+        after_s=meaning.after_s if meaning.is_refusal else None,
         fatal=is_fatal,
         is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,

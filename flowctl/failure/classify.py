@@ -55,7 +55,7 @@ _DATA_ERRORS: Final = (
 )
 
 
-class Verdict(NamedTuple):
+class Meaning(NamedTuple):
     """What an error means; ``reason`` is what it was recognised by.
 
     ``asked_s``: how long the target asked to be left alone; None: it didn't say.
@@ -96,37 +96,37 @@ def refusal_of(
     rule: RefusalRule | None = None,
     *,
     wall_clock: Callable[[], float] = time.time,
-) -> Verdict | None:
-    """Return the verdict on ``error`` if it is a refusal, else None; see :func:`verdict_of`."""
-    verdict = verdict_of(error, rule, wall_clock=wall_clock)
-    return verdict if verdict.is_refusal else None
+) -> Meaning | None:
+    """Return what ``error`` means if that is a refusal, else None; see :func:`meaning_of`."""
+    meaning = meaning_of(error, rule, wall_clock=wall_clock)
+    return meaning if meaning.is_refusal else None
 
 
-def verdict_of(
+def meaning_of(
     error: BaseException,
     rule: RefusalRule | None = None,
     *,
     wall_clock: Callable[[], float] = time.time,
-) -> Verdict:
+) -> Meaning:
     """Return what ``error`` means.
 
     ``rule`` is asked first; its exceptions propagate, and a result of the wrong type is an
     :class:`UnrunnableError`.  ``wall_clock``: Unix seconds.
     """
     if isinstance(error, RetryLater):  # said by the author of process, so there is nothing to judge
-        return Verdict(Kind.FULL, "RetryLater", error.after_s)
+        return Meaning(Kind.FULL, "RetryLater", error.after_s)
     ruled = None if rule is None else _as_ruled(rule(error))
     if ruled is not None and ruled is not Kind.FAULT:
-        return ruled if isinstance(ruled, Verdict) else Verdict(ruled, "refusal=")
-    verdict = _verdict_of_chain(error, wall_clock) or Verdict(Kind.FAULT)
-    if ruled is Kind.FAULT and verdict.is_refusal:
-        return Verdict(Kind.FAULT, "refusal=")
-    return verdict
+        return ruled if isinstance(ruled, Meaning) else Meaning(ruled, "refusal=")
+    meaning = _meaning_of_chain(error, wall_clock) or Meaning(Kind.FAULT)
+    if ruled is Kind.FAULT and meaning.is_refusal:
+        return Meaning(Kind.FAULT, "refusal=")
+    return meaning
 
 
-def verdict_alone(error: BaseException) -> Verdict | None:
+def meaning_alone(error: BaseException) -> Meaning | None:
     """Return what ``error`` says by itself, whatever caused it; None: it does not decide."""
-    return _verdict(error, time.time)
+    return _meaning(error, time.time)
 
 
 def is_about_rows(error: BaseException, rule: RefusalRule | None = None) -> bool:
@@ -135,7 +135,7 @@ def is_about_rows(error: BaseException, rule: RefusalRule | None = None) -> bool
     For who gives up soon where no call succeeds.  A bolt asks :func:`is_data_error`, as its run
     does not end after a few: a target that answers 400 to everything is not well.
     """
-    return is_data_error(error) or verdict_of(error, rule).kind is Kind.CONTENT
+    return is_data_error(error) or meaning_of(error, rule).kind is Kind.CONTENT
 
 
 def is_data_error(error: BaseException) -> bool:
@@ -146,15 +146,15 @@ def is_data_error(error: BaseException) -> bool:
     return isinstance(error, _DATA_ERRORS) and not isinstance(error, OSError)
 
 
-def _as_ruled(ruled: object) -> Verdict | Kind | None:
+def _as_ruled(ruled: object) -> Meaning | Kind | None:
     if ruled is None:
         return None
     if isinstance(ruled, bool):
-        return Verdict(Kind.FULL, "refusal=") if ruled else Kind.FAULT
+        return Meaning(Kind.FULL, "refusal=") if ruled else Kind.FAULT
     if isinstance(ruled, int | float) and not math.isnan(ruled):
-        return Verdict(Kind.FULL, "refusal=", float(ruled))
+        return Meaning(Kind.FULL, "refusal=", float(ruled))
     if isinstance(ruled, str) and ruled in list(Kind):
-        return Verdict(Kind(ruled), "refusal=")
+        return Meaning(Kind(ruled), "refusal=")
     close = getattr(ruled, "close", None)
     if callable(close):  # perhaps a coroutine
         close()
@@ -183,20 +183,20 @@ def check_rule(rule: RefusalRule | None) -> None:
         check_plain(rule, "refusal")
 
 
-def _verdict_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | None:
+def _meaning_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:
     """From the outermost error inwards: the first that decides counts, wrappers last.
 
     A wrong certificate and a host that does not exist always do, whatever wraps them.
     """
     chain = list(_chain(error))
     if any(map(_stays, chain)):
-        return Verdict(Kind.FAULT)
+        return Meaning(Kind.FAULT)
     for each in sorted(chain, key=_wraps):
         if isinstance(each, BaseExceptionGroup):
-            return _verdict_of_group(each, wall_clock)
-        verdict = _verdict(each, wall_clock)
-        if verdict is not None:
-            return verdict
+            return _meaning_of_group(each, wall_clock)
+        meaning = _meaning(each, wall_clock)
+        if meaning is not None:
+            return meaning
     return None
 
 
@@ -212,20 +212,20 @@ def _stays(error: BaseException) -> bool:
     return type(error).__name__ == "SSLCertVerificationError"
 
 
-def _verdict_of_group(
+def _meaning_of_group(
     group: BaseExceptionGroup[BaseException], wall_clock: Callable[[], float]
-) -> Verdict:
+) -> Meaning:
     """What is not allowed counts most, then a fault: among refusals it would come back for ever
     without being counted."""
-    fault = Verdict(Kind.FAULT)
-    verdicts = [_verdict_of_chain(each, wall_clock) or fault for each in group.exceptions[:1000]]
-    for verdict in verdicts:
-        if verdict.kind is Kind.NOT_ALLOWED:
-            return verdict
-    if all(verdict.is_refusal for verdict in verdicts):
-        return max(verdicts, key=lambda verdict: verdict.after_s or 0.0)
-    is_content = all(verdict.kind is Kind.CONTENT for verdict in verdicts)
-    return verdicts[0] if is_content else fault
+    fault = Meaning(Kind.FAULT)
+    meanings = [_meaning_of_chain(each, wall_clock) or fault for each in group.exceptions[:1000]]
+    for meaning in meanings:
+        if meaning.kind is Kind.NOT_ALLOWED:
+            return meaning
+    if all(meaning.is_refusal for meaning in meanings):
+        return max(meanings, key=lambda meaning: meaning.after_s or 0.0)
+    is_content = all(meaning.kind is Kind.CONTENT for meaning in meanings)
+    return meanings[0] if is_content else fault
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -245,22 +245,22 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
                 waiting.append(found)
 
 
-def _verdict(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | None:
+def _meaning(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:
     """What one error says by itself."""
     if isinstance(error, RetryLater):
-        return Verdict(Kind.FULL, "RetryLater", error.after_s)
+        return Meaning(Kind.FULL, "RetryLater", error.after_s)
     http = partial(_http, wall_clock=wall_clock)
     for judge in (_aws, _items, _grpc, _kafka, _code, _by_text, _sql, http, _by_class):
         try:
-            verdict = judge(error)
+            meaning = judge(error)
         except Exception:  # under a name that we know it carries something else
             continue
-        if verdict is not None:
-            return verdict
+        if meaning is not None:
+            return meaning
     return None
 
 
-def _http(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | None:
+def _http(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:
     response = _get(error, "response")
     status = _status_of(error, response)
     if status is None:
@@ -272,8 +272,8 @@ def _http(error: BaseException, wall_clock: Callable[[], float]) -> Verdict | No
     if status == 403 and said.is_limit:
         kind = Kind.FULL
     elif status == 429 and tables.OUT_OF_MONEY in answer_of(error):
-        return Verdict(Kind.NOT_ALLOWED, f"HTTP {status}, {tables.OUT_OF_MONEY}")
-    return Verdict(kind, f"HTTP {status}", said.after_s if kind is Kind.FULL else None)
+        return Meaning(Kind.NOT_ALLOWED, f"HTTP {status}, {tables.OUT_OF_MONEY}")
+    return Meaning(kind, f"HTTP {status}", said.after_s if kind is Kind.FULL else None)
 
 
 def _status_of(error: BaseException, response: Any) -> int | None:
@@ -292,7 +292,7 @@ def _status_of(error: BaseException, response: Any) -> int | None:
     return None
 
 
-def _aws(error: BaseException) -> Verdict | None:
+def _aws(error: BaseException) -> Meaning | None:
     response = _get(error, "response")
     if not isinstance(response, dict) or not isinstance(response.get("Error"), dict):
         return None
@@ -301,10 +301,10 @@ def _aws(error: BaseException) -> Verdict | None:
     status = meta.get("HTTPStatusCode") if isinstance(meta, dict) else None
     by_status = tables.STATUSES.get(status) if isinstance(status, int) else None
     kind = tables.AWS_CODES.get(code) or (by_status if by_status in _REFUSED else None)
-    return Verdict(kind or Kind.FAULT, code)
+    return Meaning(kind or Kind.FAULT, code)
 
 
-def _items(error: BaseException) -> Verdict | None:
+def _items(error: BaseException) -> Meaning | None:
     """A bulk request is refused if every failed item was."""
     if type(error).__name__ == "BulkIndexError":  # OpenSearch, Elasticsearch
         items = _get(error, "errors")
@@ -321,48 +321,48 @@ def _items(error: BaseException) -> Verdict | None:
     return None
 
 
-def _of_items(kinds: set[Kind]) -> Verdict:
+def _of_items(kinds: set[Kind]) -> Meaning:
     kind = kinds.pop() if len(kinds) == 1 else Kind.FAULT
-    return Verdict(kind, "bulk items")
+    return Meaning(kind, "bulk items")
 
 
-def _grpc(error: BaseException) -> Verdict | None:
+def _grpc(error: BaseException) -> Meaning | None:
     code = _get(error, "code")
     if not callable(code) or _module(type(error)) != "grpc":
         return None
     name = _called(code, "name")
     if not isinstance(name, str):
         return None
-    return Verdict(tables.GRPC_CODES.get(name, Kind.FAULT), f"gRPC {name}")
+    return Meaning(tables.GRPC_CODES.get(name, Kind.FAULT), f"gRPC {name}")
 
 
-def _kafka(error: BaseException) -> Verdict | None:
+def _kafka(error: BaseException) -> Meaning | None:
     """A KafkaException holds a KafkaError, which is no exception."""
     if type(error).__name__ != "KafkaException" or not error.args:
         return None
-    return verdict_of_kafka(error.args[0])
+    return meaning_of_kafka(error.args[0])
 
 
-def verdict_of_kafka(said: Any) -> Verdict | None:
+def meaning_of_kafka(said: Any) -> Meaning | None:
     """Return what a ``KafkaError`` of confluent-kafka means; None: this is none."""
     name, retriable = _get(said, "name"), _get(said, "retriable")
     if not callable(name) or not callable(retriable):
         return None
     known = tables.KAFKA_CODES.get(name(), Kind.FAULT)
-    return Verdict(Kind.FULL if retriable() else known, str(name()))
+    return Meaning(Kind.FULL if retriable() else known, str(name()))
 
 
-def _code(error: BaseException) -> Verdict | None:
+def _code(error: BaseException) -> Meaning | None:
     """By a code that is a text, or the number that a driver gives."""
     for code in _codes(error):
         if isinstance(code, str) and code in tables.CODES:
-            return Verdict(tables.CODES[code], code)
+            return Meaning(tables.CODES[code], code)
     module = _module(type(error))
     numbers = tables.NUMBERS.get(module, {})
     for number in _numbers(error, module) if numbers else ():
         if (kind := numbers.get(number)) is not None:
             wait_s = tables.WAITS_S.get((module, number)) or _told_in_details(error)
-            return Verdict(kind, f"{module} {number}", wait_s)
+            return Meaning(kind, f"{module} {number}", wait_s)
     return None
 
 
@@ -390,23 +390,23 @@ def _told_in_details(error: BaseException) -> float | None:
     return told / 1000 if isinstance(told, int | float) and math.isfinite(told) else None
 
 
-def _by_text(error: BaseException) -> Verdict | None:
+def _by_text(error: BaseException) -> Meaning | None:
     if type(error) is OSError:
         return _store(error)
     words = tables.TEXTS.get(_module(type(error)))
     if words is None or (_module(type(error)) == "builtins" and type(error) is not BufferError):
         return None
     text = _text(error)
-    return next((Verdict(kind, word) for word, kind in words if word in text), None)
+    return next((Meaning(kind, word) for word, kind in words if word in text), None)
 
 
-def _store(error: OSError) -> Verdict | None:
+def _store(error: OSError) -> Meaning | None:
     text = _text(error)
     if tables.ARROW_STORE not in text:
         return None
     if store_denies(error):
-        return Verdict(Kind.NOT_ALLOWED, tables.ARROW_STORE)
-    return Verdict(Kind.FULL, tables.ARROW_STORE) if tables.STORE_FULL.search(text) else None
+        return Meaning(Kind.NOT_ALLOWED, tables.ARROW_STORE)
+    return Meaning(Kind.FULL, tables.ARROW_STORE) if tables.STORE_FULL.search(text) else None
 
 
 def store_denies(error: OSError) -> bool:
@@ -414,27 +414,27 @@ def store_denies(error: OSError) -> bool:
     return isinstance(error, PermissionError) or bool(tables.STORE_DENIED.search(_text(error)))
 
 
-def _sql(error: BaseException) -> Verdict | None:
+def _sql(error: BaseException) -> Meaning | None:
     if (state := sqlstate_of(error)) is not None:
         kind = tables.SQLSTATES.get(state) or tables.SQLSTATES.get(state[:2], Kind.FAULT)
-        return Verdict(kind, f"SQLSTATE {state}")
+        return Meaning(kind, f"SQLSTATE {state}")
     name, module = type(error).__name__, _module(type(error))
     names = {cls.__name__ for cls in type(error).__mro__}
     if module not in tables.SQL_WORDS:
         return None
     if names & tables.SQL_CONTENT_CLASSES:
-        return Verdict(Kind.CONTENT, name)
+        return Meaning(Kind.CONTENT, name)
     if not names & tables.SQL_CLASSES:
         return None
     if module == "sqlite3" and sqlite_code_of(error) in tables.SQLITE_FULL:
-        return Verdict(Kind.FULL, name)
+        return Meaning(Kind.FULL, name)
     if (never := never_connects(error)) is not None:
-        return Verdict(never, name)
+        return Meaning(never, name)
     text = _text(error).lower()
     # What PostgreSQL's drivers say without a code is about the connection.
     is_away = module in tables.POSTGRES_DRIVERS and "OperationalError" in names
     is_away = is_away or any(word in text for word in tables.SQL_WORDS[module])
-    return Verdict(Kind.FULL, name) if is_away else None
+    return Meaning(Kind.FULL, name) if is_away else None
 
 
 def sqlstate_of(error: BaseException) -> str | None:
@@ -457,19 +457,19 @@ def sqlite_code_of(error: BaseException) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _by_class(error: BaseException) -> Verdict | None:
+def _by_class(error: BaseException) -> Meaning | None:
     """Connections that broke or were never established, timeouts, and what else has a class."""
     for cls in type(error).__mro__:
         if cls.__name__ in tables.NEVER_CLASSES:
-            return Verdict(Kind.FAULT)
+            return Meaning(Kind.FAULT)
         kind: Kind | None = tables.CLASSES.get(_module(cls), {}).get(cls.__name__)
         if kind is not None:
-            return Verdict(kind, type(error).__name__)
+            return Meaning(kind, type(error).__name__)
     # Of gaierror only those where no name server answered come here: see _stays.
     is_away = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
     if isinstance(error, OSError) and error.errno in tables.NET_ERRNOS:
         is_away = True
-    return Verdict(Kind.FULL, type(error).__name__) if is_away else None
+    return Meaning(Kind.FULL, type(error).__name__) if is_away else None
 
 
 def _called(call: Callable[[], Any], attribute: str) -> Any:

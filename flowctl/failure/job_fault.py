@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from flowctl.errors import MissingExtraError, UnrunnableError
-from flowctl.failure.classify import RefusalRule, Verdict, verdict_of
+from flowctl.failure.classify import Meaning, RefusalRule, meaning_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import error_text
 
@@ -19,17 +19,17 @@ def job_fault_of(error: BaseException, rule: RefusalRule | None = None) -> Unrun
 
     ``rule`` is the user's own; its exceptions propagate.
     """
-    return for_missing_module(error) or not_allowed(error, verdict_of(error, rule))
+    return for_missing_module(error) or not_allowed(error, meaning_of(error, rule))
 
 
-def not_allowed(error: BaseException, verdict: Verdict) -> UnrunnableError | None:
-    """Return what ends the run if ``verdict`` on ``error`` is that the target does not allow it."""
-    if verdict.kind is not Kind.NOT_ALLOWED:
+def not_allowed(error: BaseException, meaning: Meaning) -> UnrunnableError | None:
+    """Return what ends the run if ``error`` means, as ``meaning`` says, that it is not allowed."""
+    if meaning.kind is not Kind.NOT_ALLOWED:
         return None
     said = " ".join(error_text(error).split())  # the remedy follows on a line of its own
     ending = UnrunnableError(
         "process",
-        f"the target does not allow it ({verdict.reason}): {said}",
+        f"the target does not allow it ({meaning.reason}): {said.rstrip('.')}.",
         remedy="No record is to blame. Correct the token, user, password, database or rights, and"
         " run again. If it is about single records, reject them (batch.reject), or let refusal="
         " return 'content' for such errors.",

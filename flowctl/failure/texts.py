@@ -28,7 +28,7 @@ def error_text(error: BaseException) -> str:
 
 
 def refused_text(error: BaseException, said: str) -> str:
-    """Return what is shown of a refusal; ``said`` is what the verdict on it says.
+    """Return what is shown of a refusal; ``said`` is what its ``Meaning`` says.
 
     The text names the type of the error: a reason that is the same is not said twice.
     """

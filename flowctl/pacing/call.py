@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from flowctl.errors import ConfigError
-from flowctl.failure.classify import RefusalRule, Verdict, refusal_of
+from flowctl.failure.classify import Meaning, RefusalRule, refusal_of
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.hard import HardPermits
 
@@ -82,7 +82,7 @@ class _Call:
             self._holds = False
             self._gate.leave_failed()
 
-    def _refusal(self, error: BaseException) -> Verdict | None:
+    def _refusal(self, error: BaseException) -> Meaning | None:
         return refusal_of(error, self._classify) if isinstance(error, Exception) else None
 
     def _entered(self) -> None:

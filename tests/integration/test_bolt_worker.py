@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 from wire_peers import PATIENCE_S, ThreadBolt, process_bolt, spout, tuple_of
@@ -10,7 +11,7 @@ from wire_peers import PATIENCE_S, ThreadBolt, process_bolt, spout, tuple_of
 from flowctl.bolts import link
 from flowctl.bolts.promise import LOOKS_IN_VAIN
 from flowctl.bolts.worker import FlowControlBolt
-from flowctl.errors import FencedError
+from flowctl.errors import FencedError, UnrunnableError
 from flowctl.wire.codec import LENGTH
 from flowctl.wire.frames import (
     AckFrame,
@@ -136,6 +137,26 @@ def test_what_is_raised_fails_and_names_the_record():
     assert fails[0].error == "ValueError: bad line"
     assert "in process" in fails[0].traceback
     assert (summary.acked, summary.failed, summary.records) == (1, 3, 1)
+
+
+def dead_token(batch: Any) -> None:
+    raise UnrunnableError("process", "the token has expired.", remedy="Renew it.")
+
+
+async def dead_token_later(batch: Any) -> None:
+    dead_token(batch)
+
+
+@pytest.mark.parametrize("process", [dead_token, dead_token_later])
+def test_a_bolt_makes_no_further_call_while_the_driver_ends_its_run(process: Any):
+    """The kind: what is queued at a bolt is called as well, hundreds of times."""
+    with spout() as s:
+        bolt = ThreadBolt(s.endpoint, "b1", process)
+        s.until(lambda: s.joined("b1"))
+        s.send("b1", *(tuple_of(number) for number in range(50)))
+        s.until(lambda: s.fails("b1"))
+        s.end("b1")
+        assert bolt.wait().failed == 1
 
 
 def test_an_interrupt_ends_the_bolt():

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from flowctl.failure.classify import Verdict, refusal_of
+from flowctl.failure.classify import Meaning, refusal_of
 from flowctl.failure.kinds import Kind
 
 NOW_S = 1_800_000_000.0  # in 2027
 
 
-def judge(error: BaseException) -> Verdict | None:
+def judge(error: BaseException) -> Meaning | None:
     return refusal_of(error, wall_clock=lambda: NOW_S)
 
 
@@ -79,14 +79,14 @@ def _raised(call: Any, *arguments: Any) -> BaseException:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("429/3", Verdict(Kind.FULL, "HTTP 429", 3.0)),
-        ("503/date", Verdict(Kind.FULL, "HTTP 503", 9.0)),
-        ("503", Verdict(Kind.FULL, "HTTP 503", None)),
+        ("429/3", Meaning(Kind.FULL, "HTTP 429", 3.0)),
+        ("503/date", Meaning(Kind.FULL, "HTTP 503", 9.0)),
+        ("503", Meaning(Kind.FULL, "HTTP 503", None)),
         ("404", None),
         ("500", None),
     ],
 )
-def test_a_real_answer(server: str, client: Any, path: str, expected: Verdict | None):
+def test_a_real_answer(server: str, client: Any, path: str, expected: Meaning | None):
     assert judge(_raised(client, f"{server}/{path}")) == expected
 
 
@@ -119,7 +119,7 @@ def test_a_real_grpc_that_is_not_there(free_port: int):
     grpc = pytest.importorskip("grpc", reason="comes with Spark Connect")
     with grpc.insecure_channel(f"127.0.0.1:{free_port}") as channel:
         error = _raised(lambda: channel.unary_unary("/x/y")(b"", timeout=5))
-    assert judge(error) == Verdict(Kind.FULL, "gRPC UNAVAILABLE", None)
+    assert judge(error) == Meaning(Kind.FULL, "gRPC UNAVAILABLE", None)
 
 
 def test_a_real_sqlite_that_is_locked(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Errors of other people are odd: whatever they carry, the classifier gives a verdict.
+"""Errors of other people are odd: whatever they carry, the classifier gives an answer.
 
 The kind of defect: an attribute of another type than a client's own errors have (a list that holds
 texts, a code that is a function) makes the classifier raise, and that error hides the real one.
@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given
 
 from flowctl.failure import tables
-from flowctl.failure.classify import Verdict, verdict_of
+from flowctl.failure.classify import Meaning, meaning_of
 from flowctl.failure.job_fault import job_fault_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import error_text
@@ -99,9 +99,9 @@ def test_whatever_an_error_carries_it_gets_a_verdict(
     module: str, name: str, attributes: dict[str, Any]
 ) -> None:
     error = made(module, name, attributes)
-    verdict = verdict_of(error)
-    assert isinstance(verdict, Verdict) and isinstance(verdict.kind, Kind)
-    assert verdict.after_s is None or 0 <= verdict.after_s <= 300
-    assert isinstance(verdict.said, str)
+    meaning = meaning_of(error)
+    assert isinstance(meaning, Meaning) and isinstance(meaning.kind, Kind)
+    assert meaning.after_s is None or 0 <= meaning.after_s <= 300
+    assert isinstance(meaning.said, str)
     assert isinstance(error_text(error), str)
-    assert (job_fault_of(error) is not None) == (verdict.kind is Kind.NOT_ALLOWED)
+    assert (job_fault_of(error) is not None) == (meaning.kind is Kind.NOT_ALLOWED)

@@ -22,14 +22,14 @@ import pytest
 from flowctl.bolts.outcomes import fail_of
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, RetryLater, UnrunnableError
-from flowctl.failure.classify import AFTER_MAX_S, Verdict, refusal_of
+from flowctl.failure.classify import AFTER_MAX_S, Meaning, refusal_of
 from flowctl.failure.kinds import Kind
 from flowctl.wire.frames import TupleFrame
 
 NOW_S = 1_800_000_000.0
 
 
-def judge(error: BaseException, rule: Any = None) -> Verdict | None:
+def judge(error: BaseException, rule: Any = None) -> Meaning | None:
     return refusal_of(error, rule, wall_clock=lambda: NOW_S)
 
 
@@ -288,7 +288,7 @@ def test_what_the_headers_ask_for(headers: dict[str, str], after_s: float | None
 
 def test_a_reset_means_nothing_to_a_service_that_is_away_with_quota_left():
     refusal = judge(requests_error(503, **{"X-RateLimit-Reset": "60"}))
-    assert refusal == Verdict(Kind.FULL, "HTTP 503", None)
+    assert refusal == Meaning(Kind.FULL, "HTTP 503", None)
 
 
 def test_a_conflict_of_transactions_is_over_soon():

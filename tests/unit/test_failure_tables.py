@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.failure.classify import Verdict, verdict_of
+from flowctl.failure.classify import Meaning, meaning_of
 from flowctl.failure.kinds import Kind
 
 FULL, AGAIN, NOT_ALLOWED = Kind.FULL, Kind.AGAIN, Kind.NOT_ALLOWED
@@ -234,7 +234,7 @@ ROWS: list[tuple[str, Any, Kind]] = [
 @pytest.mark.parametrize(("error", "kind"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_an_error_means(error: Any, kind: Kind):
     made = error() if not isinstance(error, BaseException) else error
-    assert verdict_of(made).kind is kind
+    assert meaning_of(made).kind is kind
 
 
 @pytest.mark.parametrize(
@@ -247,34 +247,34 @@ def test_what_an_error_means(error: Any, kind: Kind):
     ],
 )
 def test_how_long_a_target_asks_to_be_left_alone(error: BaseException, after_s: float):
-    assert verdict_of(error).after_s == pytest.approx(after_s)
+    assert meaning_of(error).after_s == pytest.approx(after_s)
 
 
 def test_a_deadlock_is_tried_again_at_once():
-    assert (verdict_of(mysql(1213)).after_s or 1.0) < 0.1
+    assert (meaning_of(mysql(1213)).after_s or 1.0) < 0.1
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_users_rule_may_say_each_of_the_kinds(kind: Kind):
     """Two services may mean different things by one status: whose it is, the job's author knows."""
-    assert verdict_of(http(403), lambda _: str(kind)).kind is kind
+    assert meaning_of(http(403), lambda _: str(kind)).kind is kind
 
 
 def test_a_rule_that_says_that_it_is_no_refusal_leaves_the_rest_to_us():
-    assert verdict_of(http(401), lambda _: False).kind is NOT_ALLOWED
-    assert verdict_of(http(422), lambda _: False).kind is CONTENT
-    assert verdict_of(http(429), lambda _: False).kind is FAULT
+    assert meaning_of(http(401), lambda _: False).kind is NOT_ALLOWED
+    assert meaning_of(http(422), lambda _: False).kind is CONTENT
+    assert meaning_of(http(429), lambda _: False).kind is FAULT
 
 
 def test_among_several_errors_what_is_not_allowed_counts_most():
     group = ExceptionGroup("calls", [http(429), ValueError("x"), http(401)])
-    assert verdict_of(group).kind is NOT_ALLOWED
+    assert meaning_of(group).kind is NOT_ALLOWED
 
 
 def test_a_refusal_says_what_was_asked_for_and_that_waits_are_cut():
     """The kind: "refused for too long" after a tenth of a second, and nobody says why."""
-    verdict = verdict_of(http(429, **{"Retry-After": "5400"}))
-    assert verdict.after_s == 300
-    assert verdict.said == "HTTP 429, asked for a wait of 5400 s; waits are cut to 300 s"
-    assert Verdict(FULL, "HTTP 429", 2.0).said == "HTTP 429, asked for a wait of 2 s"
-    assert Verdict(FULL, "HTTP 429").said == "HTTP 429"
+    meaning = meaning_of(http(429, **{"Retry-After": "5400"}))
+    assert meaning.after_s == 300
+    assert meaning.said == "HTTP 429, asked for a wait of 5400 s; waits are cut to 300 s"
+    assert Meaning(FULL, "HTTP 429", 2.0).said == "HTTP 429, asked for a wait of 2 s"
+    assert Meaning(FULL, "HTTP 429").said == "HTTP 429"

@@ -9,7 +9,7 @@ import pytest
 
 from flowctl.core.events import TreesHeldUp
 from flowctl.errors import RetryLater
-from flowctl.failure.classify import Verdict
+from flowctl.failure.classify import Meaning
 from flowctl.failure.kinds import Kind
 from flowctl.topology import Input, ManualCollector
 from tests.collecting_parts import QUICK, Totals, collecting, finish
@@ -244,6 +244,6 @@ def test_a_refusal_is_no_fault() -> None:
         while not hub.in_flight:
             hub.now_s = max(hub.now_s, hub.core.next_deadline_s() or 0.0)
             hub.emit()
-        hub.refuse(hub.in_flight.popleft(), Verdict(Kind.FULL, "full"))
+        hub.refuse(hub.in_flight.popleft(), Meaning(Kind.FULL, "full"))
     hub.run()
     assert (hub.core.gave_up, hub.figures.complete) == (None, 1)

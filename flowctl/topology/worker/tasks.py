@@ -12,7 +12,7 @@ from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_article
 from flowctl.failure.callables import check_arguments, check_plain, check_returned, refuse_async
-from flowctl.failure.classify import Verdict, is_data_error, refusal_of
+from flowctl.failure.classify import Meaning, is_data_error, refusal_of
 from flowctl.failure.job_fault import job_fault_of
 from flowctl.failure.texts import error_text, refused_text
 from flowctl.ports import Process
@@ -209,7 +209,7 @@ def _run_each(
     return Settlement(emits, failed, watched=take(watch, emits, out._notes))
 
 
-def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Verdict) -> list[FailedInput]:
+def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Meaning) -> list[FailedInput]:
     reason = refused_text(error, refusal.said)
     return [FailedInput(input_id, reason, True, refusal.after_s) for input_id in input_ids]
 
