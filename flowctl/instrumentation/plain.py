@@ -160,6 +160,8 @@ def line(snapshot: Snapshot) -> str:
         facts.append(f"skipped {count(snapshot.records_skipped)}")
     if snapshot.progress is not None:
         facts.append(percent(snapshot.progress))
+    if snapshot.phase == "starting" and snapshot.note:  # there are no other facts yet
+        return "  ".join([*facts, snapshot.note])
     facts.append(rate(snapshot.records_per_s))
     if snapshot.eta_s is not None:
         facts.append(f"ETA {as_clock(snapshot.eta_s)}")
@@ -206,6 +208,9 @@ def kill_cost(snapshot: Snapshot) -> str:
     if not snapshot.store_survives:
         return "kept in memory only: a kill starts over"
     again = counted(snapshot.kill_reruns, "record")
+    if snapshot.batches_begun:
+        begun = f"the batches that bolts have begun (up to {count(snapshot.batches_begun)})"
+        return f"a kill now would run {again} again, and {begun}"
     alone = count(snapshot.kill_reruns_cumulative_only)
     return f"a kill now would run {again} again (cumulative only: {alone})"
 

@@ -23,7 +23,7 @@ PHASES: Final = ("starting", "running", "draining", "stopping")
 # Name without its prefix, help, and the field of Counters or of Snapshot.
 _COUNTS: Final = (
     ("tuples_emitted", "Tuples sent for the first time.", "emitted"),
-    ("tuples_acked", "Tuples acked.", "acked"),
+    ("tuples_acked", "Tuples acked, without the records that process rejected.", "tuples_acked"),
     ("tuples_resent", "Tuples sent again, to whichever bolt.", "moved"),
     ("tuples_expired", "Tuples whose ack did not come in time.", "expired"),
     ("tuples_failed", "Tuples for which process raised.", "failed"),
@@ -46,6 +46,11 @@ _GAUGES: Final = (
     ("records_buffered", "Records read and not sent yet.", "records_buffered"),
     ("records_saved", "Records in the saved checkpoint, of all runs together.", "records_saved"),
     ("kill_reruns_records", "Records that a kill now would run again.", "kill_reruns"),
+    (
+        "kill_reruns_batches",
+        "Of ranges: at most so many begun batches would run again as well.",
+        "batches_begun",
+    ),
     ("checkpoint_holes", "Acked ranges above an unacked record, of 20 partitions.", "holes"),
 )
 # None means 0 (nothing is wrong) for the first kind, and no sample for the second.

@@ -52,7 +52,7 @@ class WaitReason(enum.StrEnum):
     BACKPRESSURE = "backpressure"  # windows are full, or the cap of a sink that all bolts share
     MAX_PENDING = "max_pending"  # the limit of tuples in flight, or of uncommitted records
     NO_INPUT = "no_input"  # the source is slow; or its position is not saved yet
-    LAST_TUPLES = "last_tuples"  # all input was sent, and the last tuples are not done yet
+    LAST_TUPLES = "last_tuples"  # all input is at bolts, and not all of it is done yet
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
     ``max_pending_s``: the limit of pending is reached (``dispatch.in_flight_max``,
     ``buffer.uncommitted_max``).  ``no_input_s``: the source is slow.
-    ``last_tuples_s``: all input was read and sent, and the last tuples are not done yet.
+    ``last_tuples_s``: all that is left is at bolts; of ranges that may be most of the input.
     ``empty_emit_streak``: how many waits of the last three kinds since the last emission.
     Waits before all bolts are connected, or after the stop, do not count.
     """
@@ -130,6 +130,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     records_saved: int  # in the saved checkpoint, all runs together
     kill_reruns: int  # records that a kill now would run again
     kill_reruns_cumulative_only: int  # the same without selective acks
+    # Of ranges: at most so many batches are at work.  A kill runs them again too; how many records
+    # they hold is known to the bolts only, so ``kill_reruns`` is without them.
+    batches_begun: int = 0
     # False: the checkpoint is lost with the process, and everything would run again.
     store_survives: bool = True
     store_away_s: float | None = None  # how long the checkpoint store has been unavailable

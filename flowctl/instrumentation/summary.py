@@ -13,7 +13,7 @@ WAITED_FOR: dict[WaitReason, str] = {
     WaitReason.BACKPRESSURE: "for windows",
     WaitReason.MAX_PENDING: "at the limit of pending",
     WaitReason.NO_INPUT: "for input",
-    WaitReason.LAST_TUPLES: "for the last tuples",
+    WaitReason.LAST_TUPLES: "for bolts, which hold all that is left",
 }
 
 _OUTCOMES = {

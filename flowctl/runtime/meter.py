@@ -39,6 +39,10 @@ from flowctl.runtime.dear_calls import dear_batches, dear_tuples
 Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
+# An estimate from fewer steps of progress is off by more than a fifth or so; bolts that began
+# together report together, so of each there should be several.
+_STEPS = 20
+_STEPS_PER_BOLT = 4
 _PARTITIONS_SHOWN = 20  # a screenful
 # To read a bolt takes some 10 us, so that 1,000 in a second take 1 % of a core.  With more bolts
 # there is a snapshot every second all the same: a view that moves less often does not look live.
@@ -67,6 +71,7 @@ class _Reading(NamedTuple):
     measured: Measured | None = None
     dear_call: DearCall | None = None
     targets: tuple[TargetView, ...] = ()
+    batches_begun: int = 0
 
 
 class Meter:
@@ -80,7 +85,8 @@ class Meter:
         self._job = job
         self._restored = restored
         self._began_s = control.clock()
-        self._rates: deque[tuple[float, int, float | None]] = deque()
+        self._rates: deque[tuple[float, int]] = deque()
+        self._outlook = _Outlook()
         self._waits: deque[tuple[float, Waits]] = deque()
         self._read_before = 0  # of the source, by earlier runs
         # All bolts that were ever connected, in the order in which they are shown, as last seen.
@@ -114,7 +120,6 @@ class Meter:
         progress = self._progress(reading)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
-        rate, eta_s = self._rate(now_s, counters.records_acked, progress)
         # If reads are saved at once, a kill reruns nothing (it loses it).
         reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
         return Snapshot(
@@ -125,17 +130,18 @@ class Meter:
             sink_cap=self._sink_cap,
             partitions=_partition_views(partitions),
             records_acked=counters.records_acked,
-            records_per_s=rate,
+            records_per_s=self._rate(now_s, counters),
             records_buffered=buffered,
             records_skipped=skipped,
             tuples_acked=counters.tuples_acked,
             tuples_expired=counters.expired,
             tuples_moved=counters.moved,
             progress=progress,
-            eta_s=eta_s,
+            eta_s=self._outlook.eta_s(now_s, progress, bolts),
             records_saved=control.records_saved,
             kill_reruns=max(0, counters.records_pending_now + done - control.records_saved),
             kill_reruns_cumulative_only=reruns_cumulative,
+            batches_begun=reading.batches_begun,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
@@ -167,7 +173,7 @@ class Meter:
             self._in_flight_max = counters.records_pending_max
             if measured is not None:
                 # Counted in positions, not records.  A kill repeats what was not saved, and the
-                # batches that are begun, which nobody here knows of.
+                # batches that are begun, whose records nobody here knows.
                 share = measured.records_per_position
                 self._in_flight_max = round(share * counters.records_pending_max)
                 counters.records_pending_now = buffered = 0
@@ -182,6 +188,7 @@ class Meter:
                 measured,
                 self._dear_call(measured),
                 self._control.targets.views(self._control.clock()),
+                0 if measured is None else _batches_begun(core.bolts.values()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -235,29 +242,31 @@ class Meter:
         acked, measured = reading.counters.records_acked, reading.measured
         unacked = reading.buffered + reading.counters.records_pending_now
         if measured is not None:
-            return measured.done / measured.total if measured.total else 1.0
+            return measured.done / measured.total if measured.total else self._progress_of_none()
         if not isinstance(self._producer, MeasuredProducer):
             return None
         source = self._producer.progress()
         if not source.total:
-            return 1.0
+            return self._progress_of_none()
         read = source.done - self._read_before
         per_record = read / (unacked + acked) if unacked + acked else 0.0
         return min(1.0, max(0.0, (source.done - unacked * per_record) / source.total))
 
-    def _rate(self, now_s: float, acked: int, progress: float | None) -> tuple[float, float | None]:
-        rates = self._rates
-        rates.append((now_s, acked, progress))
+    def _progress_of_none(self) -> float | None:
+        """Of a source that is empty as far as is known: all of it is done, or it is not read."""
+        control = self._control
+        return 1.0 if control.reader_done.is_set() and control.core.is_drained else None
+
+    def _rate(self, now_s: float, counters: Counters) -> float:
+        rates, acked = self._rates, counters.records_acked
+        if not counters.emitted:  # until the first tuple, Spark may have started for a minute
+            rates.clear()
+            self._outlook = _Outlook()
+        rates.append((now_s, acked))
         while now_s - rates[0][0] > _RATE_OVER_S and len(rates) > 2:
             rates.popleft()
-        began_s, before, progress_before = rates[0]
-        passed_s = now_s - began_s
-        if passed_s <= 0:
-            return 0.0, None
-        eta_s = None
-        if progress is not None and progress_before is not None and progress > progress_before:
-            eta_s = (1 - progress) * passed_s / (progress - progress_before)
-        return (acked - before) / passed_s, eta_s
+        began_s, before = rates[0]
+        return (acked - before) / (now_s - began_s) if now_s > began_s else 0.0
 
     def _held_up(self, now_s: float, waits: Waits) -> tuple[WaitReason, float]:
         """What the spout mostly waited for recently, and for what share of the time."""
@@ -330,6 +339,42 @@ class Meter:
             waits=last.waits,
             target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
+
+
+class _Outlook:
+    """How long the rest takes at the rate of late.  For one thread.
+
+    ``late`` is the last few seconds; where progress comes in few steps, as each bolt reports once a
+    minute, it is as many steps as make the estimate steady.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque()  # when progress had moved, and to where
+
+    def eta_s(
+        self, now_s: float, progress: float | None, bolts: Sequence[BoltView]
+    ) -> float | None:
+        """Return the seconds to go; None while that can't be known."""
+        steps = self._steps
+        if progress is None:
+            return None
+        if not steps or progress != steps[-1][1]:
+            steps.append((now_s, progress))
+        up = [bolt for bolt in bolts if bolt.up]
+        needed = max(_STEPS, _STEPS_PER_BOLT * len(up))
+        while len(steps) > needed and now_s - steps[0][0] > _RATE_OVER_S:
+            steps.popleft()
+        began_s, before = steps[0]
+        # Bolts begin together: what the first of them have done says nothing about the others.
+        heard = sum(bolt.records_acked > 0 for bolt in up)
+        if progress <= before or now_s <= began_s or 2 * heard < len(up):
+            return None
+        return (1 - progress) * (now_s - began_s) / (progress - before)
+
+
+def _batches_begun(consumers: Iterable[AdaptiveFlowConsumer]) -> int:
+    """At most so many batches of ranges are at work: each slot of a bolt has one."""
+    return sum(min(len(consumer.flight), consumer.slots) for consumer in consumers)
 
 
 def _redriven(saved: Checkpoint) -> int:

@@ -249,9 +249,9 @@ class Run:
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():
             return "stopping"
-        if self.control.reader_done.is_set():
-            return "draining"
-        return "running" if self.control.core.counters.acked else "starting"
+        if not self.control.core.counters.emitted:
+            return "starting"  # also where the input is read to its end before Spark has started
+        return "draining" if self.control.reader_done.is_set() else "running"
 
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
         """Wait for what is in flight, save, stop everything; return what ended the run.

@@ -115,6 +115,13 @@ def test_counts_gauges_and_histograms_are_those_of_the_snapshot() -> None:
     assert value(samples, "flowctl_store_away_seconds") == 0, "there, so that rules have a value"
 
 
+def test_acked_tuples_are_the_reports_and_no_records_that_were_rejected() -> None:
+    """Kind: one number, told differently in two places.  The metric added rejected records."""
+    counters = Counters(acked=7, rejected_kept=3, records_rejected=3)
+    samples = scrape(msgspec.structs.replace(BUSY, counters=counters, tuples_acked=4))
+    assert value(samples, "flowctl_tuples_acked_total") == counters.tuples_acked == 4
+
+
 def test_what_is_not_known_has_no_sample() -> None:
     unknown = msgspec.structs.replace(BUSY, progress=None, checkpoint_age_s=None, sink_cap=None)
     samples = scrape(unknown)

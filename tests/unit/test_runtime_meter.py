@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import SinkCapChanged
+from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import (
     CheckpointUnavailableError,
     SourceError,
 )
-from flowctl.instrumentation.snapshot import BoltView, Waits
-from flowctl.ports import SourceProgress
+from flowctl.instrumentation import plain
+from flowctl.instrumentation.snapshot import BoltView, Snapshot, Waits
+from flowctl.ports import BoltNotice, Endpoint, SourceProgress
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.flow_control_spout import FlowControlSpout
@@ -22,7 +26,8 @@ from flowctl.runtime.meter import Meter, snapshot_pause_s
 from flowctl.runtime.run import VIEW_EVERY_S
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.runtime_parts import FailingStore, ListProducer, Witness
+from tests.range_driver import Ranges
+from tests.runtime_parts import FailingStore, ListProducer, Witness, a_spout
 
 RECORDS = [Record(n, "x") for n in range(1, 21)]
 SETTINGS = Settings().with_overrides(
@@ -32,9 +37,10 @@ SETTINGS = Settings().with_overrides(
 
 class MeasuredList(ListProducer):
     done = 0
+    total = 20
 
     def progress(self) -> SourceProgress:
-        return SourceProgress(self.done, 20, "records")
+        return SourceProgress(self.done, self.total, "records")
 
 
 class Stand:
@@ -357,3 +363,118 @@ def test_in_a_crowd_who_came_or_went_is_in_the_next_snapshot() -> None:
     core.add_bolt("c700", slots=1, epoch=2, now_s=0.0)
     seen = {bolt.name: bolt.up for bolt in stand.meter.snapshot("running", "").bolts}
     assert seen["c700"]
+
+
+def test_nothing_is_100_percent_while_nothing_is_known() -> None:
+    """Kind: a view that states as known what isn't.  ``records 0  100 %`` stood for 20 s at the
+    start of a job, also where its path did not exist."""
+    stand = Stand()
+    stand.producer.total = 0
+    assert stand.meter.snapshot("starting", "").progress is None, "no file was found yet"
+    stand.control.reader_done.set()
+    assert stand.meter.snapshot("starting", "").progress is None, "what was read is not done"
+    empty = RunControl(RangeCore(), clock=ManualClock())
+    meter = Meter(empty, object(), job="job", restored=Checkpoint())
+    assert meter.snapshot("starting", "").progress is None, "no range was found yet"
+    empty.reader_done.set()
+    empty.core.end_of_input(now_s=0.0)
+    assert meter.snapshot("draining", "").progress == 1.0, "the input is empty, and that is known"
+
+
+def test_a_kill_would_run_the_batches_again_that_are_begun() -> None:
+    """Kind: a view that states as known what isn't.  With 12 paid batches under way it said that a
+    kill would run 0 records again."""
+    ranges = Ranges("a", "b")
+    control = RunControl(ranges.core, clock=ranges.clock)
+    meter = Meter(control, object(), job="job", restored=Checkpoint())
+    assert meter.snapshot("running", "").batches_begun == 0
+    sent = ranges.emit()
+    assert {e.bolt for e in sent} == {"a", "b"}
+    snapshot = meter.snapshot("running", "")
+    assert (snapshot.kill_reruns, snapshot.batches_begun) == (0, 2)
+    assert plain.kill_cost(snapshot) == (
+        "a kill now would run 0 records again, and the batches that bolts have begun (up to 2)"
+    )
+    assert Stand().meter.snapshot("running", "").batches_begun == 0, "records by value are counted"
+
+
+def test_a_pause_before_the_first_tuple_slows_neither_the_rate_nor_the_eta() -> None:
+    """Kind: a pause counted as work.  While Spark started, 30 s were counted."""
+    stand = Stand()
+    for _ in range(120):
+        stand.clock.advance(0.25)
+        snapshot = stand.meter.snapshot("starting", "")
+        assert (snapshot.records_per_s, snapshot.eta_s) == (0.0, None)
+    sent = stand.emit()
+    stand.clock.advance(1.0)
+    stand.ack(*sent[:5])
+    snapshot = stand.meter.snapshot("running", "")
+    assert snapshot.records_per_s == pytest.approx(10.0)
+    assert snapshot.eta_s == pytest.approx(1.0)
+
+
+def test_the_eta_does_not_jump_where_each_bolt_reports_once_a_minute() -> None:
+    """Kind: an estimate from too few samples.  It jumped between 36 minutes and 25 hours."""
+    bolts, batch, total = 12, 10_000, 12 * 60 * 10_000
+    ranges = Ranges(*(f"b{n}" for n in range(bolts)), stop=total)
+    control = RunControl(ranges.core, clock=ranges.clock)
+    meter = Meter(control, object(), job="job", restored=Checkpoint())
+    meter.snapshot("starting", "")
+    at = {e.bolt: (e, e.start) for e in ranges.emit()}
+    # Batches of a minute, each bolt's a little longer than the last one's.
+    period = {bolt: 240 + 2 * n for n, bolt in enumerate(sorted(at))}  # in quarters of a second
+    guesses: list[float] = []
+    for tick in range(1, 240 * 20):
+        ranges.clock.advance(0.25)
+        for bolt, every in period.items():
+            if tick % every == 0:
+                e, start = at[bolt]
+                ranges.did(e, start, start + batch, records=10, service_s=60.0)
+                at[bolt] = (e, start + batch)
+        snapshot = meter.snapshot("running", "")
+        if snapshot.eta_s is not None and snapshot.progress is not None:
+            guesses.append(snapshot.eta_s / (1 - snapshot.progress))
+    assert len(guesses) > 240 * 17, "after each bolt has reported, there is always one"
+    assert max(guesses) < 3 * min(guesses)
+
+
+def test_the_eta_follows_a_change_of_speed_within_seconds_where_reports_are_many() -> None:
+    stand = Stand()
+    stand.producer.total = 10_000
+    stand.producer.done = 0
+    for tick in range(200):
+        speed = 1 if tick < 100 else 4
+        stand.producer.done += speed
+        stand.clock.advance(0.25)
+        stand.ack(*stand.emit())
+        snapshot = stand.meter.snapshot("running", "")
+    assert snapshot.eta_s == pytest.approx((10_000 - stand.producer.done) / 16, rel=0.1)
+
+
+class LateBolts(LocalBolts):
+    """They start when :meth:`begin` is called, as Spark's do after half a minute."""
+
+    def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
+        self.begin = lambda: super(LateBolts, self).start(endpoint, notify)
+
+
+class StartsBoltsLate(Witness):
+    """Starts the bolts once it has seen three states of a run without."""
+
+    def __init__(self, bolts: LateBolts) -> None:
+        super().__init__()
+        self.bolts = bolts
+
+    def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
+        if len(self.snapshots) == 3:
+            self.bolts.begin()
+
+
+def test_a_run_without_bolts_yet_starts_and_does_not_drain_though_all_input_is_read():
+    """Kind: a view that states as known what isn't.  While Spark started it said "draining"."""
+    bolts = LateBolts(lambda batch: None, count=1)
+    view = StartsBoltsLate(bolts)
+    a_spout(producer=ListProducer(20), bolts=bolts).run(view=view)
+    assert {s.phase for s in view.snapshots[:3]} == {"starting"}
+    assert {plain.line(s) for s in view.snapshots[:3]} == {"records 0  waiting for 1 bolt"}

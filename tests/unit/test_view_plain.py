@@ -165,13 +165,31 @@ def test_the_line_says_what_the_spout_waits_for(out: io.StringIO) -> None:
     assert "waits" not in line("", 0.0)
 
 
+def test_before_the_first_tuple_the_line_says_what_it_waits_for_and_nothing_else() -> None:
+    """Kind: a view that states as known what isn't.  For 30 s while Spark started it said
+    ``bolts none yet … a kill now would run 0 records again … draining``."""
+    shot = msgspec.structs.replace(
+        SNAPSHOT, phase="starting", note="starting Spark, waiting for 4 bolts", bolts=(),
+        records_acked=0, progress=0.0, eta_s=None,
+    )  # fmt: skip
+    assert plain_line(shot) == "records 0  0 %  starting Spark, waiting for 4 bolts"
+
+
+def test_it_never_waits_for_the_last_tuples_at_a_tenth_of_the_input() -> None:
+    """Of ranges all that is left is at bolts long before the end."""
+    shot = msgspec.structs.replace(
+        SNAPSHOT, progress=0.1, held_up_by=WaitReason.LAST_TUPLES, held_up_share=0.99
+    )
+    assert "waits 99 % for bolts, which hold all that is left" in plain_line(shot)
+
+
 @pytest.mark.req("S39", "S40")
 def test_the_summary_says_how_long_the_spout_waited_and_for_what() -> None:
     waits = Waits(backpressure_s=7.25, max_pending_s=0.1, no_input_s=9.0, last_tuples_s=0.5)
     text = "\n".join(summary.lines(msgspec.structs.replace(REPORT, waits=waits)))
     assert (
-        "the spout waited 0:09.0 for input, 0:07.2 for windows, 0:00.5 for the last tuples\n"
-        in text
+        "the spout waited 0:09.0 for input, 0:07.2 for windows,"
+        " 0:00.5 for bolts, which hold all that is left\n" in text
     )
     assert "the spout waited" not in "\n".join(summary.lines(REPORT))
 
