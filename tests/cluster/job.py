@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from flowctl import FlowControlSpout, Settings
 from flowctl_files import TextLines, TextRanges
@@ -97,14 +98,24 @@ def beside_jobs(spark):
     """The run beside jobs of the program's own, as one of a scheduler's two pools."""
     from pyspark import InheritableThread
 
+    failed = []
+
+    def work():
+        try:
+            spout.run(view="plain")
+        except BaseException as error:
+            failed.append(error)
+
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", "bolts")
-    run = InheritableThread(target=spout.run, kwargs={"view": "plain"})
+    run = InheritableThread(target=work)
     run.start()
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", "mine")
     done = 0
     while run.is_alive():
         done += spark.sparkContext.parallelize(range(100), 4).count() == 100
     run.join()
+    if failed:  # an error that ends only its thread leaves the program with exit code 0
+        raise failed[0]
     _tell(done)
 
 
@@ -117,15 +128,17 @@ def follow_executors(spark):
         while not over.wait(0.2):
             counts.append(store.executorList(True).size() - 1)  # one is the driver
 
-    watching = threading.Thread(target=watch)
-    watching.start()
-    time.sleep(1)
-    spout.run(view="plain")
-    by_s = time.monotonic() + 60  # the idle time-out is 2 s
-    while counts[-1] and time.monotonic() < by_s:
-        time.sleep(0.2)
-    over.set()
-    watching.join()
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            time.sleep(1)
+            spout.run(view="plain")
+            by_s = time.monotonic() + 60  # the idle time-out is 2 s
+            while not watching.done() and counts[-1:] != [0] and time.monotonic() < by_s:
+                time.sleep(0.2)
+        finally:
+            over.set()
+        watching.result()  # an error of its ends the program, too
     _tell([counts[0], max(counts), counts[-1]])
 
 

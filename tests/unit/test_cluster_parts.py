@@ -120,3 +120,41 @@ def test_the_cost_of_a_session_is_the_cpu_time_of_all_in_it() -> None:
         before_s = cost.ended_s()
         process.communicate(b"\n")
     assert cost.ended_s() - before_s >= 0.2
+
+
+class FakeContext:
+    """What the programs ask of a SparkContext; the executors can be listed once."""
+
+    def __init__(self) -> None:
+        lists = iter([SimpleNamespace(size=lambda: 3)])
+        store = SimpleNamespace(executorList=lambda is_active: next(lists))
+        self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
+
+    def setLocalProperty(self, name: str, value: str) -> None: ...
+
+    def parallelize(self, values: range, slices: int) -> Any:
+        return SimpleNamespace(count=lambda: len(values))
+
+
+@pytest.mark.parametrize("program", ["beside_jobs", "follow_executors"])
+def test_an_error_in_a_thread_ends_a_scenarios_program_with_a_failure(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: an error that nobody sees.  ``beside_jobs`` ended with exit code 0."""
+    for name, value in {
+        "NOTES": str(tmp_path), "RECORD_S": "0", "JOB": "j", "BOLTS": "1", "LINES": "a.txt",
+        "SINK": "sqlite:///a.db", "REDIS": "redis://localhost:1", "TOLD": str(tmp_path / "told"),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "tests.cluster.job", raising=False)
+    job = importlib.import_module("tests.cluster.job")
+    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+
+    def run(**how: object) -> None:
+        if program == "beside_jobs":
+            raise RuntimeError("the run failed")
+
+    monkeypatch.setattr(job.spout, "run", run)
+    with pytest.raises((RuntimeError, StopIteration)):
+        getattr(job, program)(SimpleNamespace(sparkContext=FakeContext()))
+    assert not (tmp_path / "told").exists()
