@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from flowctl.delivery.plan import check_numbers
 from flowctl.errors import ConfigError, MissingExtraError, without_secrets
@@ -148,6 +149,11 @@ def checked_url(url: str) -> str:
             "url", f"{shown!r} is not an HTTP address.", remedy="Give http://… or https://…"
         )
     return url
+
+
+def host_of(url: str) -> str:
+    """Return the host of ``url``, for people: paths and queries may hold a secret."""
+    return urlsplit(url).hostname or ""
 
 
 def _httpx(name: str) -> Any:

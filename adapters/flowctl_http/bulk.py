@@ -10,7 +10,7 @@ from flowctl.core.positions import row_number
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
 from flowctl.failure.kinds import Kind
 from flowctl.failure.tables import STATUSES
-from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._client import Client, Headers, Request, checked_url, host_of
 from flowctl_http._json import encoded, without_rejected
 from flowctl_http._keys import row_key
 from flowctl_http.sink import wanted_of
@@ -78,6 +78,9 @@ class BulkSink:
         self._action = action
         self._document = document
         self._client = Client("BulkSink", headers=headers, timeout_s=timeout_s, client=client)
+
+    def __repr__(self) -> str:
+        return f"BulkSink({host_of(self._url)})"
 
     def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
         """Write ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no document.

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, JobError, UnrunnableError
 from flowctl.failure.callables import check_plain
-from flowctl_http._client import Client, Headers, Request, checked_url
+from flowctl_http._client import Client, Headers, Request, checked_url, host_of
 from flowctl_http._json import NotInJsonError, encoded, without_rejected
 from flowctl_http._keys import call_key
 
@@ -83,6 +83,9 @@ class HttpSink:
         self._on_response = on_response
         self._key_header = idempotency_header
         self._client = Client("HttpSink", headers=headers, timeout_s=timeout_s, client=client)
+
+    def __repr__(self) -> str:
+        return f"HttpSink({host_of(self._url)})"
 
     def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
         """Send ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no row.

@@ -96,6 +96,9 @@ class SqlSink:
         self._name = name or table
         self._local = threading.local()
 
+    def __repr__(self) -> str:
+        return f"SqlSink(table={self._table!r})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_local"}
 

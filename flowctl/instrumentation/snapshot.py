@@ -215,6 +215,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}  # of flowctl, Python, and Spark where it was used
     settings: dict[str, Any] = {}  # those that differ from the defaults, without secrets
 
+    def __repr__(self) -> str:
+        # A notebook shows what run() returned: a line, not all fields.
+        return (
+            f"{type(self).__name__}({self.outcome}: {self.records_acked} records in"
+            f" {self.elapsed_s:.1f} s, {self.records_total} in all runs)"
+        )
+
     @property
     def letters_of_earlier_runs(self) -> int:
         """How many of the open letters were not written by this run."""

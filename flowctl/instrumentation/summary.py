@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.numbers import clock, count, counted, rate
@@ -15,6 +17,11 @@ WAITED_FOR: dict[WaitReason, str] = {
     WaitReason.NO_INPUT: "for input",
     WaitReason.LAST_TUPLES: "for bolts, which hold all that is left",
 }
+
+# What the checkpoint of ``checkpoint=None`` is worth: a notebook may go on from it, a kill may not.
+IN_MEMORY: Final = (
+    "in memory only: run() of the same object goes on from it, a new process starts over"
+)
 
 _OUTCOMES = {
     "finished": "finished",
@@ -163,6 +170,6 @@ def _waits(report: Report) -> list[str]:
 def _checkpoint(report: Report) -> str:
     done = counted(report.records_saved, "record")
     if not report.checkpoint_survives:
-        return f"checkpoint {done}, in memory only: a new process starts over"
+        return f"checkpoint {done}, {IN_MEMORY}"
     saves = counted(report.checkpoint_saves, "save")
     return f"checkpoint {done} saved, all runs together · {saves}"

@@ -15,6 +15,7 @@ from flowctl.config import MetricsSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.run import Run
@@ -44,8 +45,8 @@ class Launch:
     """One run of ``plan``, to be used once.  :meth:`run` is for one thread.
 
     ``view`` shows progress; ``resume_hint`` is the command that resumes after an interruption
-    (None: the one of this process); the report is written as JSON to ``report_path``, however the
-    run ends.
+    (None: the one of this process, or to run a notebook's cell again); the report is written as
+    JSON to ``report_path``, however the run ends.
     """
 
     def __init__(
@@ -100,14 +101,19 @@ class Launch:
 
     def _interrupted(self, ending: Ending, run: Run) -> Interrupted:
         saved = "saved" if run.save_error is None else "NOT all saved"
-        if not getattr(self._plan.store, "survives", True):
-            saved += " in memory only, so a new process starts over"
-        hint = self._resume_hint or shown_command(["python", *sys.argv])
-        said = f"{saved}; resume with: {hint}"
+        if run.control.store_survives:
+            said = f"{saved}; {self._how_to_resume()}"
+        else:  # no command resumes it
+            said = f"{saved} {IN_MEMORY}"
         self._say(said)
         interrupted = Interrupted(said)
         interrupted.report = ending.report
         return interrupted
+
+    def _how_to_resume(self) -> str:
+        if self._resume_hint is None and hasattr(sys, "ps1"):  # also in IPython and notebooks
+            return "to resume, run the cell again"
+        return f"resume with: {self._resume_hint or shown_command(['python', *sys.argv])}"
 
     def _write(self, report: Report) -> InfrastructureError | None:
         """Write the report if one is wanted; return why it could not be written."""

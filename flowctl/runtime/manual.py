@@ -25,6 +25,7 @@ from flowctl.runtime.parts import (
     check_listener,
     check_name,
     producer_of,
+    repr_of,
     store_of,
 )
 from flowctl.runtime.redrive import Redriven, with_letters_first
@@ -86,6 +87,9 @@ class ManualSpout:
         self._control: RunControl
         self._source: Redriven
         self._logger = ModuleLogger("flowctl.checkpoint")
+
+    def __repr__(self) -> str:
+        return repr_of(self, self.producer, self.checkpoint)
 
     def open(
         self, bolts: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""A checkpoint store in memory: for tests, and for jobs that may start over after a kill."""
+"""The checkpoint of ``checkpoint=None``: for tests, and for jobs that may start over."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class MemoryCheckpointStore:
     def __init__(self) -> None:
         self._jobs: dict[str, _Stored] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"MemoryCheckpointStore({len(self._jobs)} jobs)"
 
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""

@@ -45,6 +45,9 @@ class RunnableJob(ABC):
     settings: Settings
     dead_letter: DeadLetter | None
 
+    def __repr__(self) -> str:
+        return repr_of(self, self.producer, self.bolts, self.checkpoint)
+
     @abstractmethod
     def run(
         self,
@@ -214,6 +217,11 @@ def _refuse_class(field: str, given: Any) -> None:
 def kind_of(given: Any) -> str:
     """Return the type of ``given`` for a message: the value may be long, or secret."""
     return "None" if given is None else type(given).__name__
+
+
+def repr_of(job: Any, *parts: object) -> str:
+    """Return a line about ``job``, with its name and the kinds of its parts."""
+    return f"{type(job).__name__}({', '.join([repr(job.name), *map(kind_of, parts)])})"
 
 
 def _lacks(given: Any, methods: Iterable[str]) -> str:

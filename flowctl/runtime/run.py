@@ -9,7 +9,7 @@ from typing import Literal
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
-from flowctl.instrumentation.summary import resume_line
+from flowctl.instrumentation.summary import IN_MEMORY, resume_line
 from flowctl.ports import SharingProducer
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -132,7 +132,7 @@ class Run:
         error.name_job(self._plan.job)
         if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
-                "But the checkpoint of this run was in memory only: a new process starts over."
+                f"The checkpoint is {IN_MEMORY};"
                 " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
             )
 
@@ -145,7 +145,7 @@ class Run:
         if self._restored.partitions:
             self._view.message(resume_line(self._restored))
         if not self.control.store_survives:
-            self._view.message("the checkpoint is in memory only: after a kill the job starts over")
+            self._view.message(f"the checkpoint is {IN_MEMORY}")
         if self._notifier is not None:
             self._notifier.opened(self._plan.job, self._restored)
         job, producer = self._plan.job, self._plan.producer

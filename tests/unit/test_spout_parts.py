@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts, Records, Settings
+from flowctl import FlowControlSpout, Interrupted, LocalBolts, ManualSpout, Records, Settings
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
-from flowctl.instrumentation.summary import lines
+from flowctl.instrumentation.snapshot import Snapshot
+from flowctl.instrumentation.summary import IN_MEMORY, lines
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_http import BulkSink, HttpSink
+from flowctl_sql import SqlSink
+from pyspark_flowctl import flow_sink
 from tests.runtime_parts import ListProducer, Witness, a_spout
+from tests.unit.test_view_plain import REPORT
 
 
 def test_a_spout_takes_an_iterable_as_records() -> None:
@@ -152,7 +158,7 @@ def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
     job, view = a_spout(checkpoint=None), Witness()
     job.run(view=view)
     assert view.messages[0].startswith("1 bolt · LocalBolts")
-    assert "the checkpoint is in memory only: after a kill the job starts over" in view.messages
+    assert f"the checkpoint is {IN_MEMORY}" in view.messages
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
 
@@ -172,7 +178,53 @@ def test_what_is_kept_in_memory_only_is_not_called_saved(survives: bool) -> None
     assert report is not None and report.error == str(caught.value)
     assert ("a new process starts over" in caught.value.remedy) is not survives
     assert ("checkpoint 2 records saved" in lines(report)[-1]) is survives
-    assert ("in memory only: a new process starts over" in lines(report)[-1]) is not survives
+    assert (IN_MEMORY in lines(report)[-1]) is not survives
+
+
+class InterruptedAtOnce(Witness):
+    def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
+        if len(self.snapshots) == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("survives", "in_notebook"), [(False, False), (True, False), (True, True)])
+def test_an_interruption_names_what_resumes_and_nothing_that_does_not(
+    survives: bool, in_notebook: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a remedy that does not help.  ``saved in memory only, so a new process starts over;
+    resume with: python ipykernel_launcher.py``."""
+    store = MemoryCheckpointStore()
+    store.survives = survives
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    if in_notebook:  # as IPython does, also in a kernel
+        monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    job = a_spout(producer=itertools.count(), bolts=LocalBolts(id, count=1), checkpoint=store)
+    with pytest.raises(Interrupted) as caught:
+        job.run(view=InterruptedAtOnce())
+    said = str(caught.value)
+    assert (IN_MEMORY in said) is not survives
+    assert ("resume with: python" in said) is (survives and not in_notebook)
+    assert ("run the cell again" in said) is in_notebook
+
+
+def test_what_a_notebook_shows_of_a_job_fits_a_line_and_holds_no_secret() -> None:
+    """Kind: a repr of all fields.  ``spout.run()`` as a cell's last line filled the screen."""
+    url = "https://me:secret@host/secret?token=secret"
+    spout = a_spout(checkpoint="redis://:secret@localhost:6379/0")
+    manual = ManualSpout(name="j", producer=[1], checkpoint=None)
+    shown = {
+        repr(spout): "FlowControlSpout('j', Records, LocalBolts, RedisCheckpointStore)",
+        repr(manual): "ManualSpout('j', Records, MemoryCheckpointStore)",
+        repr(manual.checkpoint): "MemoryCheckpointStore(0 jobs)",
+        repr(spout.checkpoint): "RedisCheckpointStore(localhost:6379/0, prefix='flowctl')",
+        repr(REPORT): "Report(finished: 200000 records in 12.0 s, 200000 in all runs)",
+        repr(SqlSink("postgresql://me:secret@host/db", table="t")): "SqlSink(table='t')",
+        repr(HttpSink(url)): "HttpSink(host)",
+        repr(BulkSink("https://me:secret@host", index="i")): "BulkSink(host)",
+        repr(flow_sink(print, target="t")): "flow_sink(target='t')",
+    }
+    assert list(shown) == list(shown.values())
 
 
 def test_a_url_without_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
