@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 LOGGER = "flowctl"
@@ -27,6 +29,29 @@ class Postponed(Protocol):
         """Take an event: with the first one that is to be written it ends."""
 
 
+# Those whose runs go on in this process.
+_jobs: list[str] = []
+
+
+@contextmanager
+def running(job: str) -> Iterator[None]:
+    """A run of ``job`` goes on: events of all threads have its name.  Thread-safe."""
+    _jobs.append(job)
+    try:
+        yield
+    finally:
+        _jobs.remove(job)
+
+
+def with_job(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with the job whose run goes on, unless they name one.
+
+    Where several go on in one process, only events that name theirs have one.
+    """
+    jobs = set(_jobs)
+    return {"job": jobs.pop(), **fields} if len(jobs) == 1 else fields
+
+
 # Set by ``flowctl.instrumentation.logging.configure``, in programs of ours.
 postponed: Postponed | None = None
 
@@ -43,6 +68,7 @@ class StdlibLogger:
 
     def log(self, level: int, event: str, /, **fields: Any) -> None:
         if self._logger.isEnabledFor(level):
+            fields = with_job(fields)
             text = " ".join(f"{key}={value!r}" for key, value in fields.items())
             extra = {f"{key}_" if key in _TAKEN else key: value for key, value in fields.items()}
             self._logger.log(level, "%s %s", event, text, extra={"event": event, **extra})
@@ -78,6 +104,7 @@ class ModuleLogger:
         self.log(logging.WARNING, event, **fields)
 
     def log(self, level: int, event: str, /, **fields: Any) -> None:
+        fields = with_job(fields)
         structlog = sys.modules.get("structlog")  # a program that configured it has imported it
         if postponed is not None:
             postponed.log(self._name, level, event, fields)

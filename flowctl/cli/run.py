@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowctl import logs
 from flowctl.cli.writable import check_writable
 from flowctl.errors import (
     EXIT_FINISHED,
@@ -113,10 +114,10 @@ def run_spout(
     from flowctl.runtime.launch import Interrupted
 
     try:
-        with _alone(spout) if standby else nullcontext():
+        with logs.running(spout.name), _alone(spout) if standby else nullcontext():
             report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
-        if view == "off":  # no view has said how to resume
+        if view == "quiet":  # no view has said how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -128,7 +129,7 @@ def run_spout(
     lost = " · ".join(fact for fact in facts if fact)
     if not lost or spout.settings.loss.fail_over is not None:
         return EXIT_FINISHED
-    if view == "off":
+    if view == "quiet":
         click.echo(f"flowctl: finished, {lost}", err=True)
     return EXIT_FINISHED_WITH_LOSSES
 
@@ -149,10 +150,10 @@ def resume_command() -> str:
     return shown_command([Path(program).name, *sys.argv[1:]])
 
 
-def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "off"]:
+def view_mode(plain: bool, quiet: bool) -> Literal["auto", "plain", "quiet"]:
     """Return the view mode that the two flags ask for."""
     if quiet:
-        return "off"
+        return "quiet"
     return "plain" if plain else "auto"
 
 

@@ -16,7 +16,7 @@ from flowctl.instrumentation.snapshot import Report, Snapshot
 
 
 class BaseView:
-    """Shows nothing; logs each event.  Also the view of mode ``off``.
+    """Shows nothing; logs each event.  Also the view of mode ``quiet``.
 
     The first failure of a kind is logged and shown at once.  Further ones are logged at level
     debug, and summed up every few seconds, and at the end, as one ``failures_repeated`` event.

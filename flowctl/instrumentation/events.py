@@ -14,6 +14,7 @@ import msgspec
 from flowctl.core import events as ev
 from flowctl.core.positions import show
 from flowctl.instrumentation import numbers
+from flowctl.logs import with_job
 
 _MAY_BE_PROCESS: Final = (
     "no failure says that it is full or away: if process itself is wrong, Ctrl-C ends the run, and"
@@ -104,12 +105,13 @@ def level_of(event: ev.FlowEvent) -> int:
 
 def log_event(logger: EventLogger, event: ev.FlowEvent, *, level: int | None = None) -> None:
     """Log ``event`` with its stable name, fields and level, or another ``level``."""
-    logger.log(level_of(event) if level is None else level, name_of(event), **fields_of(event))
+    fields = with_job(fields_of(event))
+    logger.log(level_of(event) if level is None else level, name_of(event), **fields)
 
 
 def log_repeats(logger: EventLogger, event: ev.FlowEvent, count: int) -> None:
     """Log that there were ``count`` more like ``event``, whose fields are those of the last one."""
-    fields = fields_of(event)
+    fields = with_job(fields_of(event))
     logger.log(level_of(event), "failures_repeated", of=name_of(event), count=count, **fields)
 
 

@@ -45,7 +45,8 @@ def _is_configured() -> bool:
 def _structlogs(name: str = LOGGER) -> EventLogger:
     import structlog
 
-    return cast("EventLogger", structlog.get_logger(name))
+    # A program's own processors don't know the job.
+    return cast("EventLogger", structlog.get_logger(name, **logs.with_job({})))
 
 
 def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool = False) -> None:
@@ -82,7 +83,7 @@ class _Setup:
     def apply(self) -> None:
         import structlog
 
-        processors: list[Any] = [structlog.contextvars.merge_contextvars]
+        processors: list[Any] = [structlog.contextvars.merge_contextvars, _with_job]
         if not self._flow_events:
             processors.append(_without_flow_events)
         structlog.configure(
@@ -148,6 +149,10 @@ class _Stderr:
     def flush(self) -> None:
         with suppress(OSError):
             sys.stderr.flush()
+
+
+def _with_job(logger: Any, method: str, fields: Any) -> Any:
+    return logs.with_job(fields)
 
 
 def _without_flow_events(logger: Any, method: str, fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which view to use: ``live`` on a terminal, ``plain`` lines elsewhere, or ``off``."""
+"""Which view to use: ``live`` on a terminal, ``plain`` lines elsewhere, or ``quiet``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Literal, TextIO
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.snapshot import View
 
-ViewMode = Literal["auto", "live", "plain", "off"]
+# "off" is what "quiet" was called.
+ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
 
 
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
@@ -28,11 +29,11 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
         from flowctl.instrumentation.plain import PlainView
 
         return PlainView(stream)
-    if mode == "off":
+    if mode in ("quiet", "off"):
         from flowctl.instrumentation.base import BaseView
 
         return BaseView()
-    raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or off.")
+    raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or quiet.")
 
 
 def suits_live(stream: TextIO) -> bool:

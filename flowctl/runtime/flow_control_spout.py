@@ -35,9 +35,9 @@ class FlowControlSpout(RunnableJob):
     the bolts read themselves (:class:`flowctl.RangeProducer`).  ``checkpoint`` may be the URL of a
     Redis server; None is :class:`flowctl.testing.MemoryCheckpointStore`: a new process starts over.
     ``name`` is the checkpoint's key: a run with the same name resumes where the last one ended, and
-    of two at once the newer fences the older, which stops.  ``dead_letter`` keeps what can't be processed; without one the
-    run fails there.  ``listener`` is notified of what happens to tuples.  The attributes may be
-    replaced before :meth:`run`; one object runs once at a time.
+    of two at once the newer fences the older, which stops.  ``dead_letter`` keeps what can't be
+    processed; without one the run fails there.  ``listener`` is notified of what happens to tuples.
+    The attributes may be replaced before :meth:`run`; one object runs once at a time.
 
     For a loop and bolts of your own use :class:`flowctl.ManualSpout`.
     """

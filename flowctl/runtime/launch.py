@@ -17,11 +17,12 @@ from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
+from flowctl.logs import running
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.run import Run
 from flowctl.runtime.run_plan import Ending, RunPlan
 
-ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "off"]
+ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "quiet", "off"]
 
 
 def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[View]:
@@ -72,6 +73,10 @@ class Launch:
 
     def run(self) -> Report:
         """Run to the end and return the report; raise what :meth:`FlowControlSpout.run` does."""
+        with running(self._plan.job):
+            return self._run_to_end()
+
+    def _run_to_end(self) -> Report:
         interrupts = Interrupts()
         try:
             metrics = self._plan.settings.checked().metrics

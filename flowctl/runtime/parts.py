@@ -52,7 +52,7 @@ class RunnableJob(ABC):
     def run(
         self,
         *,
-        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> Report:

@@ -117,7 +117,7 @@ def run_local(
         dead_letter=witness,
         listener=witness,
     )
-    report = spout.run(view="off")
+    report = spout.run(view="quiet")
     lost = [witness.lost[place] for place in sorted(witness.lost, key=_in_order)]
     return LocalRun(
         report=report,

@@ -281,7 +281,7 @@ class Topology:
         settings: GivenSettings = None,
         dead_letter: DeadLetter | None = None,
         listener: SpoutListener | None = None,
-        view: View | Literal["auto", "live", "plain", "off"] = "auto",
+        view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> TopologyReport:

@@ -15,8 +15,12 @@ import pytest
 import structlog
 
 import flowctl
+from flowctl import logs
 from flowctl.cli import main as cli_main
+from flowctl.cli.run import view_mode
 from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.views import make_view
 
 
 @click.command()
@@ -180,6 +184,47 @@ def test_the_log_as_json(
     assert [(each["event"], each["bolt"], each["text"]) for each in told] == (
         [("bolt_removed", "b1", "é\n")] if is_told else []
     )
+
+
+@pytest.mark.req("S121")
+def test_each_event_of_a_run_has_the_job_and_a_wall_clock_time_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a field that some events have.  Those of the core and of waits had no job."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text(
+        "from flowctl import FlowControlSpout, LocalBolts\n"
+        "from flowctl.logs import ModuleLogger\n"
+        "def load(batch):\n"
+        "    ModuleLogger('flowctl_sql').warning('of_a_module')\n"
+        "    batch.reject(0, 'bad')\n"
+        "spout = FlowControlSpout(name='j', producer=range(9), bolts=LocalBolts(load, count=1))\n"
+    )
+    cli_main.main(["--log", "json", "--log-level", "debug", "run", "job.py:spout", "--quiet"])
+    told = [
+        json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")
+    ]
+    names = {each["event"] for each in told}
+    assert names > {"run_started", "run_finished", "of_a_module", "records_rejected", "bolt_added"}
+    assert "spout_activated" in names, "of the spout's loop"
+    assert {each.get("job") for each in told} == {"j"}
+    assert all(each["timestamp"].endswith("Z") for each in told)
+
+
+def test_of_two_runs_in_a_process_events_name_theirs_or_none() -> None:
+    with logs.running("a"):
+        assert logs.with_job({}) == {"job": "a"}
+        with logs.running("a"):
+            assert logs.with_job({"job": "own"}) == {"job": "own"}
+        with logs.running("b"):
+            assert logs.with_job({}) == {}
+    assert logs.with_job({}) == {}
+
+
+@pytest.mark.parametrize("mode", ["quiet", "off"])
+def test_quiet_is_one_name_for_command_line_and_python(mode: str) -> None:
+    assert type(make_view(mode)) is BaseView
+    assert view_mode(plain=False, quiet=True) == "quiet"
 
 
 @pytest.mark.parametrize("name", [*cli_main.COMMANDS, "checkpoint list", "dlq show"])

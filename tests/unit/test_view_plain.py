@@ -315,7 +315,7 @@ def test_auto_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("CI")
     monkeypatch.setenv("TERM", "dumb")
     assert not suits_live(Terminal())
-    with pytest.raises(ConfigError, match="auto, live, plain or off"):
+    with pytest.raises(ConfigError, match="auto, live, plain or quiet"):
         make_view("fancy")  # type: ignore[arg-type]
 
 
