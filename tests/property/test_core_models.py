@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import itertools
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -95,6 +97,27 @@ def _agree(ledger: PartitionLedger, done: set[int]) -> None:
         assert len(numbers) == span.records and not numbers & covered
         covered |= numbers
     assert covered == done
+
+
+@pytest.mark.req("S97", "S99", "S101")
+@given(st.sets(st.integers(0, 200), max_size=40).map(sorted), st.data())
+def test_over_gaps_a_ledger_commits_what_a_walk_from_the_start_would(
+    offsets: list[int], data: st.DataObject
+) -> None:
+    """Offsets of Kafka have gaps: holes block the commit, gaps do not."""
+    ledger = PartitionLedger("p")
+    emitted: dict[int, int] = {}
+    acked: set[int] = set()
+    for offset in offsets:
+        [(seq, _)] = ledger.admit([Record(offset, None)])
+        emitted[offset] = seq
+        for one in data.draw(st.permutations(sorted(emitted.keys() - acked)))[:1]:
+            if data.draw(st.booleans()):
+                ledger.ack(emitted[one], emitted[one] + 1, one, one)
+                acked.add(one)
+        done = list(itertools.takewhile(acked.__contains__, sorted(emitted)))
+        assert ledger.cumulative == (done[-1] if done else None)
+        assert ledger.uncommitted == len(emitted) - len(done)
 
 
 # -- positions as bytes ------------------------------------------------------------------

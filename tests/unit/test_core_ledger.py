@@ -29,7 +29,7 @@ def ack(ledger: PartitionLedger, *positions: int) -> Position | None:
     return ledger.cumulative
 
 
-@pytest.mark.req("S11")
+@pytest.mark.req("S11", "S99")
 def test_acks_1_3_4_give_1_then_2_gives_4() -> None:
     ledger = ledger_with(5)
     assert ack(ledger, 1, 3, 4) == 1
@@ -93,6 +93,7 @@ def test_reading_a_checkpoint_changes_nothing() -> None:
     assert ack(ledger, 2) == 3
 
 
+@pytest.mark.req("S101", "S102")
 @pytest.mark.parametrize("bad", [[2], [3], [4, 4], [5, 4], ["5"]])
 def test_positions_that_do_not_rise_are_refused(bad: list[Position]) -> None:
     ledger = ledger_with(3)
@@ -110,7 +111,7 @@ def admitted(ledger: PartitionLedger, *positions: int) -> list[list[Position]]:
     return [[record.position for record in run] for _, run in runs]
 
 
-@pytest.mark.req("S13")
+@pytest.mark.req("S13", "S102")
 def test_restored_ranges_are_skipped_exactly() -> None:
     ledger = PartitionLedger("p", RESTORED)
     assert admitted(ledger, *range(9, 21)) == [[11, 12], [15, 16], [18, 19, 20]]
@@ -197,6 +198,7 @@ def test_at_the_end_of_the_input_ranges_left_out_count_as_reached() -> None:
 # -- memory -----------------------------------------------------------------------------
 
 
+@pytest.mark.req("S101")
 def test_memory_grows_with_the_holes_not_with_the_acks() -> None:
     # The gate is 50 MB for 1,000,000 acked records in tuples of one record with 1 % holes; a
     # tenth of it has to fit a tenth, as what is kept is per hole: two positions and four ints.

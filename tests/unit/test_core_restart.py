@@ -36,7 +36,7 @@ def test_only_unacked_records_run_again() -> None:
     assert run_again(checkpoint, begin=3) == [3, 6, 8]
 
 
-@pytest.mark.req("S13")
+@pytest.mark.req("S13", "S102")
 def test_also_if_the_producer_begins_at_the_beginning() -> None:
     assert run_again(crashed_with(1, 2, 4, 5, 7), begin=1) == [3, 6, 8]
 
