@@ -203,6 +203,20 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
     assert target.taken == Counter(range(500))
 
 
+def test_a_piece_that_is_refused_as_a_whole_is_not_sent_in_more_calls() -> None:
+    """Only a time-out may mean that it is too large; a target that is full would get more calls."""
+    clock, sizes = Clock(), []
+
+    def process(batch: Batch) -> None:
+        sizes.append(len(batch))
+        if len(batch) > 60 and clock.now_s < 10:
+            raise RetryLater("full", after_s=1)
+
+    deliver(process, range(500), clock)
+    [refused] = {size for size in sizes if sizes.count(size) > 5}
+    assert refused > 60 and min(sizes[sizes.index(refused) :]) == refused
+
+
 def test_calls_row_by_row_get_through_a_target_that_takes_few_in_a_row() -> None:
     """Each call of fn makes one request for each row, and the eighth in a row is refused."""
     clock, in_a_row = Clock(), [0.0, 0]
