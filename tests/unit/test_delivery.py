@@ -112,6 +112,40 @@ def test_spans_name_the_rows_and_how_far_all_are_settled() -> None:
     assert [span.acked_through for span in spans] == [None, 1, 3]
 
 
+def test_spans_never_count_a_row_as_settled_that_waits_for_its_next_attempt() -> None:
+    """A sink merges what it remembers up to there: the row would count as written."""
+    clock, settled, told = Clock(), set(), []
+
+    def process(batch: Batch) -> None:
+        clock.sleep(0.02)
+        [number] = [record.value for record in batch]
+        told.append((batch.span.acked_through, {n for n in range(number) if n not in settled}))
+        if number == 3 and batch.attempt < 4:
+            raise ValueError("not yet")
+        settled.add(number)
+
+    deliver(process, range(100), clock, rows_max=1)
+    assert any(waits for _, waits in told), "others went on meanwhile"
+    assert all(through is None or through < min(waits, default=100) for through, waits in told)
+
+
+def test_what_is_cut_off_by_a_refusal_keeps_its_failures() -> None:
+    """Else a row that fails would be tried attempts_max times again after each refusal."""
+    clock, letters, calls = Clock(), Letters(), []
+
+    def process(batch: Batch) -> None:
+        calls.append(len(batch))
+        for record in batch:
+            if record.value == 2 and len(batch) == 4 and len(calls) > 1:
+                raise RetryLater("full", after_s=0)
+        if batch[-1].value == 3:
+            raise ValueError("no three")
+
+    deliver(process, range(4), clock, attempts_max=3, dead_letter=letters)
+    assert [(value, attempts) for *_, value, attempts, _ in letters.kept] == [(3, 3)]
+    assert calls == [4, 4, 2, 2, 1, 1]
+
+
 def test_a_coroutine_function_runs_in_one_event_loop() -> None:
     import asyncio
 
