@@ -14,6 +14,8 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.read_rows import ReadRows
+from flowctl.delivery.sections import section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -391,6 +393,25 @@ def test_a_rejected_row_that_can_not_be_kept_ends_the_partition_and_nothing_is_s
     with pytest.raises(ProcessError, match="the dead letter Full raised"):
         deliver(reject_one, range(20), dead_letter=Full())
     assert target.taken == Counter(range(20))
+
+
+def test_a_share_of_all_rows_is_not_one_of_each_partition() -> None:
+    """``write(df)`` counts over all partitions, on the driver."""
+    reject = {"fail_over": "1%", "process": lambda batch: batch.reject(0, "no id")}
+    with pytest.raises(TooManyLostError):
+        deliver(values="ab", **reject)
+    assert deliver(values="ab", at_end=False, **reject).rejected == 1
+
+
+def test_a_letter_between_two_sections_that_were_read_is_of_other_rows() -> None:
+    """It has another mark: it may be of an older version of a batch, and must stay."""
+    rows = ReadRows(section_of)
+    for first, last in [((0, 5, 0), (0, 5, 9)), ((0, 5, 10), (0, 5, 19)), ((1, 9, 20), (1, 9, 29))]:
+        rows.read(first, last)
+    assert (
+        rows.is_written((0, 5, 9)) and rows.is_written((0, 5, 15)) and rows.is_written((1, 9, 20))
+    )
+    assert rows.is_written((0, 7, 3)) is rows.is_written((1, 2, 22)) is rows.is_written("x") is None
 
 
 def test_the_dead_letter_gets_what_it_can_keep() -> None:
