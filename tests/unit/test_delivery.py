@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Record
+from flowctl.core.records import Record, Span
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.read_rows import ReadRows
@@ -412,6 +412,20 @@ def test_a_letter_between_two_sections_that_were_read_is_of_other_rows() -> None
         rows.is_written((0, 5, 9)) and rows.is_written((0, 5, 15)) and rows.is_written((1, 9, 20))
     )
     assert rows.is_written((0, 7, 3)) is rows.is_written((1, 2, 22)) is rows.is_written("x") is None
+
+
+@pytest.mark.parametrize(("which", "written"), [({0, 3, 4}, {1, 2, 5}), (None, set())])
+def test_of_a_call_that_a_target_had_in_part_only_its_own_rows_are_written(
+    which: set[int] | None, written: set[int]
+) -> None:
+    rows = ReadRows(section_of)
+    records = [Record((0, 5, number), number) for number in range(6)]
+    first, last = records[0].position, records[-1].position
+    batch = Batch(records, Span("job", "7", first, last, 1), bolt="7", attempt=1)
+    batch.left_out_at = which
+    rows.read(first, last)
+    rows.left_out(batch)
+    assert {record.value for record in records if rows.is_written(record.position)} == written
 
 
 def test_the_dead_letter_gets_what_it_can_keep() -> None:
