@@ -78,8 +78,18 @@ class LostRows:
         """All rows were read and settled; ``is_written`` says which are written."""
         if self._plan.at_end:
             self._check(at_end=True)
-        if isinstance(self._port, AttemptDeadLetter):
-            self._port.count_attempt(self._where.job, self._where.partition, is_written)
+        port, where = self._port, self._where
+        if not isinstance(port, AttemptDeadLetter):
+            return
+        try:
+            port.count_attempt(where.job, where.partition, is_written)
+        except Exception as error:
+            raise ProcessError(
+                f"{where.partition}: all rows are settled, but the dead letter"
+                f" {type(port).__name__} raised {_sentence(error_text(error))}"
+                " The letters of this attempt do not count.",
+                remedy="Mend the dead letter. Then the task can be run again.",
+            ) from error
 
     def _keep(self, record: Record, reason: str, *, attempts: int) -> None:
         if self._port is not None:

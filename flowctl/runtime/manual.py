@@ -203,10 +203,12 @@ class ManualSpout:
             core.on_committed()
         left = chunk.records[taken:]
         self._rest = type(chunk)(chunk.partition, left, end=chunk.end) if left else None
-        has_ended = chunk.end is not None and not left
-        if has_ended and not isinstance(self.producer, SharingProducer):
-            core.intake.finish(chunk.partition, chunk.end)
-        return (taken > 0 or has_ended or chunk.is_busy) and not core.intake.buffer
+        end = None if left else chunk.end
+        if end is not None and not isinstance(self.producer, SharingProducer):
+            core.intake.finish(
+                chunk.partition, end
+            )  # of a shared one others may have read the rest
+        return (taken > 0 or end is not None or chunk.is_busy) and not core.intake.buffer
 
     def _poll(self) -> SourceChunk | None:
         """What comes before the first value that would not arrive as it is; then its error."""

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Record
+from flowctl.core.records import Record, Span
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.read_rows import ReadRows
+from flowctl.delivery.sections import section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -112,6 +114,40 @@ def test_spans_name_the_rows_and_how_far_all_are_settled() -> None:
     assert [span.acked_through for span in spans] == [None, 1, 3]
 
 
+def test_spans_never_count_a_row_as_settled_that_waits_for_its_next_attempt() -> None:
+    """A sink merges what it remembers up to there: the row would count as written."""
+    clock, settled, told = Clock(), set(), []
+
+    def process(batch: Batch) -> None:
+        clock.sleep(0.02)
+        [number] = [record.value for record in batch]
+        told.append((batch.span.acked_through, {n for n in range(number) if n not in settled}))
+        if number == 3 and batch.attempt < 4:
+            raise ValueError("not yet")
+        settled.add(number)
+
+    deliver(process, range(100), clock, rows_max=1)
+    assert any(waits for _, waits in told), "others went on meanwhile"
+    assert all(through is None or through < min(waits, default=100) for through, waits in told)
+
+
+def test_what_is_cut_off_by_a_refusal_keeps_its_failures() -> None:
+    """Else a row that fails would be tried attempts_max times again after each refusal."""
+    clock, letters, calls = Clock(), Letters(), []
+
+    def process(batch: Batch) -> None:
+        calls.append(len(batch))
+        for record in batch:
+            if record.value == 2 and len(batch) == 4 and len(calls) > 1:
+                raise RetryLater("full", after_s=0)
+        if batch[-1].value == 3:
+            raise ValueError("no three")
+
+    deliver(process, range(4), clock, attempts_max=3, dead_letter=letters)
+    assert [(value, attempts) for *_, value, attempts, _ in letters.kept] == [(3, 3)]
+    assert calls == [4, 4, 2, 2, 1, 1]
+
+
 def test_a_coroutine_function_runs_in_one_event_loop() -> None:
     import asyncio
 
@@ -201,6 +237,20 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
 
     deliver(process, range(500))
     assert target.taken == Counter(range(500))
+
+
+def test_a_piece_that_is_refused_as_a_whole_is_not_sent_in_more_calls() -> None:
+    """Only a time-out may mean that it is too large; a target that is full would get more calls."""
+    clock, sizes = Clock(), []
+
+    def process(batch: Batch) -> None:
+        sizes.append(len(batch))
+        if len(batch) > 60 and clock.now_s < 10:
+            raise RetryLater("full", after_s=1)
+
+    deliver(process, range(500), clock)
+    [refused] = {size for size in sizes if sizes.count(size) > 5}
+    assert refused > 60 and min(sizes[sizes.index(refused) :]) == refused
 
 
 def test_calls_row_by_row_get_through_a_target_that_takes_few_in_a_row() -> None:
@@ -343,6 +393,39 @@ def test_a_rejected_row_that_can_not_be_kept_ends_the_partition_and_nothing_is_s
     with pytest.raises(ProcessError, match="the dead letter Full raised"):
         deliver(reject_one, range(20), dead_letter=Full())
     assert target.taken == Counter(range(20))
+
+
+def test_a_share_of_all_rows_is_not_one_of_each_partition() -> None:
+    """``write(df)`` counts over all partitions, on the driver."""
+    reject = {"fail_over": "1%", "process": lambda batch: batch.reject(0, "no id")}
+    with pytest.raises(TooManyLostError):
+        deliver(values="ab", **reject)
+    assert deliver(values="ab", at_end=False, **reject).rejected == 1
+
+
+def test_a_letter_between_two_sections_that_were_read_is_of_other_rows() -> None:
+    """It has another mark: it may be of an older version of a batch, and must stay."""
+    rows = ReadRows(section_of)
+    for first, last in [((0, 5, 0), (0, 5, 9)), ((0, 5, 10), (0, 5, 19)), ((1, 9, 20), (1, 9, 29))]:
+        rows.read(first, last)
+    assert (
+        rows.is_written((0, 5, 9)) and rows.is_written((0, 5, 15)) and rows.is_written((1, 9, 20))
+    )
+    assert rows.is_written((0, 7, 3)) is rows.is_written((1, 2, 22)) is rows.is_written("x") is None
+
+
+@pytest.mark.parametrize(("which", "written"), [({0, 3, 4}, {1, 2, 5}), (None, set())])
+def test_of_a_call_that_a_target_had_in_part_only_its_own_rows_are_written(
+    which: set[int] | None, written: set[int]
+) -> None:
+    rows = ReadRows(section_of)
+    records = [Record((0, 5, number), number) for number in range(6)]
+    first, last = records[0].position, records[-1].position
+    batch = Batch(records, Span("job", "7", first, last, 1), bolt="7", attempt=1)
+    batch.left_out_at = which
+    rows.read(first, last)
+    rows.left_out(batch)
+    assert {record.value for record in records if rows.is_written(record.position)} == written
 
 
 def test_the_dead_letter_gets_what_it_can_keep() -> None:

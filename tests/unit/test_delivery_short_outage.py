@@ -75,6 +75,21 @@ def test_nor_does_it_where_a_call_holds_one_row(
     assert target.taken == dict.fromkeys(range(rows), 1)
 
 
+@pytest.mark.parametrize("rows_max", [1, 20])
+def test_nor_does_a_second_one(rows_max: int) -> None:
+    """Ten seconds are counted from the first failure since a call succeeded, not from the first."""
+    clock, letters = Clock(), Letters()
+    first, second = Away(clock, 0.1, 4.0), Away(clock, 20.0, 4.0)
+
+    def take(batch: Batch) -> None:
+        clock.sleep(0.1 * len(batch))
+        first.take(batch)
+        second.take(batch)
+
+    tally = deliver(take, range(300), clock, rows_max=rows_max, dead_letter=letters)
+    assert (tally.written, letters.kept) == (300, [])
+
+
 @pytest.mark.parametrize("poison", [0, 19, 500, 980, 999])
 def test_a_bad_row_is_found_without_waiting_for_long(poison: int) -> None:
     clock, letters = Clock(), Letters()

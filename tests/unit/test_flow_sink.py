@@ -252,6 +252,8 @@ def test_what_was_not_taken_goes_again_alone() -> None:
         ({"fn": print, "target": ""}, "target", "is missing"),
         ({"fn": print, "rows_max": 0}, "rows_max", "whole number"),
         ({"fn": print, "call_max_s": -1}, "call_max_s", "greater than 0"),
+        ({"fn": print, "call_max_s": float("inf")}, "call_max_s", "finite"),
+        ({"fn": print, "rows_max": True}, "rows_max", "whole number"),
         ({"fn": print, "attempts_max": 1.5}, "attempts_max", "whole number"),
         ({"fn": print, "fail_over": "much"}, "fail_over", "neither a count nor a share"),
         ({"fn": print, "dead_letter": 7}, "dead_letter", "no method dead_letter"),

@@ -142,6 +142,8 @@ def test_a_batch_that_is_older_than_what_the_sink_tells_apart_is_refused_by_name
     with pytest.raises(UnrunnableError, match="more batches than SqlSink tells apart") as caught:
         _batch(task, 2, range(5_000, 5_001))
     assert "forget" in caught.value.remedy
+    with pytest.raises(UnrunnableError, match="more batches than SqlSink tells apart"):
+        _batch(task, 0, range(1))  # where the joined range begins
     into.forget("db", "query/0")
     _batch(task, 2, range(5_000, 5_001))
     assert 5_000 in _numbers_in(database)

@@ -218,3 +218,18 @@ def test_letters_that_are_dropped_meanwhile_take_none_of_an_attempt_under_way(
     given = {"name": "orders", "rows_max": 1, "dead_letter": tmp_path}
     flow_sink(drop_all, target="t", **given)([Row(n=n + 1_000) for n in range(200)])
     assert [letter.value["n"] for letter in letters(tmp_path)] == [1_009]
+
+
+def test_letters_that_can_not_be_counted_fail_the_task(tmp_path: Path) -> None:
+    """Else rows would be in neither place, and the job fine."""
+    moody.MOODS.update({3: "rejected"})
+
+    def then_full(batch: Batch) -> None:
+        take(batch)
+        if batch[0].value.n == 199:
+            (tmp_path / "orders.jsonl").unlink()
+            (tmp_path / "orders.jsonl").mkdir()
+
+    given = {"run": "r", "name": "orders", "rows_max": 1, "dead_letter": tmp_path}
+    with pytest.raises(ProcessError, match="all rows are settled, but the dead letter"):
+        flow_sink(then_full, target="t", **given)(ROWS)
