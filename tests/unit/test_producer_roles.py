@@ -32,7 +32,15 @@ MAY_IMPORT = {
     "flowctl.range_ports",
     "flowctl.wire.values",
 }
-STREAM_NAMES = {"NOTHING", "AckedRange", "Checkpoint", "Extent", "PartitionCheckpoint", "Record"}
+STREAM_NAMES = {
+    "NOTHING",
+    "AckedRange",
+    "Checkpoint",
+    "Extent",
+    "PartitionCheckpoint",
+    "Position",
+    "Record",
+}
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
