@@ -43,6 +43,7 @@ class Intake:
         self.buffer: SendBuffer = SendBuffer()
         self.ledgers: dict[str, PartitionLedger] = {}
         self.skipped: int = 0  # records read again though an earlier run had acked them
+        self.empty: int = 0  # records that hold NOTHING, which are done when they are read
         self.uncommitted: int = 0  # records read and not below their partition's cumulative ack
         self.undone: int = 0  # of these, the ones that are not acked
         self._settings = settings
@@ -112,8 +113,10 @@ class Intake:
             part = run[start:stop]
             if not is_null:
                 self.buffer.put(ledger.partition, seq + start, part, sizes[start:stop])
-            elif self._commits_acked:
-                ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
+            else:
+                self.empty += len(part)
+                if self._commits_acked:
+                    ledger.ack(seq + start, seq + stop, part[0].position, part[-1].position)
             start = stop
 
     def _look_for_stream(self, taken: int, now_s: float) -> None:

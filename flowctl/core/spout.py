@@ -62,7 +62,10 @@ class SpoutCore(KeepingCore):
         ``sizes``: as of :func:`flowctl.core.buffer.sizes_of`, where that was done before.
         Raises :class:`flowctl.errors.SourceError` only when positions do not rise.
         """
-        return self.intake.offer(partition, records, now_s, sizes)
+        empty_before = self.intake.empty
+        taken = self.intake.offer(partition, records, now_s, sizes)
+        self.counters.records_acked += self.intake.empty - empty_before
+        return taken
 
     def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
         """The next ``record`` can't be sent: it waits for the dead letter.  False: no room."""

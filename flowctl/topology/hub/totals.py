@@ -20,7 +20,7 @@ def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counte
                 setattr(total, name, getattr(total, name) + getattr(core.counters, name))
     total.refused += router.refused.total
     total.target_down_s += roots.blame.down_s
-    total.records_acked = roots.acked
+    total.records_acked = roots.acked + roots.intake.empty
     total.dead_lettered = total.records_dead_lettered = roots.dead_lettered
     total.handed_over = roots.handed_over
     total.records_dropped = roots.dropped + router.untracked_failed
