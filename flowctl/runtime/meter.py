@@ -39,10 +39,10 @@ from flowctl.runtime.dear_calls import dear_batches, dear_tuples
 Phase = Literal["starting", "running", "draining", "stopping"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
-# An estimate from fewer steps of progress is off by more than a fifth or so; bolts that began
-# together report together, so of each there should be several.
-_STEPS = 20
-_STEPS_PER_BOLT = 4
+# Bolts that began together report together, so an estimate is over two rounds at least: from fewer
+# steps of progress it would jump, with more it would follow late.
+_STEPS = 8
+_STEPS_PER_BOLT = 2
 _PARTITIONS_SHOWN = 20  # a screenful
 # To read a bolt takes some 10 us, so that 1,000 in a second take 1 % of a core.  With more bolts
 # there is a snapshot every second all the same: a view that moves less often does not look live.

@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from typing import Literal
 
+from flowctl.core.driver import MeasuringCore
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
@@ -249,9 +250,12 @@ class Run:
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():
             return "stopping"
-        if not self.control.core.counters.emitted:
+        core = self.control.core
+        if not core.counters.emitted:
             return "starting"  # also where the input is read to its end before Spark has started
-        return "draining" if self.control.reader_done.is_set() else "running"
+        # What is read by reference is not at its end when all of it is listed, or at bolts.
+        is_read = self.control.reader_done.is_set() and not isinstance(core, MeasuringCore)
+        return "draining" if is_read else "running"
 
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
         """Wait for what is in flight, save, stop everything; return what ended the run.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,7 @@ from flowctl.runtime.meter import Meter, snapshot_pause_s
 from flowctl.runtime.run import VIEW_EVERY_S
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_files import TextRanges
 from tests.range_driver import Ranges
 from tests.runtime_parts import FailingStore, ListProducer, Witness, a_spout
 
@@ -478,3 +481,25 @@ def test_a_run_without_bolts_yet_starts_and_does_not_drain_though_all_input_is_r
     a_spout(producer=ListProducer(20), bolts=bolts).run(view=view)
     assert {s.phase for s in view.snapshots[:3]} == {"starting"}
     assert {plain.line(s) for s in view.snapshots[:3]} == {"records 0  waiting for 1 bolt"}
+
+
+def test_a_run_over_ranges_does_not_drain_while_bolts_read_most_of_the_input(tmp_path: Path):
+    """Kind: a view that states as known what isn't.  It said "draining" at 10 % of the input."""
+    path = tmp_path / "in.txt"
+    path.write_text("line\n" * 20)
+    seen = threading.Event()
+
+    def wait_for_the_view(batch: object) -> None:
+        seen.wait(10.0)
+
+    class Sees(Witness):
+        def update(self, snapshot: Snapshot) -> None:
+            super().update(snapshot)
+            if snapshot.counters.emitted and len(self.snapshots) > 1:
+                seen.set()
+
+    view = Sees()
+    bolts = LocalBolts(wait_for_the_view, count=1)
+    a_spout(producer=TextRanges(path), bolts=bolts).run(view=view)
+    assert {s.phase for s in view.snapshots if s.counters.emitted} <= {"running", "stopping"}
+    assert "running" in {s.phase for s in view.snapshots}
