@@ -62,6 +62,10 @@ class Applied(NamedTuple):
     was_done: bool
     report: Report | None
 
+    def __repr__(self) -> str:
+        # A notebook shows it; there may be thousands of files.
+        return f"Applied({self.rows} rows in {len(self.files)} files, was_done={self.was_done})"
+
 
 class Job:
     """One job that makes rows of rows.  For one thread; :meth:`run` may be called again.

@@ -15,6 +15,7 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.instrumentation.summary import IN_MEMORY, lines
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_apply import Applied
 from flowctl_http import BulkSink, HttpSink
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink
@@ -222,6 +223,9 @@ def test_what_a_notebook_shows_of_a_job_fits_a_line_and_holds_no_secret() -> Non
         repr(SqlSink("postgresql://me:secret@host/db", table="t")): "SqlSink(table='t')",
         repr(HttpSink(url)): "HttpSink(host)",
         repr(BulkSink("https://me:secret@host", index="i")): "BulkSink(host)",
+        repr(Applied(["file:///a"] * 9, 7, True, REPORT)): (
+            "Applied(7 rows in 9 files, was_done=True)"
+        ),
         repr(flow_sink(print, target="t")): "flow_sink(target='t')",
     }
     assert list(shown) == list(shown.values())
