@@ -24,6 +24,7 @@ from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
     DearCall,
+    LongCallView,
     PartitionView,
     Report,
     Snapshot,
@@ -67,6 +68,7 @@ class _Reading(NamedTuple):
     measured: Measured | None = None
     dear_call: DearCall | None = None
     targets: tuple[TargetView, ...] = ()
+    long_calls: tuple[LongCallView, ...] = ()
 
 
 class Meter:
@@ -153,6 +155,7 @@ class Meter:
             holes=sum(len(p.acked) for p in partitions.values()),
             dear_call=reading.dear_call,
             targets=reading.targets,
+            long_calls=reading.long_calls,
         )
 
     def _read(self) -> _Reading:
@@ -182,6 +185,7 @@ class Meter:
                 measured,
                 self._dear_call(measured),
                 self._control.targets.views(self._control.clock()),
+                self._control.long_calls.views(self._control.clock()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -312,6 +316,8 @@ class Meter:
             tuples_lost=counters.lost,
             tuples_hedged=counters.hedged,
             dear_call=last.dear_call,
+            calls_overdue=self._control.long_calls.overdue,
+            long_calls=last.long_calls,
             acks_late=counters.late,
             acks_duplicate=counters.duplicate,
             bolts=last.bolts,
