@@ -409,7 +409,7 @@ class Link:
         if self.end_process is None and not is_stuck:
             return
         why = f"a call took longer than {self.calls.timeout_s:g} s"
-        self.flush(Dying(why, is_told=True))
+        self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))
         if self.end_process is not None:
             self.end_process(why)
         self.close(f"overdue: {why}")

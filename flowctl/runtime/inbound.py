@@ -79,7 +79,7 @@ class InboundHandler:
             consumer = core.bolts.get(item.bolt)
             if consumer is not None and consumer.epoch == item.epoch:
                 dying = self._dying.pop(item.bolt, Dying(item.reason))
-                self._control.long_calls.left(item.bolt, is_stuck=dying.is_told)
+                self._control.long_calls.left(item.bolt, is_stuck=dying.is_stuck)
                 core.remove_bolt(
                     item.bolt, now_s=now_s, reason=dying.reason, lost=not dying.is_told
                 )

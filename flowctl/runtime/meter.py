@@ -38,6 +38,7 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.dear_calls import dear_batches, dear_tuples
 
 Phase = Literal["starting", "running", "draining", "stopping"]
+Outcome = Literal["finished", "failed", "interrupted"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
 _PARTITIONS_SHOWN = 20  # a screenful
@@ -111,8 +112,7 @@ class Meter:
         control = self._control
         reading = self._read()
         counters, bolts, buffered, skipped, partitions, down, times = reading[:7]
-        now_s = control.clock()
-        done = control.records_before + counters.records_acked
+        now_s, done = control.clock(), control.records_before + counters.records_acked
         progress = self._progress(reading)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
@@ -284,12 +284,7 @@ class Meter:
         self._is_last = True
         return self.snapshot("stopping", "")
 
-    def report(
-        self,
-        outcome: Literal["finished", "failed", "interrupted"],
-        error: BaseException | None,
-        saves: int,
-    ) -> Report:
+    def report(self, outcome: Outcome, error: BaseException | None, saves: int) -> Report:
         """Return how the run ended."""
         last = self._last_snapshot()
         # A dead letter that was redriven is one of the source's records already.

@@ -283,10 +283,12 @@ class Dying(_Frame, frozen=True, array_like=True, gc=False, tag=19):
     """Bolt → spout, the last frame of a bolt that ``process`` ends: why.
 
     ``is_told``: what ended it was reported as failed, so nothing else that it holds is to blame.
+    ``is_stuck``: its threads are still in calls, and it comes back when these return.
     """
 
     reason: str
     is_told: bool = False
+    is_stuck: bool = False
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame | Saved
