@@ -88,6 +88,14 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
     backpressure_park_us: Microseconds = 100
 
 
+class CallSettings(_Section, frozen=True, kw_only=True):
+    """How long a call of ``process`` may take."""
+
+    # None: as long as it takes.  Nobody but the job's author knows what is too long: a call of a
+    # model may take days.  What takes longer than 30 s is told in any case.
+    timeout_s: LongSeconds | None = None
+
+
 class MetricsSettings(_Section, frozen=True, kw_only=True):
     """What the tasks of a topology report about themselves, and where Prometheus finds a run."""
 
@@ -120,6 +128,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     listen: ListenSettings = ListenSettings()
     start: StartSettings = StartSettings()
     wait: WaitSettings = WaitSettings()
+    call: CallSettings = CallSettings()
     metrics: MetricsSettings = MetricsSettings()
     loss: LossSettings = LossSettings()
 

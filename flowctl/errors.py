@@ -167,6 +167,13 @@ class ProcessError(JobError):
     """``process`` failed on the same tuple until its attempts ran out."""
 
 
+class CallTooLongError(ProcessError):
+    """A call of ``process`` or ``fn`` took longer than ``call_timeout_s`` allows.
+
+    It is a failure of the records that the call got, as if it had raised this.
+    """
+
+
 class RetryLater(FlowctlError):
     """Raise it in ``process`` if the target can't take the records now, but nothing is wrong with
     them.

@@ -327,7 +327,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
     ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt accepts
     (None: no TLS), ``wait`` how it waits, ``reader`` what it reads ranges with (None: tuples bring
-    their records), ``relay`` what it connects through (None: TCP).  ``repr`` omits the key.
+    their records), ``relay`` what it connects through (None: TCP), ``call_timeout_s`` the bound of
+    a call of ``process`` (None: none).  ``repr`` omits the key.
     """
 
     host: str
@@ -340,6 +341,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     wait: WaitSettings = WaitSettings()
     reader: RangeReader | None = None
     relay: RelayDoor | None = None
+    call_timeout_s: float | None = None
 
     def __repr__(self) -> str:
         tls = "tls" if self.certificate_pem else "plain"

@@ -38,6 +38,7 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     redis: str | None
     rows_max: int
     call_max_s: float
+    call_timeout_s: float | None
     attempts_max: int
     fail_over: str | None
     weight: float
@@ -161,6 +162,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:
         process=parts["fn"] if sink is None else _into(sink),
         rows_max=task.rows_max,
         call_max_s=task.call_max_s,
+        call_timeout_s=task.call_timeout_s,
         attempts_max=task.attempts_max,
         refusal=parts.get("refusal"),
         dead_letter=_dead_letter(parts.get("dead_letter")),

@@ -25,7 +25,7 @@ _log = ModuleLogger("pyspark_flowctl")
 
 _TEXTS = ("target", "redis", "name", "run", "dead_letter", "fail_over")
 _WHOLES = ("rows_max", "attempts_max")
-_NUMBERS = ("call_max_s", "weight", "leave", "budget")
+_NUMBERS = ("call_max_s", "call_timeout_s", "weight", "leave", "budget")
 _KNOWN = ("process", *_TEXTS, *_WHOLES, *_NUMBERS)
 
 

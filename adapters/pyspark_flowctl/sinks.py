@@ -36,7 +36,7 @@ import msgspec
 
 from flowctl.adapters import load_adapter
 from flowctl.delivery.lost_rows import check_losses
-from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole
+from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole, checked_timeout
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
@@ -54,6 +54,7 @@ _log = ModuleLogger("pyspark_flowctl")
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 _PACING = ("budget", "cost", "leave", "limits", "weight")
+_MORE = ("call_timeout_s", *_PACING)  # the parameters behind **more
 
 
 def flow_sink(
@@ -82,15 +83,17 @@ def flow_sink(
     ``FLOWCTL_REDIS_URL``), otherwise within each process.  ``weight``, ``leave``, ``limits`` and
     ``budget`` are those of :func:`flowctl.paced`; ``cost`` is a function of the batch.
 
-    A call gets at most ``rows_max`` rows, and no more than take ``call_max_s`` seconds.  A row that
-    fails is tried ``attempts_max`` times.  ``dead_letter``: a directory that all workers share, or
-    a :class:`flowctl.DeadLetter`.  ``fail_over``: how many rows may be lost ("100", "1%").
-    ``refusal(error)``: see docs/process.md.  ``name`` (default: the target) is the job's name in
-    spans and dead letters.  ``run`` ("2026-11-22") makes the names of the rows last for ever;
-    without it each action has its own.  Raises :class:`flowctl.errors.ConfigError`.
+    A call gets at most ``rows_max`` rows, and no more than take ``call_max_s`` seconds; past
+    ``call_timeout_s`` its rows have failed.  A row that fails is tried ``attempts_max`` times.
+    ``dead_letter``: a directory that all workers share, or a :class:`flowctl.DeadLetter`.
+    ``fail_over``: how many rows may be lost ("100", "1%").  ``refusal(error)``: docs/process.md.
+    ``name`` (default: the target) names the job in spans and dead letters.  ``run`` ("2026-11-22")
+    makes the names of the rows last for ever.  Raises :class:`flowctl.errors.ConfigError`.
     """
     parts = _shipped(fn, sink, dead_letter, refusal, more.pop("cost", None))
     redis = redis or os.environ.get("FLOWCTL_REDIS_URL")
+    check_whole(rows_max=rows_max, attempts_max=attempts_max)
+    check_numbers(call_max_s=call_max_s)
     task = SinkTask(
         target=target,
         job=name or target,
@@ -101,10 +104,8 @@ def flow_sink(
         attempts_max=attempts_max,
         fail_over=_checked_fail_over(fail_over),
         parts=parts,
-        **_checked_pacing(target, redis, name or target, more),
+        **_checked_more(target, redis, name or target, more),
     )
-    check_whole(rows_max=rows_max, attempts_max=attempts_max)
-    check_numbers(call_max_s=call_max_s)
     return FlowSink(task, _origin(run))
 
 
@@ -276,10 +277,12 @@ def _shipped(
     return {name: ship(part, field=name) for name, part in parts.items() if part is not None}
 
 
-def _checked_pacing(
-    target: str, redis: str | None, job: str, more: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what is passed on to ``paced``; raise :class:`ConfigError` for what it refuses."""
+def _checked_more(target: str, redis: str | None, job: str, more: dict[str, Any]) -> dict[str, Any]:
+    """Return the bound of a call, and what is passed on to ``paced``.
+
+    Raises :class:`ConfigError` for what these refuse, and for a name that is not known.
+    """
+    bound_s = checked_timeout(more.pop("call_timeout_s", None))
     if not target:
         raise ConfigError(
             "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
@@ -287,12 +290,13 @@ def _checked_pacing(
     if unknown := sorted(set(more) - set(_PACING)):
         named = [name for name in inspect.signature(flow_sink).parameters if name != "more"]
         raise ConfigError(
-            unknown[0], "is not a parameter.", remedy=f"There are: {', '.join((*named, *_PACING))}."
+            unknown[0], "is not a parameter.", remedy=f"There are: {', '.join((*named, *_MORE))}."
         )
     settings = paced(target, redis=redis, job=job, **more).settings
     if redis is not None:  # workers would refuse it, each in its own traceback
         load_adapter("flowctl_redis.url", "redis").checked(redis)
-    return {name: getattr(settings, name) for name in ("weight", "leave", "budget", "limits")}
+    given = {name: getattr(settings, name) for name in ("weight", "leave", "budget", "limits")}
+    return given | {"call_timeout_s": bound_s}
 
 
 def _check_dead_letter(given: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flowctl.delivery.batch_rows import START_ROWS
-from flowctl.delivery.plan import check_numbers, check_whole
+from flowctl.delivery.plan import check_numbers, check_whole, checked_timeout
 from flowctl.errors import ConfigError
 from flowctl.ports import FlowProducer
 from pyspark_flowctl.options import check_known, named_object, number
@@ -17,7 +17,7 @@ from pyspark_flowctl.options import check_known, named_object, number
 _ARGUMENT = "producer."
 _TEXTS = ("producer", "process", "name", "redis", "target", "dead_letter", "fail_over")
 _WHOLES = ("start_rows", "rows_max", "slots", "attempts_max")
-_NUMBERS = ("target_batch_s", "trigger_s")
+_NUMBERS = ("target_batch_s", "trigger_s", "call_timeout_s")
 KNOWN = (*_TEXTS, *_WHOLES, *_NUMBERS, f"{_ARGUMENT}ARGUMENT")
 
 
@@ -30,6 +30,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``target_batch_s``: how long a batch should take.  ``trigger_s``: the interval of
     ``Trigger.ProcessingTime``, 0 without.  ``start_rows``: of the first batch; ``rows_max``: of
     any.  ``slots``: how many tasks run at once.
+    ``call_timeout_s``: how long a call of ``process`` may take.
     """
 
     producer: str
@@ -48,6 +49,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     rows_max: int = 100_000
     slots: int = 4
     attempts_max: int = 5
+    call_timeout_s: float | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamOptions:
@@ -75,6 +77,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
             attempts_max=self.attempts_max,
         )
         check_numbers(target_batch_s=self.target_batch_s)
+        checked_timeout(self.call_timeout_s)
         if self.trigger_s:
             check_numbers(trigger_s=self.trigger_s)
         named_object("producer", self.producer, "what makes a producer")

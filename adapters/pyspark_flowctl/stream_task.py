@@ -61,6 +61,7 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         dead_letter=dead_letter_of(options.dead_letter),
         fail_over=options.fail_over or None,
         at_end=False,
+        call_timeout_s=options.call_timeout_s,
     )
     where = Where(
         options.job,

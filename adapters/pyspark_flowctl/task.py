@@ -8,8 +8,10 @@ retried by Spark at once, and be reported as a hundred lines of Java.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
+import os
 import pickle
 import sys
 import time
@@ -57,7 +59,8 @@ def run_task(*task: Any) -> str:
         arguments = spout, bolt, pickle.loads(process)
         rule = pickle.loads(refusal) if refusal else None
         kind = "error"
-        summary = run_bolt(*arguments, slots=slots, refusal=rule)
+        end = functools.partial(end_process, bolt)
+        summary = run_bolt(*arguments, slots=slots, refusal=rule, end_process=end)
         kind = "ended" if summary.ended == "end" else "lost"
         outcome: dict[str, Any] = {"kind": kind, "detail": summary.ended}
     except Exception as error:
@@ -71,6 +74,13 @@ def run_task(*task: Any) -> str:
         } | _other_version(version, error)
     outcome["lived_s"] = time.monotonic() - began_s
     return json.dumps(outcome)
+
+
+def end_process(bolt: str, why: str) -> None:
+    """End this worker process, and with it a call that does not return; Spark makes another."""
+    sys.stderr.write(f"flowctl: bolt {bolt} ends its worker process {os.getpid()}: {why}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _other_version(version: str, error: Exception) -> dict[str, str]:

@@ -19,7 +19,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.event_loop import run_shared
+from flowctl.bolts.calls import CANCEL_MAX_S
+from flowctl.bolts.event_loop import bounded, run_shared
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_ahead import NOT_YET
@@ -63,6 +64,7 @@ class _Slots:
         """Return when the link and all tasks have ended."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
+        self._link.calls.patience_s = CANCEL_MAX_S
         self._link.on_end = self._from_outside(self._end)
         self._link.on_tuples = self._from_outside(self._fill)
         self._link.start()
@@ -154,7 +156,7 @@ class _Slots:
             return
         turn = self._turns.begin(work)
         try:
-            made = await self._process(turn.batch)
+            made = await self._called(turn.batch)
             check_returned(made)
         except (KeyboardInterrupt, GeneratorExit) as error:
             self._die(error)
@@ -170,6 +172,9 @@ class _Slots:
         if self._go_on(slot) > 0 or concerns_others:
             self._fill()
 
+    async def _called(self, batch: Batch) -> Any:
+        return await bounded(self._process(batch), self._link.calls.timeout_s)
+
     def _die(self, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):  # the other is how Python closes a coroutine
             self._link.flush(dying_of(error))
@@ -181,7 +186,7 @@ class _Slots:
         with turn:
             while (batch := await self._next_batch(turn, ready)) is not None:
                 try:
-                    check_returned(made := await self._process(batch))
+                    check_returned(made := await self._called(batch))
                 except (KeyboardInterrupt, GeneratorExit) as error:
                     self._die(error)
                     raise

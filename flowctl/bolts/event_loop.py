@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from flowctl.bolts.calls import too_long
 from flowctl.errors import UnrunnableError
 
 _T = TypeVar("_T")
@@ -97,3 +98,20 @@ def run_shared(coroutine: Coroutine[Any, Any, _T]) -> _T:
     if raised:
         raise raised[0]
     return returned[0]
+
+
+async def bounded(awaitable: Awaitable[_T], timeout_s: float | None) -> _T:
+    """Await ``awaitable``; cancel it after ``timeout_s`` and raise :class:`CallTooLongError`.
+
+    None: there is no bound.
+    """
+    if timeout_s is None:
+        return await awaitable
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            return await awaitable
+    except TimeoutError:
+        if limit.expired():
+            raise too_long(timeout_s) from None  # that would pass for a time-out of the target
+        raise

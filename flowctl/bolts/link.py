@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
+from flowctl.bolts.calls import Calls
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.paced_targets import TargetTeller
@@ -97,6 +98,10 @@ class Link:
         self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
         self._targets = TargetTeller()
+        self.calls: Calls = Calls(endpoint.call_timeout_s)
+        self._has_ranges = endpoint.reader is not None
+        # Ends the process of a bolt whose call took too long; None: it only leaves.
+        self.end_process: Callable[[str], object] | None = None
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
         self.on_tuples: Callable[[], None] = lambda: None
@@ -192,6 +197,13 @@ class Link:
                 if self._writer.outbox:
                     self._write_beat(now_s, targets)
         self.flush()
+
+    def report_overdue(self, fail: FailFrame) -> None:
+        """Report, with the next :meth:`flush`, on a call that took too long and is not back."""
+        with self._lock:
+            self._writer.append(fail)
+            self._known.end(fail.tuple_id)
+            self._known.forget(fail.tuple_id)
 
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
@@ -378,10 +390,29 @@ class Link:
         self.flush()
 
     def _beat(self) -> None:
-        targets = self._targets.due(time.monotonic())
+        now_s = time.monotonic()
+        targets = self._targets.due(now_s)
+        is_one_over = self.calls.end_overdue(now_s)
         with self._lock:
             self._write_beat(time.monotonic(), targets)
         self.flush()
+        if is_one_over:
+            self._leave_if_stuck()
+
+    def _leave_if_stuck(self) -> None:
+        """A call took too long, and was reported: end the bolt, unless it can go on without it.
+
+        A process can be ended, and what its calls do ends with it.  A thread can't: its slot is
+        lost until the call returns.  The rest of a range goes to others, too.
+        """
+        is_stuck = self.calls.over >= self._slots or self._has_ranges
+        if self.end_process is None and not is_stuck:
+            return
+        why = f"a call took longer than {self.calls.timeout_s:g} s"
+        self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))
+        if self.end_process is not None:
+            self.end_process(why)
+        self.close(f"overdue: {why}")
 
     def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
         """Holding _changed."""
@@ -389,7 +420,9 @@ class Link:
         busy, known = self._slots - self._idleness.idle_slots, self._known
         prolonged, self._prolonged = list(self._prolonged), {}
         queued, begun = len(self._queue), known.begun
-        self._writer.append(Heartbeat(busy, queued, prolonged, begun, targets, known.arrived))
+        calls = self.calls.long(now_s)
+        beat = Heartbeat(busy, queued, prolonged, begun, targets, known.arrived, calls)
+        self._writer.append(beat)
         self.ranges.tell_due(now_s)
         if self._queue:
             self._promise.give(now_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Rejected
 from flowctl.core.trees.settlement import Settlement
-from flowctl.errors import FencedError, UnrunnableError
+from flowctl.errors import CallTooLongError, FencedError, UnrunnableError
 from flowctl.failure.classify import Meaning, RefusalRule, is_data_error, meaning_of
 from flowctl.failure.job_fault import for_missing_module, not_allowed
 from flowctl.failure.kinds import Kind
@@ -76,6 +76,7 @@ def fail_of(
         fatal=is_fatal,
         is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
+        is_overdue=isinstance(error, CallTooLongError),
     )
 
 

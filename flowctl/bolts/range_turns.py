@@ -21,7 +21,7 @@ from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.letters import to_show
 from flowctl.core.records import Position, Record
-from flowctl.errors import InternalError, JobError, UnrunnableError
+from flowctl.errors import CallTooLongError, InternalError, JobError, UnrunnableError
 from flowctl.failure.texts import (
     ERROR_CHARS_MAX,
     error_text,
@@ -74,7 +74,8 @@ class RangeTurn:
         self._wait_s = time.monotonic() - work.received_at_s
         self._read_s = 0.0
         self._asked_at_s: float | None = None  # the batch that is being waited for
-        self._began_at_s = 0.0  # the call of process that is under way
+        self.began_at_s = 0.0  # the call of process that is under way
+        self._is_over = False  # a call took too long: the bolt leaves
 
     def __enter__(self) -> RangeTurn:
         return self
@@ -117,13 +118,15 @@ class RangeTurn:
             self._unreadable(error)
             return None
         if found is not NOT_YET:
-            self._began_at_s = time.monotonic()
-            self._read_s += self._began_at_s - self._asked_at_s
+            self.began_at_s = time.monotonic()
+            self._read_s += self.began_at_s - self._asked_at_s
             self._asked_at_s = None
+        if isinstance(found, Batch):
+            self._link.calls.begin(self)
         return found
 
     def _poll(self) -> Batch | Sign | None:
-        while not self._held.claims.is_finished:
+        while not (self._held.claims.is_finished or self._is_over):
             block = self._block
             if block is None or self._index >= len(block):
                 taken = self._ahead.take()
@@ -181,11 +184,16 @@ class RangeTurn:
 
     def returned(self, made: object) -> None:
         """``process`` returned ``made``: bytes are a receipt, to be kept with what is done."""
+        if not self._ends():
+            return
+        self._returned(made)
+
+    def _returned(self, made: object) -> None:
         if isinstance(made, bytes) and len(made) > RECEIPT_BYTES_MAX:
-            self.raised(_too_long(made))
+            self._raised(_too_long(made))
             return
         batch = self._begun()
-        turns, service_s = self._turns, time.monotonic() - self._began_at_s
+        turns, service_s = self._turns, time.monotonic() - self.began_at_s
         turns.acked += 1
         turns.records += len(batch)
         turns.service_s += service_s
@@ -197,6 +205,25 @@ class RangeTurn:
 
     def raised(self, error: BaseException) -> None:
         """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
+        if self._ends():
+            self._raised(error)
+
+    def overdue(self, error: CallTooLongError) -> None:
+        """See :class:`flowctl.bolts.calls.UnderWay`; what the call returns later does not count."""
+        self._is_over = True
+        self._raised(error)
+
+    def _ends(self) -> bool:
+        return self._link.calls.end(self)
+
+    @property
+    def batch(self) -> Batch:
+        """See :class:`flowctl.bolts.calls.UnderWay`."""
+        if self._batch is None:
+            raise InternalError("A batch of a range was asked for that was not begun.")
+        return self._batch
+
+    def _raised(self, error: BaseException) -> None:
         batch = self._begun()
         self._turns.failed += 1
         fail = fail_of(self._frame, error, batch.reading_index, self._turns.refusal)
@@ -238,6 +265,7 @@ class RangeTurn:
             is_read_error=batch is None,
             record_at=None if batch is None else _reading_at(batch),
             record=None if batch is None or len(batch) > 1 else _only(batch),
+            is_overdue=fail.is_overdue,
         )
         self._desk.failed(self._held, told, self._slot)
         self._read_s = self._wait_s = 0.0

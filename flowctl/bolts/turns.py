@@ -15,6 +15,7 @@ from flowctl.bolts.range_pace import Pace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.work import Outcome, Work
 from flowctl.core.records import Position, Record, Span
+from flowctl.errors import CallTooLongError
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint
 from flowctl.wire.frames import RangeFrame, TupleFrame, Welcome
@@ -42,7 +43,7 @@ class Turns:
         self.pace: Final = pace
         self._bolt = bolt
         self._welcome = welcome
-        self._link = link
+        self.link: Final = link
         self.refusal = refusal
         self.acked = 0
         self.failed = 0
@@ -55,13 +56,15 @@ class Turns:
         assert isinstance(frame, TupleFrame)
         records = frame.records
         batch = self.batch(frame, records, records[0].position, records[-1].position)
-        return Turn(self, work, frame, batch, time.monotonic())
+        turn = Turn(self, work, frame, batch, time.monotonic())
+        self.link.calls.begin(turn)
+        return turn
 
     def begin_range(
         self, work: Work, slot: Hashable, on_ready: Callable[[], None] = lambda: None
     ) -> RangeTurn:
         """``process`` is about to be called with batches of a range."""
-        return RangeTurn(self, work, self._link, slot, on_ready)
+        return RangeTurn(self, work, self.link, slot, on_ready)
 
     def batch(
         self,
@@ -74,7 +77,7 @@ class Turns:
         epoch = self._welcome.job_epoch
         span = Span(self._job, frame.partition, first, last, epoch, frame.acked_through)
         batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
-        batch.tell_prolonged = self._link.prolong
+        batch.tell_prolonged = self.link.prolong
         return batch
 
 
@@ -90,6 +93,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     def returned(self, made: object) -> Outcome:
         """``process`` returned ``made``; return what to report."""
         turns, work, frame, began_at_s = self.turns, self.work, self.frame, self.began_at_s
+        turns.link.calls.end(self)
         service_s = time.monotonic() - began_at_s
         turns.acked += 1
         turns.records += len(frame.records)
@@ -99,5 +103,12 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
     def raised(self, error: BaseException) -> Outcome:
         """``process`` raised ``error``; return what to report."""
+        self.turns.link.calls.end(self)
         self.turns.failed += 1
         return fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
+
+    def overdue(self, error: CallTooLongError) -> None:
+        """See :class:`flowctl.bolts.calls.UnderWay`; what the call returns later is an ack that
+        comes late."""
+        fail = fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
+        self.turns.link.report_overdue(fail)

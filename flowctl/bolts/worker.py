@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import msgspec
@@ -31,7 +32,8 @@ class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a bolt did in one connection.
 
     ``ended``: "end" if the spout said so, "cancelled" by :meth:`FlowControlBolt.cancel`, else it
-    begins with "eof" (the spout is gone) or "broken" (it broke the protocol).  ``acked`` and
+    begins with "eof" (the spout is gone), "broken" (it broke the protocol) or "overdue" (a call
+    took longer than it may, and every slot is stuck).  ``acked`` and
     ``failed`` count what was reported, whether or not the spout received it; refusals are included
     in ``failed``; ``service_s`` is the time in ``process``, all slots together.
     """
@@ -53,6 +55,7 @@ def run_bolt(
     *,
     slots: int = 1,
     refusal: RefusalRule | None = None,
+    end_process: Callable[[str], object] | None = None,
 ) -> BoltSummary:
     """Run the bolt named ``bolt`` until the spout ends it or is gone.
 
@@ -61,13 +64,17 @@ def run_bolt(
     bytes are a receipt (docs/ranges.md).  An exception (also SystemExit, or a panic of a library in
     Rust) fails the tuple, or says that the target refused it (``refusal``, then
     :func:`flowctl.failure.classify.refusal_of` decide).  KeyboardInterrupt ends the bolt and passes
-    through.
+    through.  A call that takes longer than ``endpoint.call_timeout_s`` counts as failed;
+    ``end_process`` then ends this process, and gets the reason.  Without it the bolt leaves if it
+    has no slot left, and this returns when the call does.
 
     Raises :class:`flowctl.errors.AuthenticationError` or :class:`flowctl.errors.WireError` if the
     spout does not hold this run's key, :class:`flowctl.errors.InfrastructureError` if it can't be
     reached.
     """
-    return FlowControlBolt(endpoint, bolt, process, slots=slots, refusal=refusal).run()
+    return FlowControlBolt(
+        endpoint, bolt, process, slots=slots, refusal=refusal, end_process=end_process
+    ).run()
 
 
 class FlowControlBolt:
@@ -81,7 +88,9 @@ class FlowControlBolt:
         *,
         slots: int = 1,
         refusal: RefusalRule | None = None,
+        end_process: Callable[[str], object] | None = None,
     ) -> None:
+        self._end_process = end_process
         self._endpoint = endpoint
         self._bolt = bolt
         self._process = process
@@ -96,6 +105,7 @@ class FlowControlBolt:
         """As :func:`run_bolt`; may be called once."""
         welcome, link = self._connect()
         self._link = link
+        link.end_process = self._end_process
         if isinstance(self._process, PerConnection):
             self._process = self._process.for_connection(self._bolt)
         try:

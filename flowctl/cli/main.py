@@ -23,6 +23,7 @@ from importlib import import_module
 import click
 
 import flowctl
+from flowctl.cli.leaving import leave
 from flowctl.cli.writable import is_full
 from flowctl.errors import (
     EXIT_FAILED,
@@ -243,7 +244,7 @@ def explain(error: FlowctlError) -> int:
 
 def entry() -> None:
     """Console-script entry point."""
-    sys.exit(main())
+    leave(main())
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from itertools import islice
 from typing import Any
 
 from flowctl.bolts.batch import Batch
+from flowctl.bolts.calls import CANCEL_MAX_S
 from flowctl.core.records import Record, Span
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
+from flowctl.delivery.bounded import TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces
@@ -70,6 +72,11 @@ class Delivery:
         self._rows_per_call = RowsPerCall(settings.tuple, clock)
         self._lost = LostRows(plan, where, self.tally)
         self._rows = ReadRows(where.section_of)
+        self._calls = TaskCalls(
+            plan.call_timeout_s,
+            patience_s=CANCEL_MAX_S if is_async(plan.process) else 0.0,
+            at_end=plan.release,
+        )
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
         self._failing_since_s: float | None = None  # the first failure since a call succeeded
@@ -84,9 +91,10 @@ class Delivery:
         nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
         """
         records = self._records(values)
-        process = _called(self._plan.process)
-        while (piece := self._next(records)) is not None:
-            self._deliver(piece, process)
+        process = _called(self._plan.process, self._plan.call_timeout_s)
+        with self._calls:
+            while (piece := self._next(records)) is not None:
+                self._deliver(piece, process)
         self._lost.end(self._rows.is_written)
         return self.tally
 
@@ -144,7 +152,7 @@ class Delivery:
             # One that waits more than it works holds no connection meanwhile: those who have the
             # places need it.  So connections are about as many as calls in flight.
             if waited_s > self._call_s and self._plan.release is not None:
-                self._plan.release()
+                self._calls.here(self._plan.release)
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
         """Call ``process`` once with what is left of ``piece``; raise if that did not work."""
@@ -154,7 +162,7 @@ class Delivery:
         began_at_s = self._clock()
         raised: Exception | None = None
         try:
-            check_returned(process(batch))
+            check_returned(self._calls.call(process, batch))
         except KeyboardInterrupt:
             raise
         except Exception as error:
@@ -316,11 +324,14 @@ def _is_slow(error: Exception) -> bool:
     return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
 
 
-def _called(process: Any) -> Callable[[Batch], Any]:
-    """Return what calls ``process``; an ``async def`` runs in the event loop of this process."""
+def _called(process: Any, timeout_s: float | None) -> Callable[[Batch], Any]:
+    """Return what calls ``process``; an ``async def`` runs in the event loop of this process.
+
+    There it is cancelled after ``timeout_s``.
+    """
     if not is_async(process):
         plain: Callable[[Batch], Any] = process
         return plain
-    from flowctl.bolts.event_loop import run_shared
+    from flowctl.bolts.event_loop import bounded, run_shared
 
-    return lambda batch: run_shared(process(batch))
+    return lambda batch: run_shared(bounded(process(batch), timeout_s))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
+from flowctl.core.settings import LONG_SECONDS_MAX, CoreSettings, RetrySettings, TupleSettings
 from flowctl.errors import ConfigError
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import DeadLetter, Process
@@ -52,7 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
     ``gave_up_in_a_row_max``: so many rows may be given up while no call succeeds.
     ``release`` gives back what the target counts, such as a connection; the next call takes it
-    again.
+    again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
+    as long as it likes.
     """
 
     process: Process
@@ -67,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     at_end: bool = True
     gave_up_in_a_row_max: float = IN_A_ROW_MAX
     release: Callable[[], object] | None = None
+    call_timeout_s: float | None = None
 
     def settings(self) -> CoreSettings:
         """Return what of it the core decides by."""
@@ -95,3 +97,20 @@ def check_whole(**given: Any) -> None:
             raise ConfigError(
                 name, f"must be a whole number of 1 or more, got {value!r}.", remedy="Give one."
             )
+
+
+def checked_timeout(given: Any) -> float | None:
+    """Return ``call_timeout_s``; None: there is no bound.
+
+    Raises :class:`ConfigError` if it is not a number of seconds of at most two weeks.
+    """
+    if given is not None:
+        check_numbers(call_timeout_s=given)
+        if given > LONG_SECONDS_MAX:
+            raise ConfigError(
+                "call_timeout_s",
+                f"must be {LONG_SECONDS_MAX} s (two weeks) at most, got {given!r}.",
+                remedy="Leave it out if a call may take as long as it likes.",
+            )
+        return float(given)
+    return None

@@ -17,6 +17,7 @@ from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, repeated, sentence
 from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
+from flowctl.instrumentation.long_calls import call_lines
 from flowctl.instrumentation.pace import claim, dear_call, slow_bolts
 from flowctl.instrumentation.paced_lines import target_lines
 from flowctl.instrumentation.plain import is_routine, left_out, store_away, target_down
@@ -52,8 +53,8 @@ class Screen:
         """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
         lost, slow = "  ".join(left_out(snapshot)), claim(slow_bolts(snapshot))
         dear = dear_call(snapshot.dear_call)
-        paced = target_lines(snapshot)
-        extra = bool(lost) + bool(slow) + len(dear) + len(paced)
+        paced, stuck = target_lines(snapshot), call_lines(snapshot.long_calls)
+        extra = bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
         rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - extra)
         parts = [
             _line(self.headline, "bold"),
@@ -63,6 +64,7 @@ class Screen:
         ]
         if slow:
             parts.append(_line(slow, "yellow"))
+        parts += [_line(text, "yellow") for text in stuck]
         parts += [_line(text, "") for text in paced]
         parts += [_line(text, "dim") for text in dear]
         if lost:

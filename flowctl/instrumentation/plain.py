@@ -12,6 +12,7 @@ from flowctl.core import events as ev
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
+from flowctl.instrumentation.long_calls import call_lines
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.pace import claim, condition, dear_call, slow_bolts, target_holds_back
@@ -81,6 +82,8 @@ class PlainView(BaseView):
             if slow := claim(slow_bolts(snapshot)):
                 self._write(f"{self.now()}  {slow}")
             for text in target_lines(snapshot):
+                self._write(f"{self.now()}  {text}")
+            for text in call_lines(snapshot.long_calls):
                 self._write(f"{self.now()}  {text}")
             if snapshot.dear_call and not self._is_dear_told:
                 self._is_dear_told = True

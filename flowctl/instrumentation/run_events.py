@@ -54,6 +54,7 @@ class RunEvents:
         self._logger = logger or get_logger()
         self._next_s = clock() + PROGRESS_EVERY_S
         self._started_at = ""
+        self._long: frozenset[object] = frozenset()  # calls that were told
 
     def started(self) -> None:
         """The run begins."""
@@ -69,7 +70,8 @@ class RunEvents:
         )
 
     def look(self, snapshot: Snapshot) -> None:
-        """Report the state of the run, if it is time."""
+        """Report calls that take long, once each, and the state of the run, if it is time."""
+        self._tell_long(snapshot)
         now_s = self._clock()
         if now_s < self._next_s:
             return
@@ -89,6 +91,21 @@ class RunEvents:
             bolts_up=sum(bolt.up for bolt in snapshot.bolts),
             tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
         )
+
+    def _tell_long(self, snapshot: Snapshot) -> None:
+        began = {(call.bolt, call.partition, call.first): call for call in snapshot.long_calls}
+        for key in began.keys() - self._long:
+            call = began[key]
+            self._log(
+                logging.WARNING,
+                "call_takes_long",
+                bolt=call.bolt,
+                partition=call.partition,
+                first=call.first,
+                last=call.last,
+                for_s=call.for_s,
+            )
+        self._long = frozenset(began)
 
     def finished(self, report: Report) -> Report:
         """The run is over, or could not begin; logged with all counts of the report.

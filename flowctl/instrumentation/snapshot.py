@@ -105,6 +105,20 @@ class DearCall(msgspec.Struct, frozen=True):
     unit: Literal["tuples", "batches"] = "tuples"
 
 
+class LongCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of ``process`` that takes long: for ``for_s`` by now [s], or when the run ended.
+
+    It works on a record from ``first`` to ``last`` of ``partition``; both are the same if it is
+    known which.
+    """
+
+    bolt: str
+    partition: str
+    first: Position
+    last: Position
+    for_s: float
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment; immutable.  Counts are of this run unless said otherwise.
 
@@ -154,6 +168,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
     targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
+    long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
 
 
 class LossReason(msgspec.Struct, frozen=True):
@@ -204,6 +219,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tuples_lost: int = 0  # proved lost on the way
     tuples_hedged: int = 0  # given to a second bolt at the end of the input
     dear_call: DearCall | None = None  # as in the snapshot
+    calls_overdue: int = 0  # took longer than call.timeout_s
+    long_calls: tuple[LongCallView, ...] = ()  # had not returned when the run ended
     waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none

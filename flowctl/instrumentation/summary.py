@@ -6,6 +6,7 @@ from typing import Final
 
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
+from flowctl.instrumentation.long_calls import ended_lines
 from flowctl.instrumentation.numbers import clock, count, counted, rate
 from flowctl.instrumentation.pace import dear_call
 from flowctl.instrumentation.snapshot import Report, WaitReason
@@ -38,6 +39,7 @@ def lines(report: Report) -> list[str]:
     found += [
         _tuples(report),
         *dear_call(report.dear_call),
+        *ended_lines(report),
         *_losses(report),
         *_quietly(report),
         *_all_left_out(report),

@@ -17,16 +17,18 @@ class ApplyOptions(TypedDict, total=False):
     """How a job runs; none of it changes its result.
 
     ``bolts``: how many (12), or what makes bolts of a process; ``slots``: how many batches one does
-    at once (1).  ``checkpoint`` as for :class:`flowctl.FlowControlSpout`: a killed run goes on
-    without one too.  ``dead_letter`` keeps rows that ``fn`` rejects, or always fails on; without
-    one the run fails there.  ``files``: merge the result into at most this many files at the end
-    (None: as they were written).  ``mode="append"``: ``out`` is the directory of a Delta table, to
-    which the rows are added in one commit at the end; needs deltalake on the driver (None: not a
-    table).  ``view`` shows progress.
+    at once (1).  A call of ``fn`` that takes longer than ``call_timeout_s`` is a failure of its
+    rows (None: it may take as long as it likes).  ``checkpoint`` as for
+    :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
+    keeps rows that ``fn`` rejects, or always fails on; without one the run fails there.  ``files``:
+    merge the result into at most this many files at the end (None: as they were written).
+    ``mode="append"``: ``out`` is the directory of a Delta table, to which the rows are added in one
+    commit at the end; needs deltalake on the driver (None: not a table).  ``view`` shows progress.
     """
 
     bolts: int | Callable[[Process], Bolts]
     slots: int
+    call_timeout_s: float | None
     checkpoint: CheckpointStore | str | None
     settings: GivenSettings
     dead_letter: DeadLetter | None
@@ -59,6 +61,8 @@ def checked_options(given: Mapping[str, Any]) -> ApplyOptions:
         )
     check_dead_letter(made["dead_letter"])
     made["settings"] = settings_of(made.get("settings"))
+    if (bound_s := made.pop("call_timeout_s", None)) is not None:
+        made["settings"] = made["settings"].with_overrides({"call.timeout_s": bound_s})
     mode = made["settings"].guarantee.mode
     if mode != "at_least_once":
         raise ConfigError(

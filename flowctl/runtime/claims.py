@@ -195,6 +195,14 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.arrived} tuples came to it, of {sent} that it was sent"
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
+    if len(frame.calls) > consumer.slots:
+        return f"{len(frame.calls)} calls of {consumer.slots} slots take long"
+    if wrong := [call.for_s for call in frame.calls if not 0 <= call.for_s < math.inf]:
+        return f"a call takes {wrong[0]} s"
+    return _targets(frame)
+
+
+def _targets(frame: Heartbeat) -> str:
     if len(frame.targets) > TARGETS_MAX:
         return f"it reports on {len(frame.targets)} targets at once"
     for told in frame.targets:

@@ -12,6 +12,7 @@ from flowctl.core.pacing.figures import SeenTargets
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.instrumentation.snapshot import Waits
 from flowctl.range_ports import ReceiptLog
+from flowctl.runtime.long_calls import LongCalls
 from flowctl.runtime.saves_told import SavesTold
 
 _NOTHING: Final = Checkpoint()
@@ -45,6 +46,7 @@ class RunControl:
         self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
         self.targets: SeenTargets = SeenTargets()  # that bolts pace; guarded by the lock
+        self.long_calls: LongCalls = LongCalls()  # guarded by the lock
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
         # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
         self.saved: Checkpoint = Checkpoint()

@@ -51,7 +51,7 @@ class InboundHandler:
         self._notifier = notifier
         self._end_connection = end_connection
         self._claims = Claims(control.core)
-        self._dying: dict[str, str] = {}  # bolts that said why they will leave
+        self._dying: dict[str, Dying] = {}  # bolts that said why they will leave
         core = control.core
         self._ranges = (
             RangeInbound(control, core, notifier, self.check_gave_up)
@@ -72,13 +72,17 @@ class InboundHandler:
         elif isinstance(item, Joined):
             self._claims.forget(item.bolt)
             self._dying.pop(item.bolt, None)
+            self._control.long_calls.joined(item.bolt)
             self._control.places[item.bolt] = (item.host, item.pid)
             core.add_bolt(item.bolt, slots=item.slots, epoch=item.epoch, now_s=now_s, in_order=True)
         elif isinstance(item, Left):
             consumer = core.bolts.get(item.bolt)
             if consumer is not None and consumer.epoch == item.epoch:
-                reason = self._dying.pop(item.bolt, item.reason)
-                core.remove_bolt(item.bolt, now_s=now_s, reason=reason)
+                dying = self._dying.pop(item.bolt, Dying(item.reason))
+                self._control.long_calls.left(item.bolt, is_stuck=dying.is_stuck)
+                core.remove_bolt(
+                    item.bolt, now_s=now_s, reason=dying.reason, lost=not dying.is_told
+                )
                 self.check_gave_up(None)
 
     def _drop(self, bolt: str, breach: str, now_s: float) -> None:
@@ -99,6 +103,7 @@ class InboundHandler:
             arrived = frame.arrived if frame.arrived >= 0 else None
             beat = Beat(frame.busy_slots, frame.queued, begun, arrived)
             core.on_heartbeat(bolt, epoch, beat, now_s=now_s)
+            self._control.long_calls.take(bolt, frame.calls, now_s)
             for told in frame.targets:
                 self._control.targets.take(told, now_s)
             if frame.prolonged and isinstance(core, ProlongingCore):
@@ -108,7 +113,7 @@ class InboundHandler:
         elif isinstance(frame, Revoked):
             core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
         elif isinstance(frame, Dying):
-            self._dying[bolt] = frame.reason
+            self._dying[bolt] = frame
         elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
             raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
 
@@ -136,6 +141,7 @@ class InboundHandler:
 
     def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
         control = self._control
+        control.long_calls.overdue += frame.is_overdue
         if frame.fenced:
             # Take it out of flight, or the end would wait for it.
             control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)

@@ -24,6 +24,7 @@ from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
     DearCall,
+    LongCallView,
     PartitionView,
     Report,
     Snapshot,
@@ -37,6 +38,7 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.dear_calls import dear_batches, dear_tuples
 
 Phase = Literal["starting", "running", "draining", "stopping"]
+Outcome = Literal["finished", "failed", "interrupted"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
 # Bolts that began together report together, so an estimate is over two rounds at least: from fewer
@@ -72,6 +74,7 @@ class _Reading(NamedTuple):
     dear_call: DearCall | None = None
     targets: tuple[TargetView, ...] = ()
     batches_begun: int = 0
+    long_calls: tuple[LongCallView, ...] = ()
 
 
 class Meter:
@@ -115,8 +118,7 @@ class Meter:
         control = self._control
         reading = self._read()
         counters, bolts, buffered, skipped, partitions, down, times = reading[:7]
-        now_s = control.clock()
-        done = control.records_before + counters.records_acked
+        now_s, done = control.clock(), control.records_before + counters.records_acked
         progress = self._progress(reading)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
@@ -159,6 +161,7 @@ class Meter:
             holes=sum(len(p.acked) for p in partitions.values()),
             dear_call=reading.dear_call,
             targets=reading.targets,
+            long_calls=reading.long_calls,
         )
 
     def _read(self) -> _Reading:
@@ -189,6 +192,7 @@ class Meter:
                 self._dear_call(measured),
                 self._control.targets.views(self._control.clock()),
                 0 if measured is None else _batches_begun(core.bolts.values()),
+                self._control.long_calls.views(self._control.clock()),
             )
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
@@ -289,12 +293,7 @@ class Meter:
         self._is_last = True
         return self.snapshot("stopping", "")
 
-    def report(
-        self,
-        outcome: Literal["finished", "failed", "interrupted"],
-        error: BaseException | None,
-        saves: int,
-    ) -> Report:
+    def report(self, outcome: Outcome, error: BaseException | None, saves: int) -> Report:
         """Return how the run ended."""
         last = self._last_snapshot()
         # A dead letter that was redriven is one of the source's records already.
@@ -321,6 +320,8 @@ class Meter:
             tuples_lost=counters.lost,
             tuples_hedged=counters.hedged,
             dear_call=last.dear_call,
+            calls_overdue=self._control.long_calls.overdue,
+            long_calls=last.long_calls,
             acks_late=counters.late,
             acks_duplicate=counters.duplicate,
             bolts=last.bolts,

@@ -53,6 +53,7 @@ class RangeInbound:
 
     def _take_fail(self, bolt: str, epoch: int, frame: RangeFail, now_s: float) -> None:
         core = self._core
+        self._control.long_calls.overdue += frame.is_overdue
         if frame.fenced or frame.fatal:
             # Out of flight, but not by a fail: that could dead-letter good records.
             core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)

@@ -60,7 +60,7 @@ class Run:
         self._view = view
         self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
-        self._is_one_frozen = False  # a bolt was silent when the run ended
+        self._is_one_frozen = False  # a bolt was silent, or stuck in a call, when the run ended
         self._show_at_s = 0.0  # when the view is due
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why not everything acked is saved
@@ -188,7 +188,8 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        endpoint = endpoint_of(self._listening.endpoint, self.reader)
+        bound_s = self._settings.call.timeout_s
+        endpoint = endpoint_of(self._listening.endpoint, self.reader, bound_s)
         self._plan.bolts.start(endpoint, self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:
@@ -304,6 +305,7 @@ class Run:
         silence_s = self._settings.timeout.silence_max_s
         heard_s = [bolt.heard_at_s for bolt in list(self.control.core.bolts.values())]
         self._is_one_frozen = any(self.control.clock() - at_s > silence_s for at_s in heard_s)
+        self._is_one_frozen |= self.control.long_calls.is_one_stuck
         self.control.finished.set()
         self.control.wake()
 

@@ -39,8 +39,10 @@ def intake_of(
     return reader, letters
 
 
-def endpoint_of(endpoint: Endpoint, source: Reader | RangeSource) -> Endpoint:
-    """Return ``endpoint`` with what bolts need to read the source themselves, if they do."""
-    if isinstance(source, RangeSource):
-        return msgspec.structs.replace(endpoint, reader=source.reader)
-    return endpoint
+def endpoint_of(
+    endpoint: Endpoint, source: Reader | RangeSource, call_timeout_s: float | None
+) -> Endpoint:
+    """Return ``endpoint`` with the bound of a call, and what bolts need to read the source
+    themselves, if they do."""
+    reader = source.reader if isinstance(source, RangeSource) else None
+    return msgspec.structs.replace(endpoint, reader=reader, call_timeout_s=call_timeout_s)

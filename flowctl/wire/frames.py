@@ -92,7 +92,8 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     be processed this way (``process`` returns a coroutine): the run must stop; ``error`` then holds
     the problem and, after a newline, the remedy. ``is_data_error`` says that judged by its type the
     exception is about a value, not about a target. ``newest_epoch`` is the newer driver's, if the
-    sink that fenced us knows it.
+    sink that fenced us knows it.  ``is_overdue``: it took longer than the bound of a call allows,
+    and may not be back yet.
     """
 
     tuple_id: int
@@ -106,6 +107,20 @@ class FailFrame(_Frame, frozen=True, array_like=True, gc=False, tag=5):
     fatal: bool = False
     is_data_error: bool = False
     newest_epoch: int | None = None
+    is_overdue: bool = False
+
+
+class LongCall(_Frame, frozen=True, array_like=True, gc=False):
+    """A call of ``process`` that takes long: for ``for_s`` by now [s].
+
+    It works on a record from ``first`` to ``last`` of ``partition``; both are the same if it is
+    known which.
+    """
+
+    partition: str
+    first: Position
+    last: Position
+    for_s: float
 
 
 class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
@@ -115,7 +130,7 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
     ``begun``: the tuples that its slots are at work on, if there are several slots: what was sent
     before one of them and is neither here nor acked was lost.  ``targets``: what its process knows
     of the targets that it paces, about once a second.  ``arrived``: how many tuples came on this
-    connection; -1: it doesn't count them.
+    connection; -1: it doesn't count them.  ``calls``: those that take long.
     """
 
     busy_slots: int
@@ -125,6 +140,7 @@ class Heartbeat(_Frame, frozen=True, array_like=True, gc=False, tag=6):
     # Those that came later are last: peers without them still understand each other.
     targets: list[TargetFigures] = []
     arrived: int = -1
+    calls: list[LongCall] = []
 
 
 class Revoke(_Frame, frozen=True, array_like=True, gc=False, tag=7):
@@ -260,12 +276,19 @@ class RangeFail(_Frame, frozen=True, array_like=True, gc=False, tag=17):
     is_read_error: bool = False
     record_at: Position | None = None
     record: Record | None = None
+    is_overdue: bool = False
 
 
 class Dying(_Frame, frozen=True, array_like=True, gc=False, tag=19):
-    """Bolt → spout, the last frame of a bolt that ``process`` ends: why."""
+    """Bolt → spout, the last frame of a bolt that ``process`` ends: why.
+
+    ``is_told``: what ended it was reported as failed, so nothing else that it holds is to blame.
+    ``is_stuck``: its threads are still in calls, and it comes back when these return.
+    """
 
     reason: str
+    is_told: bool = False
+    is_stuck: bool = False
 
 
 ToBolt: TypeAlias = Welcome | TupleFrame | Revoke | End | RangeFrame | SplitFrame | Saved

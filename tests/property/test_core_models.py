@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Literal
-
-import itertools
 
 import pytest
 from hypothesis import assume, given

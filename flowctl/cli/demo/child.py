@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from flowctl.cli.demo.plan import Places, Plan
+from flowctl.cli.leaving import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError, FlowctlError
 from flowctl.instrumentation.logging import configure
@@ -34,4 +35,4 @@ def main(directory: str, redis_url: str, view: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    leave(main(*sys.argv[1:]))

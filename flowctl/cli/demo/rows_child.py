@@ -9,6 +9,7 @@ from typing import Any
 
 from flowctl.adapters import load_adapter
 from flowctl.cli.demo.rows import JOB, SCHEMA, Parse, RowsPlan
+from flowctl.cli.leaving import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, FlowctlError
 from flowctl.instrumentation.logging import configure
@@ -60,4 +61,4 @@ def _on_spark(place: Path, plan: RowsPlan, parse: Parse, how: dict[str, Any]) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    leave(main(*sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""The calls of ``process`` or ``fn`` that are under way: which take long, and which too long.
+
+The same behind every door.  Whoever runs user code says when a call begins and ends; another thread
+looks now and then: in a bolt its link, with each heartbeat, and in a task of Spark
+:mod:`flowctl.delivery.bounded`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from flowctl.bolts.batch import Batch
+from flowctl.core.records import Position
+from flowctl.errors import CallTooLongError
+from flowctl.wire.frames import LongCall
+
+#: A call that takes so long is told to people [s]: far longer than calls are made to take.
+TELL_AFTER_S: Final = 30.0
+#: What is cancelled may want to tidy up; what has not ended then is treated as if it couldn't be
+#: cancelled.
+CANCEL_MAX_S: Final = 5.0
+# As many as a screen shows; a bolt may have thousands of slots.
+_TOLD_MAX: Final = 8
+
+
+class UnderWay(Protocol):
+    """A call under way."""
+
+    @property
+    def batch(self) -> Batch:
+        """What it works on."""
+
+    @property
+    def began_at_s(self) -> float:
+        """When it began, by ``time.monotonic``."""
+
+    def overdue(self, error: CallTooLongError) -> None:
+        """It took too long: report ``error`` in its place.  Called once, by another thread."""
+
+
+class Calls:
+    """The calls under way in one bolt or task.
+
+    ``timeout_s`` bounds each of them [s]; None: nothing does.  :meth:`begin` and :meth:`end` are
+    for the threads that call, the rest for the one that looks.  ``patience_s`` is added to the
+    bound, where calls that reach it are cancelled first.
+    """
+
+    __slots__ = ("_over", "_under_way", "patience_s", "timeout_s")
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self.timeout_s: float | None = timeout_s
+        self.patience_s: float = 0.0
+        # Changed by single operations of dicts, which need no lock: who takes a call out of the
+        # first reports it.
+        self._under_way: dict[int, UnderWay] = {}  # by id: there are very many
+        self._over: dict[int, UnderWay] = {}  # reported by us, and still not back
+
+    def begin(self, call: UnderWay) -> None:
+        """``call`` begins."""
+        self._under_way[id(call)] = call
+
+    def end(self, call: UnderWay) -> bool:
+        """``call`` has ended; return whether that is to be reported: not if it took too long."""
+        if self._under_way.pop(id(call), None) is not None:
+            return True
+        self._over.pop(id(call), None)
+        return False
+
+    @property
+    def over(self) -> int:
+        """How many calls took too long and are still not back."""
+        return len(self._over)
+
+    def end_overdue(self, now_s: float) -> bool:
+        """Report the calls past the bound as failed; return whether there were any."""
+        if self.timeout_s is None:
+            return False
+        before_s = now_s - self.timeout_s - self.patience_s
+        found = False
+        for key, call in list(self._under_way.items()):
+            if call.began_at_s > before_s:
+                continue
+            self._over[key] = call
+            if self._under_way.pop(key, None) is None:  # it has just ended
+                del self._over[key]
+                continue
+            found = True
+            call.overdue(too_long(self.timeout_s))
+        return found
+
+    def long(self, now_s: float) -> list[LongCall]:
+        """Return the calls that take long, the longest first."""
+        if not self._under_way and not self._over:
+            return []
+        calls = [*self._over.values()]
+        calls += [c for c in list(self._under_way.values()) if now_s - c.began_at_s >= TELL_AFTER_S]
+        calls.sort(key=lambda call: call.began_at_s)
+        return [_told(call, now_s) for call in calls[:_TOLD_MAX]]
+
+
+def too_long(timeout_s: float) -> CallTooLongError:
+    """Return the error of a call that took longer than ``timeout_s``."""
+    return CallTooLongError(f"a call took longer than {timeout_s:g} s (call_timeout_s)")
+
+
+def _told(call: UnderWay, now_s: float) -> LongCall:
+    first, last = _where(call.batch)
+    return LongCall(call.batch.span.partition, first, last, now_s - call.began_at_s)
+
+
+def _where(batch: Batch) -> tuple[Position, Position]:
+    """Return the positions of the first and last record that the call may be at."""
+    index = batch.reading_index
+    if index is not None:
+        try:
+            position = batch[index].position
+        except Exception:  # records that are made while they are read, in another thread
+            return batch.span.first, batch.span.last
+        return position, position
+    return batch.span.first, batch.span.last

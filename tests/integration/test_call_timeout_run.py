@@ -1,0 +1,142 @@
+"""A call of ``process`` that never returns: told, bounded, and the fault of its record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl import FlowControlSpout, LocalBolts
+from flowctl.bolts import calls
+from flowctl.errors import ProcessError
+from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_files import FileDeadLetter
+
+# Far longer than a call here takes, and not much longer than a heartbeat.
+BOUND_S = 0.6
+
+
+class Hanging:
+    """A ``process`` whose call for ``bad`` returns only when :attr:`release` is set."""
+
+    def __init__(self, bad: object) -> None:
+        self.bad = bad
+        self.release = threading.Event()
+        self.done: Counter[object] = Counter()
+        self.hung = 0
+
+    def __call__(self, batch: Any) -> None:
+        for record in batch:
+            if record.value == self.bad:
+                self.hung += 1
+                self.release.wait(120)
+                return
+        self.done.update(record.value for record in batch)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    process = Hanging(50)
+    yield process
+    process.release.set()
+
+
+def _spout(process: Any, tmp_path: Path, *, count: int, slots: int = 1, **settings: Any) -> Any:
+    return FlowControlSpout(
+        name="hangs",
+        producer=list(range(200)),
+        bolts=LocalBolts(process, count=count, slots=slots),
+        checkpoint=MemoryCheckpointStore(),
+        dead_letter=FileDeadLetter(tmp_path),
+        settings={"call.timeout_s": BOUND_S, "hedge.enabled": False, **settings},
+    )
+
+
+def test_a_call_that_never_returns_is_the_fault_of_its_record(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Kind: a call without an end, which nothing bounds: one record went from bolt to bolt."""
+    spout = _spout(hanging, tmp_path, count=2, slots=4, **{"retry.attempts_max": 3})
+    report: Report = spout.run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+    assert report.calls_overdue == hanging.hung == 3, "after attempts_max bolts, not for ever"
+    assert {(call.first, call.last) for call in report.long_calls} == {(50, 50)}
+
+
+def test_a_bolt_whose_only_thread_is_stuck_leaves_and_its_tuple_goes_to_another(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    spout = _spout(hanging, tmp_path, count=4, **{"retry.attempts_max": 2})
+    report = spout.run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+    assert {call.bolt for call in report.long_calls} < {"b1", "b2", "b3", "b4"}
+    assert len(report.long_calls) == hanging.hung == 2
+
+
+def test_an_async_call_past_its_bound_is_cancelled_and_its_bolt_goes_on(tmp_path: Path) -> None:
+    cancelled: list[int] = []
+    done: Counter[int] = Counter()
+
+    async def load(batch: Any) -> None:
+        for record in batch:
+            if record.value == 50:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.append(record.value)
+        done.update(record.value for record in batch)
+
+    report = _spout(load, tmp_path, count=1, slots=4, **{"retry.attempts_max": 2}).run(view="off")
+    assert report.records_dead_lettered == 1
+    assert done == Counter(value for value in range(200) if value != 50)
+    assert report.calls_overdue == len(cancelled) == 2
+    assert report.bolts_lost == 0
+    assert not report.long_calls
+
+
+def test_without_a_dead_letter_the_run_names_the_record(hanging: Hanging, tmp_path: Path) -> None:
+    spout = _spout(hanging, tmp_path, count=4, **{"retry.attempts_max": 2})
+    spout.dead_letter = None
+    with pytest.raises(
+        ProcessError, match=r"record 50: process failed 2 times, .*longer than 0.6 s"
+    ):
+        spout.run(view="off")
+
+
+class Watching:
+    """A view that lets the call go once it was told."""
+
+    def __init__(self, process: Hanging) -> None:
+        self._process = process
+        self.told: list[str] = []
+
+    def start(self, job: str, headline: str) -> None: ...
+    def event(self, event: Any) -> None: ...
+    def message(self, text: str) -> None: ...
+    def stop(self, report: Report) -> None: ...
+
+    def update(self, snapshot: Snapshot) -> None:
+        if snapshot.long_calls:
+            self.told += [f"{call.bolt} {call.first}" for call in snapshot.long_calls]
+            self._process.release.set()
+
+
+def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
+    hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a call that never returns and is never named."""
+    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.3)
+    view = Watching(hanging)
+    spout = _spout(hanging, tmp_path, count=1, **{"call.timeout_s": None})
+    report = spout.run(view=view)
+    assert view.told[0] == "b1 50"
+    assert report.records_acked == 200
+    assert not report.calls_overdue

@@ -1,0 +1,162 @@
+"""A call of ``fn`` in a task of Spark that never returns: bounded, and the fault of its row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowctl.bolts import calls
+from flowctl.bolts.batch import Batch
+from flowctl.delivery import bounded
+from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.plan import Plan, Where, checked_timeout
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ConfigError, ProcessError
+from tests.delivery_parts import Clock, PatientPacer
+from tests.unit.test_delivery import Letters
+
+BOUND_S = 0.2
+
+
+class Hanging:
+    """Takes values; a call with ``bad`` returns only when :attr:`release` is set."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+        self.release = threading.Event()
+        self.taken: Counter[int] = Counter()
+        self.threads: set[int] = set()
+        self.hung = 0
+
+    def __call__(self, batch: Batch) -> None:
+        self.threads.add(threading.get_ident())
+        for record in batch:
+            if record.value == self.bad:
+                self.hung += 1
+                self.release.wait(60)
+                return
+        self.taken.update(record.value for record in batch)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    target = Hanging(70)
+    yield target
+    target.release.set()
+
+
+def _deliver(process: Any, **plan: Any) -> Tally:
+    clock = Clock()
+    plan = {"call_timeout_s": BOUND_S, **plan}
+    made = Plan(process=process, **plan)
+    where = Where("job", "7")
+    delivery = Delivery(
+        made, where, PatientPacer(clock, None), clock=clock, sleep=clock.sleep, chance=None
+    )
+    return delivery.run(range(200))
+
+
+def test_a_call_of_fn_that_never_returns_is_the_fault_of_its_row(hanging: Hanging) -> None:
+    """Kind: a call without an end, which nothing bounds."""
+    letters = Letters()
+    tally = _deliver(hanging, dead_letter=letters, attempts_max=2)
+    assert [(value, attempts) for _, _, _, value, attempts, _ in letters.kept] == [(70, 2)]
+    assert "took longer than 0.2 s" in letters.kept[0][-1]
+    assert hanging.taken == Counter(value for value in range(200) if value != 70)
+    assert (tally.written, tally.gave_up, tally.failed) == (199, 1, hanging.hung)
+
+
+def test_without_a_dead_letter_the_task_fails_and_names_the_row(hanging: Hanging) -> None:
+    with pytest.raises(ProcessError, match="row 70 of partition 7 failed 2 times: CallTooLong"):
+        _deliver(hanging, attempts_max=2)
+
+
+def test_all_calls_have_one_thread_until_one_gets_stuck() -> None:
+    """A sink keeps a connection for each thread."""
+    target = Hanging(-1)
+    closed_in: list[int] = []
+    _deliver(target, release=lambda: closed_in.append(threading.get_ident()))
+    assert len(target.threads) == 1
+    assert threading.get_ident() not in target.threads
+    assert set(closed_in) == target.threads, "where its connection is"
+
+
+def test_without_a_bound_calls_run_in_the_tasks_own_thread() -> None:
+    target = Hanging(-1)
+    _deliver(target, call_timeout_s=None)
+    assert target.threads == {threading.get_ident()}
+
+
+def test_an_async_fn_past_its_bound_is_cancelled() -> None:
+    cancelled: list[int] = []
+    taken: Counter[int] = Counter()
+
+    async def load(batch: Batch) -> None:
+        for record in batch:
+            if record.value == 70:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.append(record.value)
+        taken.update(record.value for record in batch)
+
+    letters = Letters()
+    _deliver(load, dead_letter=letters, attempts_max=2)
+    assert [kept[3] for kept in letters.kept] == [70]
+    assert len(cancelled) == 2
+    assert taken == Counter(value for value in range(200) if value != 70)
+
+
+def test_a_call_sees_the_context_of_its_task_and_its_errors_come_out() -> None:
+    name = contextvars.ContextVar[str]("name")
+    name.set("of the task")
+    seen: list[str] = []
+
+    def fn(batch: Batch) -> None:
+        seen.append(name.get())
+        raise UnicodeError("no")
+
+    with pytest.raises(ProcessError, match="UnicodeError: no"):
+        _deliver(fn, attempts_max=1)
+    assert set(seen) == {"of the task"}
+
+
+def test_a_call_that_takes_long_is_logged_once_with_its_row(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a call that never returns and is never named."""
+    told: list[dict[str, Any]] = []
+    again = threading.Event()
+
+    class Log:
+        def warning(self, event: str, **fields: Any) -> None:
+            told.append({"event": event, **fields})
+
+    def looked(self: Any, now_s: float) -> Any:
+        found = long(self, now_s)
+        if told:  # this is the second look at least
+            again.set()
+            hanging.release.set()
+        return found
+
+    long = calls.Calls.long
+    monkeypatch.setattr(calls.Calls, "long", looked)
+    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(bounded, "_LOOK_S", 0.01)
+    monkeypatch.setattr(bounded, "_log", Log())
+    _deliver(hanging, call_timeout_s=None)
+    assert again.is_set()
+    where = [(one["partition"], one["records"]) for one in told if one["records"] == "record 70"]
+    assert where == [("7", "record 70")]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5", True, float("inf"), 15 * 24 * 3600])
+def test_a_bound_that_can_not_be_one_is_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="call_timeout_s"):
+        checked_timeout(wrong)
