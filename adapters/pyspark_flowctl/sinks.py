@@ -86,7 +86,7 @@ def flow_sink(
     A call gets at most ``rows_max`` rows, and no more than take ``call_max_s`` seconds; past
     ``call_timeout_s`` its rows have failed.  A row that fails is tried ``attempts_max`` times.
     ``dead_letter``: a directory that all workers share, or a :class:`flowctl.DeadLetter`.
-    ``fail_over``: how many rows may be lost ("100", "1%").  ``refusal(error)``: see docs/process.md.
+    ``fail_over``: how many rows may be lost ("100", "1%").  ``refusal(error)``: docs/process.md.
     ``name`` (default: the target) names the job in spans and dead letters.  ``run`` ("2026-11-22")
     makes the names of the rows last for ever.  Raises :class:`flowctl.errors.ConfigError`.
     """

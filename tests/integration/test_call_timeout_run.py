@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts
+from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts import calls
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl_files import FileDeadLetter
+from flowctl.topology import Collector, Input, LocalStages
+from flowctl.topology.hub import blame
+from flowctl_files import FileDeadLetter, TextRanges
+from tests.listener_parts import Letters
+from tests.topology_driver import Numbers, Topology
 
 # Far longer than a call here takes, and not much longer than a heartbeat.
 BOUND_S = 0.6
@@ -140,3 +144,60 @@ def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
     assert view.told[0] == "b1 50"
     assert report.records_acked == 200
     assert not report.calls_overdue
+
+
+def test_the_rest_of_a_range_goes_to_others_when_a_call_of_it_never_returns(
+    tmp_path: Path,
+) -> None:
+    """By reference: the bolt leaves, as nobody else can end its range."""
+    process = Hanging("50")
+    (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(200)))
+    spout = _spout(process, tmp_path / "letters", count=4, **{"retry.attempts_max": 2})
+    spout.producer = TextRanges(str(tmp_path / "in.txt"))
+    try:
+        report = spout.run(view="off")
+    finally:
+        process.release.set()
+    assert report.records_dead_lettered == 1
+    assert process.done == Counter(str(number) for number in range(200) if number != 50)
+    assert report.calls_overdue == process.hung == 2
+    assert [call.partition.endswith("in.txt") for call in report.long_calls] == [True, True]
+
+
+def test_in_a_topology_the_root_of_a_call_that_never_returns_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call takes a thread for good, so nothing may be in doubt for longer than there are."""
+    monkeypatch.setattr(blame, "BAD_END_S", 1.0)
+    release = threading.Event()
+    stored: Counter[int] = Counter()
+
+    def parse(given: Input, out: Collector) -> None:
+        out(given.value)
+
+    def store(given: Input, out: Collector) -> None:
+        if given.value == 50:
+            release.wait(120)
+            return
+        stored[given.value] += 1
+
+    made = Topology("stuck")
+    made.spout("s", Numbers(200))
+    made.bolt("parse", parse, count=1).shuffle("s")
+    made.bolt("store", store, count=12).shuffle("parse")
+    letters = Letters()
+    try:
+        report = made.run(
+            LocalStages(),
+            checkpoint=MemoryCheckpointStore(),
+            settings=Settings().with_overrides(
+                {"call.timeout_s": BOUND_S, "retry.attempts_max": 2, "hedge.enabled": False}
+            ),
+            dead_letter=letters,
+            view="off",
+        )
+    finally:
+        release.set()
+    assert [positions[0] for _, _, positions, _, _ in letters.kept] == [50]
+    assert set(stored) == set(range(1, 201)) - {50}
+    assert report.calls_overdue <= 12
