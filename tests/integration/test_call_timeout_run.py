@@ -13,6 +13,7 @@ import pytest
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts import calls
+from flowctl.core.events import BoltRemoved
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -142,6 +143,27 @@ def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
     assert view.told[0] == "b1 50"
     assert report.records_acked == 200
     assert not report.calls_overdue
+
+
+class LettingGo(Watching):
+    """A view that lets the call go once its bolt has left."""
+
+    def event(self, event: Any) -> None:
+        if isinstance(event, BoltRemoved):
+            assert event.reason == "a call took longer than 0.6 s"
+            self._process.release.set()
+
+    def update(self, snapshot: Snapshot) -> None: ...
+
+
+def test_a_bolt_that_left_comes_back_when_its_call_returns(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    spout = _spout(hanging, tmp_path, count=1)
+    report = spout.run(view=LettingGo(hanging))
+    assert hanging.hung == 2, "the second call returned at once"
+    assert (report.records_acked, report.calls_overdue) == (200, 1)
+    assert not report.long_calls
 
 
 def test_the_rest_of_a_range_goes_to_others_when_a_call_of_it_never_returns(
