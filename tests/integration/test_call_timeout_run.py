@@ -145,6 +145,17 @@ def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
     assert not report.calls_overdue
 
 
+def test_in_the_tail_one_record_does_not_go_from_bolt_to_bolt_for_ever(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Kind: a bolt is given up before its call is, so that nobody's failure counts."""
+    impatient = {"timeout.rto_first_s": 0.2, "timeout.rto_max_s": 0.2, "retry.attempts_max": 2}
+    report = _spout(hanging, tmp_path, count=8, **impatient).run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.hung == report.calls_overdue == 2, "after attempts_max bolts"
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+
+
 class LettingGo(Watching):
     """A view that lets the call go once its bolt has left."""
 
