@@ -143,10 +143,18 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
         return _converted(tree)
 
     def for_bolts(self, count: int) -> Settings:
-        """Return these settings for a run of ``count`` bolts: see ``TimeoutSettings.for_bolts``."""
-        timeout = self.timeout
+        """Return these settings for a run of ``count`` bolts: see ``TimeoutSettings.for_bolts``.
+
+        A bolt that beats is waited for until the bound of a call ends it: were its tuple with
+        another by then, its failure would count for nobody, and the tuple go round for ever.
+        """
+        timeout, bound_s = self.timeout, self.call.timeout_s
         if isinstance(count, int):  # else the bolts refuse it
             timeout = timeout.for_bolts(count)
+        if bound_s is not None:
+            # It may have waited for another call, and heartbeats tell that a call is over.
+            patience_s = 2 * bound_s + 20 * timeout.heartbeat_s
+            timeout = msgspec.structs.replace(timeout, rto_max_s=max(timeout.rto_max_s, patience_s))
         return msgspec.structs.replace(self, timeout=timeout)
 
     def checked(self) -> Settings:

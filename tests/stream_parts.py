@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
 import pandas
@@ -102,3 +103,18 @@ def wrong(batch: Batch) -> int:
 def no_producer() -> int:
     """Return what is no producer."""
     return 7
+
+
+_late: list[threading.Thread] = []
+_go = threading.Event()
+
+
+def late(batch: Batch) -> list[tuple[int, int]]:
+    """The first call returns only while the second runs."""
+    if not _late:
+        _late.append(threading.current_thread())
+        _go.wait(60)
+    else:
+        _go.set()
+        _late[0].join(60)
+    return [(record.value, 2 * record.value) for record in batch]

@@ -51,12 +51,13 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
     made: list[Any] = []
     records = piece.records
 
-    def keep(rows: Any) -> None:
+    def table(rows: Any) -> Any:
         # In the call: a value that does not fit its column is a failure of its record.
-        made.append(table_of(rows, schema, "process"))
+        return table_of(rows, schema, "process")
 
     plan = Plan(
-        process=_keeping(named_object("process", options.process, "a function"), keep),
+        process=_tabled(named_object("process", options.process, "a function"), table),
+        keep=made.append,  # not in the call: what returns too late must add no rows
         attempts_max=options.attempts_max,
         dead_letter=dead_letter_of(options.dead_letter),
         fail_over=options.fail_over or None,
@@ -76,23 +77,21 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
     return made
 
 
-def _keeping(
-    process: Callable[[Batch], Any], keep: Callable[[Any], None]
-) -> Callable[[Batch], Any]:
-    """Return ``process`` as one whose rows ``keep`` gets."""
+def _tabled(process: Callable[[Batch], Any], table: Callable[[Any], Any]) -> Callable[[Batch], Any]:
+    """Return ``process`` as one that returns a table of its rows."""
     if is_async(process):
 
-        async def awaited(batch: Batch) -> None:
+        async def awaited(batch: Batch) -> Any:
             with _all_again():
                 made = await process(batch)
-            keep(made)
+            return table(made)
 
         return awaited
 
-    def plain(batch: Batch) -> None:
+    def plain(batch: Batch) -> Any:
         with _all_again():
             made = process(batch)
-        keep(made)
+        return table(made)
 
     return plain
 

@@ -49,7 +49,10 @@ class _Slots:
 
     def __init__(self, link: Link, process: AsyncProcess, turns: Turns, slots: int) -> None:
         self._link = link
-        self._process = process
+        timeout_s = link.calls.timeout_s
+        self._process = process  # without a bound no more is called than that
+        if timeout_s is not None:
+            self._process = lambda batch: bounded(process(batch), timeout_s)
         self._turns = turns
         self._free = [object() for _ in range(slots)]  # slots without a tuple
         self._idle: set[object] = set()  # those that the link counts as idle
@@ -156,7 +159,7 @@ class _Slots:
             return
         turn = self._turns.begin(work)
         try:
-            made = await self._called(turn.batch)
+            made = await self._process(turn.batch)
             check_returned(made)
         except (KeyboardInterrupt, GeneratorExit) as error:
             self._die(error)
@@ -172,9 +175,6 @@ class _Slots:
         if self._go_on(slot) > 0 or concerns_others:
             self._fill()
 
-    async def _called(self, batch: Batch) -> Any:
-        return await bounded(self._process(batch), self._link.calls.timeout_s)
-
     def _die(self, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):  # the other is how Python closes a coroutine
             self._link.flush(dying_of(error))
@@ -186,7 +186,7 @@ class _Slots:
         with turn:
             while (batch := await self._next_batch(turn, ready)) is not None:
                 try:
-                    check_returned(made := await self._called(batch))
+                    check_returned(made := await self._process(batch))
                 except (KeyboardInterrupt, GeneratorExit) as error:
                     self._die(error)
                     raise

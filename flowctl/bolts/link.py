@@ -314,7 +314,8 @@ class Link:
             self._receive_until_end()
             self.on_end()  # again, as the link may have ended before anybody could listen
         except BaseException as error:  # the connection ends with it, which the spout notices
-            self._end(f"broken: {death_of(self._thread.name, error).problem}")
+            # Shut at once: a process thread may be in a call that takes long, or for ever.
+            self.close(f"broken: {death_of(self._thread.name, error).problem}")
 
     def _receive_until_end(self) -> None:
         readable = select.poll()

@@ -48,8 +48,11 @@ class RangeTurn:
     """One range.  For one thread; a context manager that stops reading at its end.
 
     ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
-    when :meth:`poll`, which had nothing, is worth another try.
+    when :meth:`poll`, which had nothing, is worth another try.  ``batch`` and ``began_at_s`` are of
+    the newest call of ``process`` (:class:`flowctl.bolts.calls.UnderWay`).
     """
+
+    batch: Batch
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class RangeTurn:
         self._wait_s = time.monotonic() - work.received_at_s
         self._read_s = 0.0
         self._asked_at_s: float | None = None  # the batch that is being waited for
-        self.began_at_s = 0.0  # the call of process that is under way
+        self.began_at_s: float = 0.0
         self._is_over = False  # a call took too long: the bolt leaves
 
     def __enter__(self) -> RangeTurn:
@@ -166,7 +169,7 @@ class RangeTurn:
         batch = self._turns.batch(self._frame, records, *ends)
         if isinstance(block, ColumnBlock):
             batch.columns = lambda: block.to_arrow(first, last)
-        self._batch = batch
+        self._batch = self.batch = batch
         return batch
 
     @property
@@ -215,13 +218,6 @@ class RangeTurn:
 
     def _ends(self) -> bool:
         return self._link.calls.end(self)
-
-    @property
-    def batch(self) -> Batch:
-        """See :class:`flowctl.bolts.calls.UnderWay`."""
-        if self._batch is None:
-            raise InternalError("A batch of a range was asked for that was not begun.")
-        return self._batch
 
     def _raised(self, error: BaseException) -> None:
         batch = self._begun()

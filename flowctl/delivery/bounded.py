@@ -83,6 +83,7 @@ class TaskCalls:
         call.done.wait()
         if call.too_long is not None:
             self._helper = None
+            helper.put(None)  # it ends when the call returns
             raise call.too_long
         return call.result()  # type: ignore[no-any-return]
 

@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``gave_up_in_a_row_max``: so many rows may be given up while no call succeeds.
     ``release`` gives back what the target counts, such as a connection; the next call takes it
     again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
-    as long as it likes.
+    as long as it likes.  ``keep`` gets what a call returned, if it returned in time.
     """
 
     process: Process
@@ -69,6 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gave_up_in_a_row_max: float = IN_A_ROW_MAX
     release: Callable[[], object] | None = None
     call_timeout_s: float | None = None
+    keep: Callable[[Any], object] | None = None
 
     def settings(self) -> CoreSettings:
         """Return what of it the core decides by."""

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts
+from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts import calls
+from flowctl.core.events import BoltRemoved
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl_files import FileDeadLetter
+from flowctl.topology import Collector, Input, LocalStages
+from flowctl_files import FileDeadLetter, TextRanges
+from tests.topology_driver import Numbers, Topology
 
 # Far longer than a call here takes, and not much longer than a heartbeat.
 BOUND_S = 0.6
@@ -140,3 +143,86 @@ def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
     assert view.told[0] == "b1 50"
     assert report.records_acked == 200
     assert not report.calls_overdue
+
+
+def test_in_the_tail_one_record_does_not_go_from_bolt_to_bolt_for_ever(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Kind: a bolt is given up before its call is, so that nobody's failure counts."""
+    impatient = {"timeout.rto_first_s": 0.2, "timeout.rto_max_s": 0.2, "retry.attempts_max": 2}
+    report = _spout(hanging, tmp_path, count=8, **impatient).run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.hung == report.calls_overdue == 2, "after attempts_max bolts"
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+
+
+class LettingGo(Watching):
+    """A view that lets the call go once its bolt has left."""
+
+    def event(self, event: Any) -> None:
+        if isinstance(event, BoltRemoved):
+            assert event.reason == "a call took longer than 0.6 s"
+            self._process.release.set()
+
+    def update(self, snapshot: Snapshot) -> None: ...
+
+
+def test_a_bolt_that_left_comes_back_when_its_call_returns(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    spout = _spout(hanging, tmp_path, count=1)
+    report = spout.run(view=LettingGo(hanging))
+    assert hanging.hung == 2, "the second call returned at once"
+    assert (report.records_acked, report.calls_overdue) == (200, 1)
+    assert not report.long_calls
+
+
+def test_the_rest_of_a_range_goes_to_others_when_a_call_of_it_never_returns(
+    tmp_path: Path,
+) -> None:
+    """By reference: the bolt leaves, as nobody else can end its range."""
+    process = Hanging("50")
+    (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(200)))
+    spout = _spout(process, tmp_path / "letters", count=4, **{"retry.attempts_max": 2})
+    spout.producer = TextRanges(str(tmp_path / "in.txt"))
+    try:
+        report = spout.run(view="off")
+    finally:
+        process.release.set()
+    assert report.records_dead_lettered == 1
+    assert process.done == Counter(str(number) for number in range(200) if number != 50)
+    assert report.calls_overdue == process.hung == 2
+    assert [call.partition.endswith("in.txt") for call in report.long_calls] == [True, True]
+
+
+def test_in_a_topology_the_input_of_a_call_that_never_returns_goes_to_another_bolt() -> None:
+    release = threading.Event()
+    stored: Counter[int] = Counter()
+    hung: list[int] = []
+
+    def parse(given: Input, out: Collector) -> None:
+        out(given.value)
+
+    def store(given: Input, out: Collector) -> None:
+        if given.value == 50 and not hung:
+            hung.append(given.value)
+            release.wait(120)
+            return
+        stored[given.value] += 1
+
+    made = Topology("stuck")
+    made.spout("s", Numbers(200))
+    made.bolt("parse", parse, count=1).shuffle("s")
+    made.bolt("store", store, count=3).shuffle("parse")
+    try:
+        report = made.run(
+            LocalStages(),
+            checkpoint=MemoryCheckpointStore(),
+            settings=Settings().with_overrides({"call.timeout_s": BOUND_S, "hedge.enabled": False}),
+            view="off",
+        )
+    finally:
+        release.set()
+    assert set(stored) == set(range(1, 201))
+    assert report.calls_overdue == 1
+    assert [call.bolt.split(".")[0] for call in report.long_calls] == ["store"]

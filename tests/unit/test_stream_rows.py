@@ -48,6 +48,11 @@ def test_rows_may_be_a_frame() -> None:
     assert rows("framed") == [{"n": n, "twice": 2 * n} for n in range(20)]
 
 
+def test_a_call_that_returns_after_its_bound_adds_no_rows() -> None:
+    """Kind: what a call that was given up still does must not count beside the one after it."""
+    assert rows("late", call_timeout_s="0.2") == [{"n": n, "twice": 2 * n} for n in range(20)]
+
+
 @pytest.mark.parametrize("process", ["refused_in_part", "refused_in_part_later"])
 def test_a_call_that_is_refused_in_part_goes_again_whole_and_no_row_is_missing(
     process: str,
