@@ -98,7 +98,7 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 		$(MAKE) --no-print-directory .venv-spark-$$spark/.installed || exit 1; \
 		echo "Spark $$spark:"; \
 		.venv-spark-$$spark/bin/python -m pytest -q -n 2 --dist loadgroup $(SPARK_TESTS) \
-			$(PYTEST_ARGS) || exit 1; \
+			$(PYTEST_ARGS) && .venv-spark-$$spark/bin/python -m tests.sparks || exit 1; \
 	done
 
 # What its Spark asks for goes before the pins, which are for the newest.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from flowctl.errors import ConfigError, InfrastructureError
-from pyspark_flowctl.features import javas, spark_version
+from pyspark_flowctl.features import javas
 
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
 _ASK: Final = ["-XshowSettings:properties", "-version"]  # says where its home is, and its version
@@ -164,7 +164,7 @@ def _problem(found: _Probe | None) -> str:
     if major < needs.oldest:
         return f"is Java {found.version}, older than {needs.oldest}"
     if needs.newest is not None and major > needs.newest:
-        return f"is Java {found.version}, newer than Spark {spark_version()} runs on ({needs})"
+        return f"is Java {found.version}, newer than this Spark runs on ({needs})"
     return ""
 
 
