@@ -101,14 +101,16 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 			$(PYTEST_ARGS) && .venv-spark-$$spark/bin/python -m tests.sparks || exit 1; \
 	done
 
-# What its Spark asks for goes before the pins, which are for the newest.
+# What its Spark asks for goes before the pins, which are for the newest.  It is a constraint: else pip
+# would fetch each newer Spark to see whether it is the one whose extra is wanted.
 .venv-spark-%/.installed: $(WANTED)
 	@python=$(PYTHON); $(PYTHON_$*) -c "" 2> /dev/null && python=$(PYTHON_$*); \
 		echo "Making .venv-spark-$* with $$python (some 800 MB, once) ..."; \
 		$${python:-python3} -m venv --clear .venv-spark-$*
 	@grep -vE '^($(OF_SPARK))==' constraints.txt > $(@D)/pins.txt
+	@printf '%s\n' 'pyspark==$*.*' $(WITH_$*) >> $(@D)/pins.txt
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PACKED) \
-		-c $(@D)/pins.txt 'pyspark==$*.*' $(WITH_$*) $(SPARK_TOOLS) \
+		-c $(@D)/pins.txt $(SPARK_TOOLS) \
 		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,zstd]'
 	@touch $@
 
