@@ -1,4 +1,4 @@
-# Needs: Python 3.11 or later with venv and pip, make, bash (Spark's launcher is a bash script).
+# Needs: Python 3.10 or later with venv and pip, make, bash (Spark's launcher is a bash script).
 # Java and Redis come from PyPI where the machine has none.  pip's own settings (PIP_*, pip.conf)
 # are honoured and not touched.
 
@@ -15,7 +15,12 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 CLUSTER_ARGS ?=
 # Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
-PYTHONS ?= python3.11 python3.12 python3.13
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+# The Sparks besides that of constraints.txt, and where one is to be had with what is used with it:
+# Databricks 15.4 has Spark 3.5 with these, and an older Python.
+SPARKS ?= 3.5 4.0 4.1 4.2
+WITH_3.5 := 'pandas==1.5.*' 'pyarrow==14.*' 'numpy<2'
+PYTHON_3.5 := python3.10
 
 # Where it is set, as in many images, each of the hundreds of processes that tests start would compile
 # all that it imports: three quarters of its time.
@@ -36,6 +41,12 @@ FOR_DEMO := $(VENV)/.installed-for-demo
 FOR_TEST := $(VENV)/.installed-for-test
 SOURCES := flowctl adapters tests .ci
 
+# For make sparks: what depends on Spark, pandas, pyarrow and numpy, and what the tests need.
+SPARK_TESTS := tests/integration/test_sparks.py tests/contract \
+    $(wildcard $(addprefix tests/unit/test_,apply_*.py flow_sink*.py java.py spark_*.py stream_*.py))
+SPARK_TOOLS := 'fakeredis[lua]' grimp hypothesis psutil pytest pytest-timeout pytest-xdist pyyaml
+OF_SPARK := pyspark|py4j|numpy|pandas|pyarrow|grpcio|grpcio-status|googleapis-common-protos|protobuf
+
 # Every scenario that has gates under every policy.  The default policy with three seeds that were
 # never used to tune it; the others, to compare with, in a few minutes of CI.
 CONTROL_OTHERS := rtt_only aiad aiad_tuned fixed:2 fixed:16 aimd vegas gradient2 arc static \
@@ -48,7 +59,7 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: .pack-spark .install-others .get-mariadb help demo test test-long test-s3 test-airflow pythons semantics house check bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
+.PHONY: .pack-spark .install-others .get-mariadb help demo test test-long test-s3 test-airflow pythons sparks semantics house check bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -81,6 +92,27 @@ pythons: ## unit, property and contract tests on each of PYTHONS that is there, 
 		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python test \
 			PYTEST_ARGS="tests/unit tests/property tests/contract $(PYTEST_ARGS)" || exit 1; \
 	done
+
+sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv of its own
+	@for spark in $(SPARKS); do \
+		$(MAKE) --no-print-directory .venv-spark-$$spark/.installed || exit 1; \
+		echo "Spark $$spark:"; \
+		.venv-spark-$$spark/bin/python -m pytest -q -n 2 --dist loadgroup $(SPARK_TESTS) \
+			$(PYTEST_ARGS) && .venv-spark-$$spark/bin/python -m tests.sparks || exit 1; \
+	done
+
+# What its Spark asks for goes before the pins, which are for the newest.  It is a constraint: else pip
+# would fetch each newer Spark to see whether it is the one whose extra is wanted.
+.venv-spark-%/.installed: $(WANTED)
+	@python=$(PYTHON); $(PYTHON_$*) -c "" 2> /dev/null && python=$(PYTHON_$*); \
+		echo "Making .venv-spark-$* with $$python (some 800 MB, once) ..."; \
+		$${python:-python3} -m venv --clear .venv-spark-$*
+	@grep -vE '^($(OF_SPARK))==' constraints.txt > $(@D)/pins.txt
+	@printf '%s\n' 'pyspark==$*.*' $(WITH_$*) >> $(@D)/pins.txt
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PACKED) \
+		-c $(@D)/pins.txt $(SPARK_TOOLS) \
+		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,zstd]'
+	@touch $@
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics
@@ -142,6 +174,7 @@ layers: $(FOR_TEST) ## which part may import which
 pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	@$(PIP_INSTALL) uv
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal \
+	    --python-version 3.10 \
 	    --no-header --no-annotate -o constraints.txt
 	@$(BIN)/python .ci/check_pins.py
 
@@ -155,7 +188,7 @@ clean: ## remove the virtual environment, caches and what runs left behind
 	    [shutil.rmtree(path) for path in list(pathlib.Path().rglob("__pycache__"))]'
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("flowctl needs Python 3.11 \
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("flowctl needs Python 3.10 \
 	or later, not %s: make PYTHON=python3.12 ..." % sys.version.split()[0])'
 	@echo "Making $(VENV) ..."
 	@$(PYTHON) -m venv --clear $(VENV)

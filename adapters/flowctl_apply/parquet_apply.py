@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, FencedError, FlowctlError
@@ -21,6 +21,8 @@ from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Final
 
 from flowctl.core.ranges.extent import Extent, check_not_rewritten
@@ -35,4 +35,4 @@ def _as_read(identity: str) -> str:
 
 def _time(unix_ns: int) -> str:
     seconds, rest = divmod(unix_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"

@@ -9,12 +9,15 @@ import uuid
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Record
 from flowctl_files._letters import Fate, LetterFile, Line, line_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
 DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
@@ -101,7 +104,8 @@ class _InFiles:
         waiting = [letter for letter in self.file_of(job).read().of(job) if letter.redrive]
         for letter in waiting:
             if letter.redrive is not None:
-                self._given[(job, *letter.redrive)] = letter
+                number, position = letter.redrive
+                self._given[job, number, position] = letter
         return waiting
 
     def on_redriven(self, job: str, letters: Sequence[Letter]) -> None:

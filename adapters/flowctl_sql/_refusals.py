@@ -12,7 +12,14 @@ import sqlite3
 
 from flowctl.errors import RetryLater
 from flowctl.failure.classify import meaning_alone, sqlite_code_of, sqlstate_of
-from flowctl.failure.tables import MYSQL_DRIVERS, POSTGRES_DRIVERS
+from flowctl.failure.tables import (
+    MYSQL_DRIVERS,
+    POSTGRES_DRIVERS,
+    SQLITE_BUSY,
+    SQLITE_IOERR,
+    SQLITE_LOCKED,
+    SQLITE_READONLY,
+)
 
 LOCKED_STATE = "55P03"
 _CANCELED_STATE = "57014"  # statement_timeout, or an administrator
@@ -35,7 +42,7 @@ _SQLITE_STATEMENT = re.compile(
     re.IGNORECASE,
 )
 
-_SQLITE_LOST = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+_SQLITE_LOST = (SQLITE_IOERR, SQLITE_READONLY)
 _MYSQL_DEADLOCK = 1213
 _MYSQL_STATEMENT_NUMBERS = (
     1054,  # no such column
@@ -59,7 +66,7 @@ _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walform
 def is_locked(error: BaseException) -> bool:
     """Whether it says that another connection holds a lock."""
     if isinstance(error, sqlite3.OperationalError):
-        return sqlite_code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return sqlite_code_of(error) in (SQLITE_BUSY, SQLITE_LOCKED)
     return sqlstate_of(error) == LOCKED_STATE
 
 

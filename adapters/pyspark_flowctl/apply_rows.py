@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
 from flowctl.runtime.apply_options import ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
+from pyspark_flowctl.features import arrow_schema, struct_of
 from pyspark_flowctl.frames import columns_checked, input_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
     from flowctl.ports import Bolts, Process
 
@@ -52,7 +54,8 @@ def apply(
     classic or Connect, and pyarrow on the workers.
     """
     checked = checked_options(options)
-    spark, struct = _session_of(df), _struct(schema)
+    spark = _session_of(df)
+    struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
     job = load_adapter("flowctl_apply._job", "parquet").Job(
         fn, _arrow_schema(struct), name=name, out=_checked_out(out), form=form,
@@ -99,14 +102,14 @@ def _session_of(df: Any) -> SparkSession:
     return session
 
 
-def _struct(schema: str | StructType) -> StructType:
+def _struct(spark: Any, schema: str | StructType) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     if isinstance(schema, StructType) and len(schema):
         return schema
     try:
-        made = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        made = struct_of(spark, schema) if isinstance(schema, str) else schema
     except PySparkException as error:
         raise ConfigError(
             "schema",
@@ -122,19 +125,18 @@ def _struct(schema: str | StructType) -> StructType:
 
 def _arrow_schema(struct: StructType) -> Any:
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     for field in struct:
         try:
-            to_arrow_schema(StructType([field]), timezone="UTC")
+            arrow_schema(StructType([field]))
         except PySparkException as error:
             raise ConfigError(
                 "schema",
                 f"column {field.name!r} can't be {field.dataType.simpleString()}.",
                 remedy="Give another type, such as string, long or double.",
             ) from error
-    return to_arrow_schema(struct, timezone="UTC")
+    return arrow_schema(struct)
 
 
 def _checked_out(out: str | os.PathLike[str]) -> str:

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from flowctl.errors import ConfigError
 from pyspark_flowctl.column_types import check_sendable
+from pyspark_flowctl.features import check_reads_streams
 from pyspark_flowctl.sink_writers import BatchWriter, StreamWriter, sink_of
 from pyspark_flowctl.stream_options import StreamOptions
-from pyspark_flowctl.stream_reader import reader_of
 from pyspark_flowctl.stream_task import RECORDS_SCHEMA
 
 
@@ -44,6 +44,9 @@ class FlowctlSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream (``readStream``)."""
+        check_reads_streams()
+        from pyspark_flowctl.stream_reader import reader_of
+
         return reader_of(dict(self.options), schema.json())
 
     def reader(self, schema: StructType) -> DataSourceReader:

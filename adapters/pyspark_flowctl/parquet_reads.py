@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from pyspark_flowctl.features import arrow_schema
+
 _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 _ONE_PATH = re.compile(r"InMemoryFileIndex\(1 paths\)")
 # Ends of files that are read at once, as ParquetRanges reads them.
@@ -40,9 +42,7 @@ def holds_all(paths: Sequence[str], schema: Any, rows: int | None) -> bool:
     ``schema`` is a ``StructType``.  False, too, if the driver can't read the files.
     """
     try:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        wanted = _columns_of(to_arrow_schema(schema, timezone="UTC"))
+        wanted = _columns_of(arrow_schema(schema))
         with ThreadPoolExecutor(AT_ONCE) as threads:
             found = list(threads.map(_content, paths))
     except Exception:  # the driver may not read them; Spark will say why, if it can't either

@@ -18,6 +18,7 @@ from typing import Any
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
 from flowctl.logs import ModuleLogger
 from pyspark_flowctl.daemon import ALSO, VARIABLE
+from pyspark_flowctl.features import is_connect
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
 from pyspark_flowctl.jvm import start_jvm
 from pyspark_flowctl.unsupported import refuse_unsupported
@@ -152,9 +153,7 @@ class _ContextOnly:
 
 def jobs_of(spark: Any) -> SparkJobs:
     """Return what bolts need of a session, classic or Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return ConnectJobs(spark)
-    return ClassicJobs(spark)
+    return ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
 
 
 def _start(master: str | None, slots_wanted: int) -> Any:

@@ -46,7 +46,7 @@ from flowctl.pacing.api import paced
 from pyspark_flowctl.column_types import check_sendable
 from pyspark_flowctl.outcome import error_on_worker
 from pyspark_flowctl.shipping import ship
-from pyspark_flowctl.sink_rows import rows_of
+from pyspark_flowctl.sink_rows import run_on_rows
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
 from pyspark_flowctl.worker_python import check_active_python
 
@@ -181,26 +181,21 @@ class FlowSink:
         task, origin, schema = self.task, self.origin, df.schema.json()
         check_sendable(df.schema)
 
-        def partition(batches: Iterator[Any]) -> Iterator[Any]:
-            import pyarrow
-
-            rows = rows_of(batches, schema)
+        def partition(rows: Iterable[Any]) -> Iterator[str]:
             tally = deliver(task, origin, rows, at_end=False, schema=schema)
-            yield pyarrow.RecordBatch.from_pydict({"tally": [msgspec.json.encode(tally).decode()]})
+            yield msgspec.json.encode(tally).decode()
 
         # Found by its name on workers; nothing of this module's state is needed there.
         partition.__module__ = __name__
         total = Tally()
-        # By position: mapInArrow finds columns by name, and names may hold dots or come twice.
-        columns = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
         try:
-            found = columns.mapInArrow(partition, "tally string").collect()
+            found = run_on_rows(df, partition, schema)
         except Exception as error:
             if (ours := error_on_worker(error)) is not None:
                 raise ours from error
             raise
-        for row in found:
-            total.add(msgspec.json.decode(row.tally, type=Tally))
+        for text in found:
+            total.add(msgspec.json.decode(text, type=Tally))
         check_losses(task.fail_over, total, task.job)
         return total
 

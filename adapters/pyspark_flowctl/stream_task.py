@@ -16,6 +16,7 @@ from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece
 from flowctl.errors import RetryLater
 from flowctl.failure.callables import is_async
+from pyspark_flowctl.features import arrow_schema
 from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
 
@@ -31,12 +32,11 @@ def rows_out(options: StreamOptions, schema: str, pieces: Iterable[Piece]) -> It
     that was given out stands for a record that is done.
     """
     import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     kind = _parse_datatype_json_string(schema)
     assert isinstance(kind, StructType)
-    arrow = to_arrow_schema(kind)
+    arrow = arrow_schema(kind)
     tables = [table for piece in pieces for table in _tables_of(options, piece, arrow)]
     if tables:
         yield from pyarrow.concat_tables(tables).to_batches(_BATCH_ROWS)

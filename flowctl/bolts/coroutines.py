@@ -15,7 +15,6 @@ import asyncio
 import contextvars
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
@@ -143,7 +142,7 @@ class _Slots:
     def _begin(self, work: Work, slot: object) -> None:
         # One task per tuple, with its own context variables and its own cancellation.
         turn = self._turn(work, slot)
-        task = self._loop.create_task(turn, context=self._context.copy())
+        task = self._context.copy().run(self._loop.create_task, turn)
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
@@ -204,9 +203,11 @@ class _Slots:
         while (pause_s := turn.pause_s()) != 0:
             if pause_s is None:
                 return None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(pause_s, _LOOK_AGAIN_S)):
-                    await ready.wait()
+            look_again = self._loop.call_later(min(pause_s, _LOOK_AGAIN_S), ready.set)
+            try:
+                await ready.wait()
+            finally:
+                look_again.cancel()
             ready.clear()
         while True:
             ready.clear()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from flowctl.core.retry import backoff_s
 from flowctl.core.settings import RetrySettings
@@ -36,7 +37,8 @@ class Fate(enum.Enum):
     DROPPED = "dropped"  # nothing is sent again in this mode
 
 
-class GivenUp(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class GivenUp(Generic[T]):
     """Something whose attempts ran out: why, and when."""
 
     item: T

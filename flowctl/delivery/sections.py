@@ -86,7 +86,7 @@ class Sections:
             self._moments = _shared_moments(rows) if self._passing_moments else {}
             encoded = [self._encoded(row) for row in rows]
         digest = blake2b(b"".join(encoded), digest_size=_MARK_BYTES)
-        self._mark = int.from_bytes(digest.digest())
+        self._mark = int.from_bytes(digest.digest(), "big")
         self._section += 1
         self._first, self._stop = self._stop, self._stop + len(rows)
         return rows

@@ -192,7 +192,7 @@ def _meaning_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> 
     if any(map(_stays, chain)):
         return Meaning(Kind.FAULT)
     for each in sorted(chain, key=_wraps):
-        if isinstance(each, BaseExceptionGroup):
+        if _is_group(each):
             return _meaning_of_group(each, wall_clock)
         meaning = _meaning(each, wall_clock)
         if meaning is not None:
@@ -212,9 +212,12 @@ def _stays(error: BaseException) -> bool:
     return type(error).__name__ == "SSLCertVerificationError"
 
 
-def _meaning_of_group(
-    group: BaseExceptionGroup[BaseException], wall_clock: Callable[[], float]
-) -> Meaning:
+def _is_group(error: BaseException) -> bool:
+    """By name: Python 3.10 has none of its own, and libraries bring the package exceptiongroup."""
+    return any(cls.__name__ == "BaseExceptionGroup" for cls in type(error).__mro__)
+
+
+def _meaning_of_group(group: Any, wall_clock: Callable[[], float]) -> Meaning:
     """What is not allowed counts most, then a fault: among refusals it would come back for ever
     without being counted."""
     fault = Meaning(Kind.FAULT)
@@ -453,8 +456,10 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 def sqlite_code_of(error: BaseException) -> int:
     """Return SQLite's primary code; 0 without one."""
-    # The low byte: SQLITE_BUSY_RECOVERY and the like count too.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # Python 3.10 does not tell it
+        return tables.SQLITE_CODES.get(str(error).partition(":")[0], 0)
+    return code & 0xFF  # the low byte: SQLITE_BUSY_RECOVERY and the like count too
 
 
 def _by_class(error: BaseException) -> Meaning | None:

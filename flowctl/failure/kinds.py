@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from flowctl.compat import StrEnum
 
 
 class Kind(StrEnum):

@@ -273,6 +273,7 @@ CLASSES: Final[dict[str, dict[str, Kind]]] = {
         "ClientConnectorCertificateError": _FAULT,
         "ClientConnectorSSLError": _FAULT,
     },
+    "asyncio": {"TimeoutError": _FULL},  # in Python 3.10 not yet the one of builtins
     "botocore": {
         "HTTPClientError": _FULL,
         "ConnectionError": _FULL,
@@ -292,6 +293,7 @@ CLASSES: Final[dict[str, dict[str, Kind]]] = {
         "AuthenticationFailed": _DENIED,
         "Unauthorized": _DENIED,
     },
+    "concurrent": {"TimeoutError": _FULL},  # the same
     "elastic_transport": {"ConnectionError": _FULL, "ConnectionTimeout": _FULL},
     "elasticsearch": {"ConnectionError": _FULL, "ConnectionTimeout": _FULL},
     "http": {"IncompleteRead": _FULL, "RemoteDisconnected": _FULL},
@@ -379,7 +381,20 @@ SQL_WORDS: Final[dict[str, Words]] = {
     **dict.fromkeys((*POSTGRES_DRIVERS, *MYSQL_DRIVERS, "asyncpg", "sqlalchemy"), _SQL_WORDS),
     "sqlite3": ("is locked", "database is busy", "disk is full"),
 }
-SQLITE_FULL: Final = (5, 6, 13)  # SQLITE_BUSY, SQLITE_LOCKED, SQLITE_FULL
+SQLITE_BUSY: Final = 5
+SQLITE_LOCKED: Final = 6
+SQLITE_READONLY: Final = 8
+SQLITE_IOERR: Final = 10
+SQLITE_FULL: Final = (SQLITE_BUSY, SQLITE_LOCKED, 13)  # 13: SQLITE_FULL
+# How SQLite puts these codes into words (sqlite3_errstr).
+SQLITE_CODES: Final = {
+    "database is locked": SQLITE_BUSY,
+    "database table is locked": SQLITE_LOCKED,
+    "database schema is locked": SQLITE_LOCKED,
+    "attempt to write a readonly database": SQLITE_READONLY,
+    "disk I/O error": SQLITE_IOERR,
+    "database or disk is full": 13,
+}
 # Among those: waiting will not help until somebody corrects user, password, database or rights, …
 SQL_DENIED: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|not permitted to log in|"

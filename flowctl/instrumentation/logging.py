@@ -76,7 +76,7 @@ class _Setup:
     """What :func:`configure` was given."""
 
     def __init__(self, level: str, *, flow_events: bool, as_json: bool) -> None:
-        self._level: int = logging.getLevelNamesMapping()[level.upper()]
+        self._level: int = logging.getLevelName(level.upper())
         self._flow_events = flow_events
         self._as_json = as_json
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +44,7 @@ class RunEvents:
         settings: Settings,
         *,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         logger: EventLogger | None = None,
     ) -> None:
         self._job = job

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from flowctl.compat import StrEnum
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.pacing.figures import TargetView
@@ -45,7 +45,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     acked_above: tuple[AckedRange, ...] = ()
 
 
-class WaitReason(enum.StrEnum):
+class WaitReason(StrEnum):
     """What a spout waits for; the values name the fields of :class:`Waits`."""
 
     NOTHING = ""  # it has work

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
+from flowctl.compat import add_note
 from flowctl.errors import ConfigError
 from flowctl.failure.classify import Meaning, RefusalRule, refusal_of
 from flowctl.pacing.gate import Gate
@@ -118,14 +119,14 @@ class _Call:
         refusal = self._refusal(error)
         if refusal is None:
             if self._refused_by:
-                error.add_note(f"flowctl called again after a refusal: {self._refused_by}")
+                add_note(error, f"flowctl called again after a refusal: {self._refused_by}")
             raise error
         self._holds = False
         wait_s = self._gate.leave_refused(refusal.after_s)
         if self._gate.clock() + wait_s - since_s > self._give_up_after_s:
             raise error
         if has_closed(given):
-            error.add_note("flowctl does not call again with a connection that is closed")
+            add_note(error, "flowctl does not call again with a connection that is closed")
             raise error
         self._refused_by = f"{type(error).__name__}: {error}"
         return wait_s

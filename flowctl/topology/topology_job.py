@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from flowctl.compat import add_note
 from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
 from flowctl.core.trees.anchors import NextId
@@ -136,7 +137,7 @@ class TopologyJob(RunnableJob):
         except Interrupted as interrupted:
             told = interrupted.report
             if isinstance(told, TopologyReport) and told.held_up:
-                interrupted.add_note(f"It waited for: {'; '.join(told.held_up)}.")
+                add_note(interrupted, f"It waited for: {'; '.join(told.held_up)}.")
             raise
         finally:
             for teller in tellers:

@@ -82,7 +82,7 @@ class Data:
 microseconds = st.integers(-86_399_999_999, 86_399_999_999)
 zones = st.one_of(
     st.none(),
-    st.just(datetime.UTC),
+    st.just(datetime.timezone.utc),
     st.sampled_from(ZONES).map(zoneinfo.ZoneInfo),
     microseconds.map(lambda us: datetime.timezone(datetime.timedelta(microseconds=us))),
     st.builds(

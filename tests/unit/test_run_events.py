@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import socket
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer, Witness
 from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
 
-AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=UTC)
+AT = datetime(2026, 11, 22, 3, 4, 5, 678_900, tzinfo=timezone.utc)
 AT_TEXT = "2026-11-22T03:04:05.678+00:00"
 
 

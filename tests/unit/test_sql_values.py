@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,7 +124,7 @@ def test_rows_that_drivers_know_are_not_copied() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        datetime(2024, 1, 2, tzinfo=UTC),  # its zone would be dropped
+        datetime(2024, 1, 2, tzinfo=timezone.utc),  # its zone would be dropped
         pandas.Timestamp("2024-01-02", tz="UTC"),
         ["x"],  # would be stored as its only value
         {1},
@@ -144,7 +144,7 @@ def test_what_mysqls_drivers_would_write_as_their_repr_is_converted() -> None:
 
 
 def test_postgresql_gets_no_nat_but_zones_lists_and_arrays() -> None:
-    zoned, array = datetime(2024, 1, 2, tzinfo=UTC), numpy.array([1])
+    zoned, array = datetime(2024, 1, 2, tzinfo=timezone.utc), numpy.array([1])
     rows = as_python([(pandas.NaT, zoned, [1], array)], "postgresql")
     assert rows == [(None, zoned, [1], array)]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from flowctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 JOB = "demo"
 SLOW_FACTOR = 10  # slow enough to be seen at a glance

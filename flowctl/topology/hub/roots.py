@@ -285,10 +285,10 @@ class Roots:
     def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
         while (dead := self._attempts.poll_dead_letter()) is not None:
-            root, reason, at_s = dead
+            root = dead.item
             if not root.part.is_gone:
                 self._dead[root.number] = root
-                return DeadTuple(told.gave_up(root, reason, at_s=at_s), (root.record,))
+                return DeadTuple(told.gave_up(root, dead.reason, at_s=dead.at_s), (root.record,))
         return None
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
