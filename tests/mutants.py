@@ -1,0 +1,632 @@
+"""Would a test notice?  ``python -m tests.mutants PART``, or ``make mutants PART=pacing``.
+
+Changes one thing in a function of the part (a comparison, a bound, a condition, a call that is left
+out, a value that is returned), runs the tests that reach the line, and says which changes no test
+noticed: such a survivor needs a test, or the statement is needed by nobody, or the change changes
+nothing.  The latter stand in ``mutants_equivalent.tsv``, with the reason.
+
+One process imports the code and the tests and learns which test reaches which line.  Each mutant is
+a fork of it that replaces the code of the live functions, so no file is ever changed and a mutant
+takes a fraction of a second.  A mutant that takes far longer than its tests did has been noticed: it
+hangs.  The well-kept tools (mutmut, cosmic-ray) run a new pytest for each mutant or write a changed
+copy of the sources, which takes seconds each here.
+
+Only what runs in functions is changed: neither constants of modules (they are measured, not tested)
+nor what is logged nor the text of an error.  Tests in other directories than unit, property and
+contract, and those marked slow, do not run, so a survivor may still be found by an integration test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import contextlib
+import difflib
+import gc
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+EQUIVALENT: Final = Path(__file__).with_name("mutants_equivalent.tsv")
+PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "apply": ("adapters/flowctl_apply/*.py",),
+    "delivery": ("flowctl/delivery/*.py",),
+    "pacing": (
+        "flowctl/core/pacing/*.py",
+        "flowctl/pacing/*.py",
+        "adapters/flowctl_redis/pacing.py",
+    ),
+    "ranges": ("flowctl/core/ranges/*.py", "flowctl/bolts/range_*.py"),
+}
+TESTS: Final = ("unit", "property", "contract")
+
+TESTS_S: Final = 20.0  # the tests of one mutant, the fastest first, take so long at most
+HANG_S: Final = 10.0  # and four times what they took: then the mutant hangs
+MEMORY_BYTES: Final = 8 << 30  # a loop that no longer ends must not take the machine's
+SURVIVED, KILLED, NOT_POSSIBLE = 0, 1, 3
+
+Slot = tuple[ast.AST, str, int | None]  # where a node stands: its parent, the field, the index
+
+
+class Mutant(NamedTuple):
+    """One change: where, of what kind, and the lines of the function before and after."""
+
+    file: str
+    line: int
+    end: int
+    number: int  # of the changes of its file
+    kind: str
+    change: str  # "before => after"
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}:{self.number}"
+
+
+class Edit(NamedTuple):
+    """A change that can be made to a tree, in place."""
+
+    line: int
+    end: int
+    kind: str
+    function: ast.AST
+    slot: Slot
+    node: ast.AST  # what comes there
+
+    def make(self) -> ast.AST:
+        """Make it; return what stood there."""
+        return _put(self.slot, self.node)
+
+
+# What can be changed.
+
+_COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_COMPUTED: Final[dict[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+_EXTREMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_LEAPS: Final[dict[type[ast.stmt], type[ast.stmt]]] = {
+    ast.Break: ast.Continue,
+    ast.Continue: ast.Break,
+}
+_UNTOUCHED: Final = {"annotation", "returns", "decorator_list", "exc"}
+
+
+def edits(tree: ast.Module) -> list[Edit]:
+    """All changes that can be made to the functions of a module, always in the same order."""
+    return [edit for function in _functions(tree) for edit in _edits_of(function)]
+
+
+def _functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The outermost functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            if child.name != "__repr__":
+                yield child
+        else:
+            yield from _functions(child)
+
+
+def _edits_of(function: ast.AST) -> Iterator[Edit]:
+    for slot in _slots(function):
+        node = _at(slot)
+        line = getattr(node, "lineno", None)
+        if line is None:
+            continue
+        end = _first_line_of_body(node) or getattr(node, "end_lineno", line)
+        for kind, changed in _changes(node, slot):
+            yield Edit(line, end, kind, function, slot, changed)
+
+
+def _slots(node: ast.AST) -> Iterator[Slot]:
+    """Each place in a function whose node may be changed; what people read is left alone."""
+    for field, value in ast.iter_fields(node):
+        if field in _UNTOUCHED or isinstance(value, ast.arguments):
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST) and not _is_told(child) and not _is_type(node, index):
+                yield node, field, index
+                yield from _slots(child)
+
+
+def _is_told(node: ast.AST) -> bool:
+    """A docstring, or something that is logged."""
+    if not isinstance(node, ast.Expr):
+        return False
+    value = node.value
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        return "log" in ast.unparse(value.func.value).lower()
+    return isinstance(value, ast.Constant)
+
+
+def _is_type(node: ast.AST, index: int | None) -> bool:
+    """One of the types that ``isinstance`` asks for."""
+    return index == 1 and isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+
+
+def _at(slot: Slot) -> Any:
+    parent, field, index = slot
+    value = getattr(parent, field)
+    return value if index is None else value[index]
+
+
+def _put(slot: Slot, node: ast.AST) -> ast.AST:
+    parent, field, index = slot
+    before: ast.AST = _at(slot)
+    ast.copy_location(node, before)
+    if index is None:
+        setattr(parent, field, node)
+    else:
+        getattr(parent, field)[index] = node
+    return before
+
+
+def _first_line_of_body(node: ast.AST) -> int | None:
+    """Where the head of a compound statement ends: its body has changes of its own."""
+    body = getattr(node, "body", None)
+    return body[0].lineno if isinstance(body, list) and body else None
+
+
+def _changes(node: Any, slot: Slot) -> Iterator[tuple[str, ast.AST]]:
+    if isinstance(node, ast.stmt):
+        yield from _other_statements(node)
+    elif isinstance(node, ast.expr):
+        yield from _other_values(node)
+    if slot[1] == "test" and not isinstance(slot[0], ast.Assert):
+        yield "negated", ast.UnaryOp(ast.Not(), node)
+
+
+def _other_statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    """Left out, or another leap or result.  A name that is never set would be noticed at once."""
+    match node:
+        case (
+            ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise()
+        ):
+            yield "left out", ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield "left out", ast.Pass()
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+            yield "returns None", ast.Return(ast.Constant(None))
+        case ast.Break() | ast.Continue():
+            yield "other leap", _LEAPS[type(node)]()
+    if isinstance(node, ast.AugAssign) and type(node.op) in _COMPUTED:
+        other = _COMPUTED[type(node.op)]()
+        yield "other sum", ast.AugAssign(node.target, other, node.value)
+
+
+def _other_values(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
+    match node:
+        case ast.Compare(ops=[op, *rest]) if type(op) in _COMPARED:
+            yield (
+                "compared",
+                ast.Compare(node.left, [_COMPARED[type(op)](), *rest], node.comparators),
+            )
+        case ast.BoolOp():
+            other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            yield "and/or", ast.BoolOp(other, node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not", node.operand
+        case ast.BinOp() if type(node.op) in _COMPUTED and not _is_text(node):
+            yield "other sum", ast.BinOp(node.left, _COMPUTED[type(node.op)](), node.right)
+        case ast.Constant(value=bool() as value):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as number):
+            yield (
+                "constant",
+                ast.Constant(number + 1 if isinstance(number, int) else number * 2 + 1),
+            )
+        case ast.Call(func=ast.Name(id=name)) if name in _EXTREMES:
+            other_name = ast.copy_location(ast.Name(_EXTREMES[name], ast.Load()), node.func)
+            yield "other extreme", ast.Call(other_name, node.args, node.keywords)
+        case ast.Call(args=[first, second, *more]) if not _is_type_test(node):
+            yield "swapped", ast.Call(node.func, [second, first, *more], node.keywords)
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    return any(isinstance(side, ast.JoinedStr) for side in (node.left, node.right))
+
+
+def _is_type_test(node: ast.Call) -> bool:
+    return ast.unparse(node.func) in {"isinstance", "cast", "getattr"}
+
+
+def mutants(file: str, root: Path) -> list[Mutant]:
+    """All mutants of a file."""
+    found = []
+    for number, edit in enumerate(edits(ast.parse((root / file).read_text(encoding="utf-8")))):
+        before = ast.unparse(edit.function).splitlines()
+        old = edit.make()
+        after = ast.unparse(edit.function).splitlines()
+        _put(edit.slot, old)
+        if before != after:
+            change = _difference(before, after)
+            found.append(Mutant(file, edit.line, edit.end, number, edit.kind, change))
+    return found
+
+
+def _difference(before: list[str], after: list[str]) -> str:
+    lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[3:]
+    old, new = (" ".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")
+    return f"{old} => {new}"
+
+
+# How a mutant is put into a process that has imported its file.
+
+
+def put_in(mutant: Mutant, root: Path) -> bool:
+    """Replace the code of the live functions; False if this change can't be made there."""
+    path = root / mutant.file
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    before = dict(_codes(compile(tree, str(path), "exec", dont_inherit=True)))
+    edits(tree)[mutant.number].make()
+    ast.fix_missing_locations(tree)
+    try:
+        after = dict(_codes(compile(tree, str(path), "exec", dont_inherit=True)))
+    except SyntaxError:
+        return False
+    changed = {key: after[key] for key, code in before.items() if after.get(key, code) != code}
+    return _replace(str(path), changed)
+
+
+def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    yield (code.co_qualname, code.co_firstlineno), code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _replace(path: str, changed: dict[tuple[str, int], CodeType]) -> bool:
+    gc.unfreeze()  # what is frozen is not listed
+    is_replaced = False
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename == path:
+            old = function.__code__
+            new = changed.get((old.co_qualname, old.co_firstlineno))
+            if new is not None:
+                if new.co_freevars != old.co_freevars:
+                    return False
+                function.__code__ = new
+                is_replaced = True
+    return is_replaced
+
+
+# How tests run, in a fork of the process that has collected them.
+
+
+class Reach(NamedTuple):
+    """What the tests reach, and how long each took, by its place among the collected tests."""
+
+    lines: dict[int, set[tuple[str, int]]]
+    took_s: dict[int, float]
+
+
+def _fork(work: Callable[[], int], folder: Path) -> int:
+    """Run ``work`` in a process of its own, leader of its group; return its id."""
+    process = os.fork()
+    if process:
+        return process
+    code = NOT_POSSIBLE
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        folder.mkdir(parents=True, exist_ok=True)
+        code = work()
+    finally:
+        os._exit(code)
+
+
+def _passes(item: pytest.Item, folder: Path) -> bool:
+    factory: Any = item.config._tmp_path_factory  # type: ignore[attr-defined]
+    factory._given_basetemp = folder / "tests"
+    reports: list[pytest.TestReport] = []
+
+    class Listening:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            reports.append(report)
+
+    listening = Listening()
+    item.config.pluginmanager.register(listening)
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    finally:
+        item.config.pluginmanager.unregister(listening)
+    return not any(report.failed for report in reports)
+
+
+def _learn(items: list[pytest.Item], files: set[str], folder: Path) -> int:
+    """Run all tests once; write what each reaches."""
+    reach = Reach({}, {})
+    for place, item in enumerate(items):
+        seen: set[tuple[str, int]] = set()
+
+        def local(frame: FrameType, event: str, _: Any, seen: Any = seen) -> Any:
+            seen.add((frame.f_code.co_filename, frame.f_lineno))
+            return local  # noqa: B023
+
+        def tracer(frame: FrameType, event: str, _: Any, local: Any = local) -> Any:
+            return local(frame, event, None) if frame.f_code.co_filename in files else None
+
+        began_s = time.perf_counter()
+        threading.settrace(tracer)
+        sys.settrace(tracer)
+        try:
+            is_passed = _passes(item, folder)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        if is_passed:
+            reach.lines[place] = seen
+            reach.took_s[place] = time.perf_counter() - began_s
+    (folder / "reach").write_bytes(pickle.dumps(reach))
+    return SURVIVED
+
+
+class Judging:
+    """A pytest plugin that runs mutants in place of the tests."""
+
+    def __init__(self, wanted: list[Mutant], until_s: float, jobs: int, out: Any) -> None:
+        self.survivors: list[Mutant] = []
+        self.unreached: list[Mutant] = []
+        self.hung: list[Mutant] = []
+        self.killed = 0
+        self.not_possible = 0
+        self.began_s = time.monotonic()
+        self._wanted = wanted
+        self._until_s = until_s
+        self._jobs = jobs
+        self._out = out
+        self._folder = Path(tempfile.mkdtemp(prefix="flowctl-mutants-"))
+        self._killers: collections.Counter[int] = collections.Counter()
+
+    def pytest_collection(self) -> None:
+        """Examples are the same for each mutant, and a failing one is not made smaller."""
+        from hypothesis import Phase, settings
+
+        settings.register_profile(
+            "mutants", deadline=None, derandomize=True, database=None,
+            phases=[Phase.explicit, Phase.generate],
+        )  # fmt: skip
+        settings.load_profile("mutants")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = session.items
+        files = {str(ROOT_OF.root / mutant.file) for mutant in self._wanted}
+        try:
+            reach = self._reach(items, files)
+            self.began_s = time.monotonic()
+            self._judge_all(items, reach)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return True
+
+    def _reach(self, items: list[pytest.Item], files: set[str]) -> Reach:
+        process = _fork(lambda: _learn(items, files, self._folder), self._folder)
+        os.waitpid(process, 0)
+        reach: Reach = pickle.loads((self._folder / "reach").read_bytes())
+        took_s = sum(reach.took_s.values())
+        print(f"{len(reach.lines)} of {len(items)} tests pass, {took_s:.0f} s", file=self._out)
+        return reach
+
+    def _judge_all(self, items: list[pytest.Item], reach: Reach) -> None:
+        running: dict[int, tuple[Mutant, float, Path]] = {}
+        waiting = collections.deque(self._wanted)
+        while running or (waiting and time.monotonic() < self._until_s):
+            while waiting and len(running) < self._jobs and time.monotonic() < self._until_s:
+                self._start(waiting.popleft(), items, reach, running)
+            self._collect(running)
+            time.sleep(0.005)
+
+    def _start(self, mutant: Mutant, items: Any, reach: Reach, running: Any) -> None:
+        tests = self._tests_of(mutant, reach)
+        if not tests:
+            self.unreached.append(mutant)
+            return
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        took_s = sum(reach.took_s[place] for place in tests)
+
+        def work() -> int:
+            if not put_in(mutant, ROOT_OF.root):
+                return NOT_POSSIBLE
+            for place in tests:
+                if not _passes(items[place], folder):
+                    (folder / "killer").write_text(str(place), encoding="utf-8")
+                    return KILLED
+            return SURVIVED
+
+        deadline_s = time.monotonic() + HANG_S + 4 * took_s
+        running[_fork(work, folder)] = (mutant, deadline_s, folder)
+
+    def _tests_of(self, mutant: Mutant, reach: Reach) -> list[int]:
+        """The tests that reach it: what killed others first, then the fastest."""
+        path = str(ROOT_OF.root / mutant.file)
+        lines = {(path, line) for line in range(mutant.line, mutant.end + 1)}
+        found = [place for place, seen in reach.lines.items() if lines & seen]
+        found.sort(
+            key=lambda place: (-self._killers[place] / reach.took_s[place], reach.took_s[place])
+        )
+        kept, took_s = [], 0.0
+        for place in found:
+            took_s += reach.took_s[place]
+            if kept and took_s > TESTS_S:
+                break
+            kept.append(place)
+        return kept
+
+    def _collect(self, running: dict[int, Any]) -> None:
+        for process, (mutant, deadline_s, folder) in list(running.items()):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if not ended and time.monotonic() < deadline_s:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+            if not ended:
+                os.waitpid(process, 0)
+                self.hung.append(mutant)
+                self.killed += 1
+            else:
+                self._judge(mutant, os.waitstatus_to_exitcode(status), folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            del running[process]
+
+    def _judge(self, mutant: Mutant, code: int, folder: Path) -> None:
+        if code == SURVIVED:
+            self.survivors.append(mutant)
+        elif code == NOT_POSSIBLE:
+            self.not_possible += 1
+        else:  # also one that ends the process
+            self.killed += 1
+            with contextlib.suppress(FileNotFoundError):
+                self._killers[int((folder / "killer").read_text(encoding="utf-8"))] += 1
+
+    @property
+    def tried(self) -> int:
+        return self.killed + len(self.survivors) + len(self.unreached)
+
+
+class _RootOf:
+    root = Path.cwd()
+
+
+ROOT_OF: Final = _RootOf()
+
+
+# What to change and what to run.
+
+
+def files_of(part: str, root: Path = ROOT) -> list[str]:
+    """The files of a part, or the one that is named."""
+    found = [path for pattern in PARTS.get(part, (part,)) for path in sorted(root.glob(pattern))]
+    return [path.relative_to(root).as_posix() for path in found]
+
+
+def tests_of(files: Iterable[str], root: Path = ROOT) -> list[str]:
+    """The files of tests that import one of these modules, or a public name of it."""
+    from tests.changes import imports_of
+
+    wanted = set(files)
+    whole = [each for part in PARTS for each in [files_of(part, root)] if wanted & set(each)]
+    modules = tuple(_module(file) for file in wanted.union(*whole))
+    found = []
+    for folder in TESTS:
+        for path in sorted((root / "tests" / folder).glob("test_*.py")):
+            name = path.relative_to(root).as_posix()
+            used = {_defined_in(module) for module in imports_of(name, root)[1]}
+            if any(f"{each}.".startswith(f"{module}.") for each in used for module in modules):
+                found.append(name)
+    return found
+
+
+def _module(file: str) -> str:
+    name = file.removeprefix("adapters/").removesuffix(".py").removesuffix("/__init__")
+    return name.replace("/", ".")
+
+
+def _defined_in(name: str) -> str:
+    """The module of a public name of the package: ``flowctl.paced`` is one of flowctl.pacing."""
+    package, _, public = name.partition(".")
+    if package == "flowctl" and public.isidentifier():
+        import flowctl
+
+        if public in flowctl.__all__:
+            return getattr(getattr(flowctl, public), "__module__", name)
+    return name
+
+
+def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
+    """The changes that change nothing, by file and change, each with the reason."""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return {(file, change): reason for file, change, reason in rows}
+
+
+def main(arguments: list[str]) -> int:
+    """Judge the mutants of a part; print the rate and the survivors.  Exit code 1 if any survive."""
+    options = _options(arguments)
+    root = ROOT_OF.root = Path.cwd()
+    files = files_of(options.part, root)
+    if not files:
+        sys.exit(f"{options.part} is neither a part ({', '.join(PARTS)}) nor a file below {root}")
+    known = equivalents()
+    all_of_it = [each for file in files for each in mutants(file, root)]
+    drawn = [each for each in all_of_it if (each.file, each.change) not in known]
+    random.Random(options.seed).shuffle(drawn)
+    if options.only:
+        drawn = [each for each in all_of_it if each.name == options.only]
+    drawn = drawn[: options.count]
+    if options.list:
+        for each in sorted(drawn):
+            print(f"{each.name}  {each.kind}: {each.change}")
+        return 0
+    tests = options.tests or tests_of(files, root)
+    print(f"{options.part}: {len(all_of_it)} mutants, {len(tests)} files of tests", flush=True)
+    judging = _run(drawn, tests, options)
+    return _tell(judging, options)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("part", help=f"{', '.join(PARTS)}, or a file")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no mutant after these")
+    parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn first")
+    parser.add_argument("--count", type=int, default=None, help="so many at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many at a time")
+    parser.add_argument("--only", help="the one mutant of this name: replays a survivor")
+    parser.add_argument("--tests", nargs="+", help="files of tests, if not those that import it")
+    parser.add_argument("--list", action="store_true", help="only print what would be tried")
+    return parser.parse_args(arguments)
+
+
+def _run(drawn: list[Mutant], tests: list[str], options: argparse.Namespace) -> Judging:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    judging = Judging(drawn, time.monotonic() + options.seconds, options.jobs, out)
+    quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not spark"]
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        code = pytest.main([*quiet, *tests], plugins=[judging])
+    if not judging.tried:
+        sys.exit(f"no mutant was tried (pytest: {code}); do these run? pytest {' '.join(tests)}")
+    return judging
+
+
+def _tell(judging: Judging, options: argparse.Namespace) -> int:
+    for what, found in (
+        ("survived", judging.survivors),
+        ("no test reaches", judging.unreached),
+        ("hung", judging.hung),
+    ):
+        for each in sorted(found):
+            print(f"{what}: {each.name}  {each.kind}\n    {each.change}")
+    took_s = (time.monotonic() - judging.began_s) / judging.tried
+    print(
+        f"{options.part}: {judging.killed} of {judging.tried} noticed, "
+        f"{100 * judging.killed / judging.tried:.1f} % ({len(judging.hung)} hung, "
+        f"{judging.not_possible} not possible), {took_s:.2f} s each, seed {options.seed}"
+    )
+    left = [*judging.survivors, *judging.unreached]
+    if left:
+        print(f"Again: python -m tests.mutants {options.part} --only {min(left).name}")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
