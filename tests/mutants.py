@@ -11,9 +11,9 @@ takes a fraction of a second.  A mutant that takes far longer than its tests did
 hangs.  The well-kept tools (mutmut, cosmic-ray) run a new pytest for each mutant or write a changed
 copy of the sources, which takes seconds each here.
 
-Only what runs in functions is changed: neither constants of modules (they are measured, not tested)
-nor what is logged nor the text of an error.  Tests in other directories than unit, property and
-contract, and those marked slow, do not run, so a survivor may still be found by an integration test.
+Only what runs in functions is changed: neither constants of modules (measured, not tested) nor what
+is logged nor the text of an error.  Only tests in unit, property and contract that are not marked
+slow run, so a survivor may still be found by an integration test.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
 TESTS: Final = ("unit", "property", "contract")
 
 TESTS_S: Final = 20.0  # the tests of one mutant, the fastest first, take so long at most
-HANG_S: Final = 10.0  # and four times what they took: then the mutant hangs
 MEMORY_BYTES: Final = 8 << 30  # a loop that no longer ends must not take the machine's
 SURVIVED, KILLED, NOT_POSSIBLE = 0, 1, 3
 
@@ -363,7 +362,7 @@ def _learn(items: list[pytest.Item], files: set[str], folder: Path) -> int:
 
         def local(frame: FrameType, event: str, _: Any, seen: Any = seen) -> Any:
             seen.add((frame.f_code.co_filename, frame.f_lineno))
-            return local  # noqa: B023
+            return local
 
         def tracer(frame: FrameType, event: str, _: Any, local: Any = local) -> Any:
             return local(frame, event, None) if frame.f_code.co_filename in files else None
@@ -386,7 +385,7 @@ def _learn(items: list[pytest.Item], files: set[str], folder: Path) -> int:
 class Judging:
     """A pytest plugin that runs mutants in place of the tests."""
 
-    def __init__(self, wanted: list[Mutant], until_s: float, jobs: int, out: Any) -> None:
+    def __init__(self, wanted: list[Mutant], options: argparse.Namespace, root: Path) -> None:
         self.survivors: list[Mutant] = []
         self.unreached: list[Mutant] = []
         self.hung: list[Mutant] = []
@@ -394,9 +393,10 @@ class Judging:
         self.not_possible = 0
         self.began_s = time.monotonic()
         self._wanted = wanted
-        self._until_s = until_s
-        self._jobs = jobs
-        self._out = out
+        self._root = root
+        self._seconds, self._until_s = options.seconds, 0.0
+        self._jobs, self._hang_s = options.jobs, options.hang
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)  # pytest's own output goes nowhere
         self._folder = Path(tempfile.mkdtemp(prefix="flowctl-mutants-"))
         self._killers: collections.Counter[int] = collections.Counter()
 
@@ -412,10 +412,11 @@ class Judging:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = session.items
-        files = {str(ROOT_OF.root / mutant.file) for mutant in self._wanted}
+        files = {str(self._root / mutant.file) for mutant in self._wanted}
         try:
             reach = self._reach(items, files)
             self.began_s = time.monotonic()
+            self._until_s = self.began_s + self._seconds
             self._judge_all(items, reach)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -447,7 +448,7 @@ class Judging:
         took_s = sum(reach.took_s[place] for place in tests)
 
         def work() -> int:
-            if not put_in(mutant, ROOT_OF.root):
+            if not put_in(mutant, self._root):
                 return NOT_POSSIBLE
             for place in tests:
                 if not _passes(items[place], folder):
@@ -455,12 +456,12 @@ class Judging:
                     return KILLED
             return SURVIVED
 
-        deadline_s = time.monotonic() + HANG_S + 4 * took_s
+        deadline_s = time.monotonic() + self._hang_s + 4 * took_s
         running[_fork(work, folder)] = (mutant, deadline_s, folder)
 
     def _tests_of(self, mutant: Mutant, reach: Reach) -> list[int]:
         """The tests that reach it: what killed others first, then the fastest."""
-        path = str(ROOT_OF.root / mutant.file)
+        path = str(self._root / mutant.file)
         lines = {(path, line) for line in range(mutant.line, mutant.end + 1)}
         found = [place for place, seen in reach.lines.items() if lines & seen]
         found.sort(
@@ -503,13 +504,6 @@ class Judging:
     @property
     def tried(self) -> int:
         return self.killed + len(self.survivors) + len(self.unreached)
-
-
-class _RootOf:
-    root = Path.cwd()
-
-
-ROOT_OF: Final = _RootOf()
 
 
 # What to change and what to run.
@@ -561,9 +555,9 @@ def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Judge the mutants of a part; print the rate and the survivors.  Exit code 1 if any survive."""
+    """Judge the mutants of a part; print the rate and what survives.  Exit code 1 if any does."""
     options = _options(arguments)
-    root = ROOT_OF.root = Path.cwd()
+    root = Path.cwd()
     files = files_of(options.part, root)
     if not files:
         sys.exit(f"{options.part} is neither a part ({', '.join(PARTS)}) nor a file below {root}")
@@ -580,7 +574,7 @@ def main(arguments: list[str]) -> int:
         return 0
     tests = options.tests or tests_of(files, root)
     print(f"{options.part}: {len(all_of_it)} mutants, {len(tests)} files of tests", flush=True)
-    judging = _run(drawn, tests, options)
+    judging = _run(drawn, tests, options, root)
     return _tell(judging, options)
 
 
@@ -591,15 +585,17 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn first")
     parser.add_argument("--count", type=int, default=None, help="so many at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many at a time")
+    parser.add_argument(
+        "--hang", type=float, default=10.0, help="after these and four times its tests' it hangs"
+    )
     parser.add_argument("--only", help="the one mutant of this name: replays a survivor")
     parser.add_argument("--tests", nargs="+", help="files of tests, if not those that import it")
     parser.add_argument("--list", action="store_true", help="only print what would be tried")
     return parser.parse_args(arguments)
 
 
-def _run(drawn: list[Mutant], tests: list[str], options: argparse.Namespace) -> Judging:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    judging = Judging(drawn, time.monotonic() + options.seconds, options.jobs, out)
+def _run(drawn: list[Mutant], tests: list[str], options: argparse.Namespace, root: Path) -> Judging:
+    judging = Judging(drawn, options, root)
     quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not spark"]
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
         code = pytest.main([*quiet, *tests], plugins=[judging])
