@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 
 from flowctl.adapters import load_adapter
+from flowctl.arguments import check_arguments
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole
 from flowctl.delivery.tally import Tally
@@ -56,6 +57,7 @@ _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 _PACING = ("budget", "cost", "leave", "limits", "weight")
 
 
+@check_arguments("run")
 def flow_sink(
     fn: Callable[..., Any] | None = None,
     *,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import mutants
+from tests import mutants, mutations
 
 ROOT = Path(__file__).parents[2]
 CODE = '''
@@ -100,7 +100,7 @@ def test_each_kind_of_change_is_drawn_and_nothing_that_people_read() -> None:
         "    raise KeyError(a + 1)\n"
         "    return True\n"
     )
-    kinds = {(edit.line, edit.kind) for edit in mutants.edits(tree)}
+    kinds = {(edit.line, edit.kind) for edit in mutations.edits(tree)}
     assert {kind for _, kind in kinds} == {
         "and/or", "compared", "constant", "left out", "negated", "not", "other extreme",
         "other leap", "other sum", "returns None", "swapped",
@@ -112,7 +112,7 @@ def test_each_kind_of_change_is_drawn_and_nothing_that_people_read() -> None:
 def test_what_is_listed_as_equivalent_is_a_change_of_the_code_as_it_is() -> None:
     known = mutants.equivalents()
     files = {file for file, _ in known}
-    there = {(each.file, each.change) for file in files for each in mutants.mutants(file, ROOT)}
+    there = {(each.file, each.change) for file in files for each in mutations.mutants(file, ROOT)}
     assert set(known) <= there
     assert all(len(reason) > 10 for reason in known.values())
 
