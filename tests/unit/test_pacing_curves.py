@@ -87,6 +87,7 @@ SCENARIOS: list[tuple[str, Callable[[], TargetLaw], dict[str, object], Steps]] =
     ("half is left", lambda: law(0.5), {"call_s": serial(10)}, an_hour),
     ("a fifth is left, slower", lambda: law(0.2), {}, slower),
     ("a fifth is left, takes less", lambda: law(0.2), {}, halved),
+    ("a fifth is left, few call at times", lambda: law(0.2), {"takes": 10}, fewer_callers),
     ("a budget", law, {}, a_budget),
     ("restarted", law, {}, all_refused_at_times),
     ("calls of 3 s", law, {"call_s": lambda inside: 3.0 * max(1.0, inside / 8)}, in_minutes),
@@ -155,9 +156,10 @@ def nobody_can_be_asked(world: World) -> None:
 
 def a_shared_budget(world: World) -> None:
     """One job has few calls, the others want all of the budget."""
-    world.add(2, callers=8, cost=3.0, budget=120.0, job="a", weight=2.0)
-    world.add(1, callers=1, cost=2.0, budget=120.0, job="b")
-    world.add(1, callers=8, cost=1.0, budget=120.0, job="c")
+    shared = {"budget": 120.0, "leave": 0.1}
+    world.add(2, callers=8, cost=3.0, job="a", weight=2.0, **shared)
+    world.add(1, callers=1, cost=2.0, job="b", **shared)
+    world.add(1, callers=8, cost=1.0, job="c", **shared)
     world.clock.run(12.0)
 
 

@@ -174,3 +174,16 @@ def test_one_sample_of_slow_calls_does_not_end_a_rest_and_three_do() -> None:
     for sample in [calm] * 8 + [slow, calm, slow, slow]:
         assert headroom.rest(next(ticks) * TICK_S, sample, 0.5)
     assert not headroom.rest(next(ticks) * TICK_S, slow, 0.5)
+
+
+def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> None:
+    gate = RateGate(10.0)
+    gate.begin(0.0, 10.0)
+    gate.set_rate(0.0, 0.0)
+    gate.correct(5.0)
+    gate.set_rate(10.0, 0.0)
+    assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05)
+    gate.set_rate(float("inf"), 0.0)
+    gate.correct(5.0)
+    gate.set_rate(10.0, 0.0)
+    assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05), "without a bound nothing is owed"
