@@ -55,6 +55,13 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "ranges": ("flowctl/core/ranges/*.py", "flowctl/bolts/range_*.py"),
 }
 TESTS: Final = ("unit", "property", "contract")
+# What a bolt does with a range is shown over a socket only.
+ALSO: Final = {
+    "ranges": (
+        "tests/integration/test_range_bolt.py",
+        "tests/integration/test_range_saves_told.py",
+    ),
+}
 
 TESTS_S: Final = 90.0  # the tests of one mutant, the fastest first, take so long at most
 MEMORY_BYTES: Final = 8 << 30  # a loop that no longer ends must not take the machine's
@@ -312,9 +319,10 @@ def tests_of(files: Iterable[str], root: Path = ROOT) -> list[str]:
     from tests.changes import imports_of
 
     wanted = set(files)
-    whole = [each for part in PARTS for each in [files_of(part, root)] if wanted & set(each)]
-    modules = tuple(_module(file) for file in wanted.union(*whole))
-    found = []
+    parts = {part: files_of(part, root) for part in PARTS}
+    whole = [part for part, its in parts.items() if wanted & set(its)]
+    modules = tuple(_module(file) for file in wanted.union(*(parts[part] for part in whole)))
+    found = [name for part in whole for name in ALSO.get(part, ()) if (root / name).is_file()]
     for folder in TESTS:
         for path in sorted((root / "tests" / folder).glob("test_*.py")):
             name = path.relative_to(root).as_posix()
