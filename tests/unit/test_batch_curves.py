@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowctl.bolts.range_pace import Pace
 from flowctl.core.settings import TupleSettings
 from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.rows_per_call import RowsPerCall
@@ -48,6 +49,23 @@ def calls(call_s: float, row_s: float, most_s: float) -> Iterator[int]:
         yield rows
 
 
+def range_batches(call_s: float, row_s: float, longest_s: float, noise: float) -> Iterator[str]:
+    """What a slot cuts from blocks of 40,000 and of 700 records; later a call costs a tenth."""
+    chance = random.Random(f"{call_s} {row_s} {noise}")
+    pace = Pace(longest_s)
+    left = 0
+    for batch in range(60):
+        left = left or (40_000 if batch < 30 else 700)
+        short, long = pace.is_next_short(left), pace.is_long_in(700)
+        rows = pace.next_of(left)
+        left -= rows
+        call = call_s if batch < 45 else call_s / 10
+        pace.took(rows, (call + row_s * rows) * math.exp(chance.gauss(0, noise)))
+        pace.took(0, 1.0)
+        said = f"{rows}{'s' * short}{'l' * long}"
+        yield said if not pace.dear_s else f"{said}({pace.dear_s:.4g})"
+
+
 def test_the_sizes_of_batches_and_calls_are_the_committed_ones() -> None:
     """A change of the law that no figure shows is noticed too."""
     lines = []
@@ -61,6 +79,11 @@ def test_the_sizes_of_batches_and_calls_are_the_committed_ones() -> None:
         for most_s in (0.5, 5.0):
             head = f"call of {call_s} s and {row_s} s a row, {most_s} s at most:"
             lines.append(" ".join([head, *map(str, calls(call_s, row_s, most_s))]))
+    for call_s, row_s in ((0.0001, 0.0001), (0.2, 0.0001), (0.05, 0.01), (0.0, 0.7), (2.0, 0.001)):
+        for longest_s in (0.15, 5.0):
+            for noise in (0.0, 0.3):
+                head = f"range: {call_s} s, {row_s} s a record, {longest_s} s, noise {noise}:"
+                lines.append(" ".join([head, *range_batches(call_s, row_s, longest_s, noise)]))
     curves = "\n".join(lines) + "\n"
     if os.environ.get("FLOWCTL_SNAPSHOTS") == "write":
         CURVES.write_text(curves, encoding="utf-8")
