@@ -14,6 +14,8 @@ SIM_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 CLUSTER_ARGS ?=
+PART ?= pacing
+MUTANTS_ARGS ?=
 # Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 # The Sparks besides that of constraints.txt, and where one is to be had with what is used with it:
@@ -59,7 +61,7 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: .pack-spark .install-others .get-mariadb help demo test test-long test-s3 test-airflow pythons sparks semantics house check bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
+.PHONY: .pack-spark .install-others .get-mariadb help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -126,6 +128,9 @@ check: $(FOR_TEST) ## everything that CI asks for
 	@$(MAKE) --no-print-directory -j 2 types semantics format-check lint layers
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory control-rows
+
+mutants: $(FOR_TEST) ## which changes of a part no test notices (PART=pacing, MUTANTS_ARGS="--seconds 120 --seed 2")
+	@$(BIN)/python -m tests.mutants $(PART) $(MUTANTS_ARGS)
 
 bench: $(FOR_TEST) ## measure the core, the wire and Spark, beside what else one could use
 	@$(BIN)/python -m tests.benchmarks

@@ -199,22 +199,25 @@ class RetryLater(FlowctlError):
                 "it takes the reason first.",
                 remedy=f"Write RetryLater('busy', after_s={reason!r}).",
             )
-        try:
-            is_wait = after_s is None or 0 <= after_s < float("inf")
-        except TypeError:
+        if after_s is not None and not _is_wait(after_s):
             raise UnrunnableError(
                 "RetryLater",
-                f"after_s={after_s!r} is not a number.",
+                f"after_s={after_s!r} is not a number of seconds, 0 or more.",
                 remedy="Give seconds: RetryLater('busy', after_s=2.5).",
-            ) from None
-        if not is_wait:
-            raise ValueError(f"after_s must be 0 or more and finite, got {after_s}")
+            )
         self.after_s = after_s
         self.again: tuple[int, ...] | None = None if again is None else _indices(again)
         super().__init__(reason or "the target asked to be tried again later")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _retry_later, (self.problem, self.after_s, self.again)
+
+
+def _is_wait(after_s: Any) -> bool:
+    try:
+        return bool(0 <= after_s < float("inf"))
+    except TypeError:
+        return False
 
 
 def _indices(again: Any) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, FencedError, FlowctlError
 from flowctl.runtime.apply_options import ApplyOptions, checked_options
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Applied", "apply_parquet", "run_job"]
 
 
+@check_arguments("paths", "out", "columns", "form", "keep_results")
 def apply_parquet(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     fn: Callable[..., Any],
@@ -47,8 +49,10 @@ def apply_parquet(
     pyarrow.
     """
     checked = checked_options(options)
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    read = [arrow_path(os.fspath(path)) for path in several]
+    several = [os.fspath(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if not several or not all(several):
+        raise ConfigError("paths", "no path given.", remedy="Name a file or a directory.")
+    read = [arrow_path(path) for path in several]
     if type(schema).__module__.partition(".")[0] != "pyarrow" or not getattr(schema, "names", ()):
         raise ConfigError(
             "schema",

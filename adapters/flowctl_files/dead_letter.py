@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from flowctl.arguments import check_arguments
 from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Record
 from flowctl_files._letters import Fate, LetterFile, Line, line_of
@@ -144,6 +145,7 @@ class FileDeadLetter(_InFiles):
     value for people and, as base64, exactly.
     """
 
+    @check_arguments("directory")
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
         self.directory: Path = Path(directory) if directory is not None else default_directory()
@@ -167,6 +169,7 @@ class JsonLinesDeadLetter(_InFiles):
     ``flowctl dlq show NAME --file PATH``.
     """
 
+    @check_arguments("path")
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
         self._all = LetterFile(path) if path is not None else None

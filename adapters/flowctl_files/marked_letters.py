@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
+from flowctl.arguments import check_arguments
 from flowctl.core.letters import Letter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import SourceError
@@ -29,6 +30,7 @@ class MarkedLetters:
     Raises :class:`SourceError` if the letters can't be read.
     """
 
+    @check_arguments("job", "directory")
     def __init__(self, job: str, directory: str | os.PathLike[str] | None = None) -> None:
         self._job = job
         self._file = FileDeadLetter(directory).file_of(job)

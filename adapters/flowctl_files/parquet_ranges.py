@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
@@ -73,6 +74,7 @@ class ParquetRanges:
     :class:`SourceError`.  Calls come from one thread.
     """
 
+    @check_arguments("storage_options")
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Table,

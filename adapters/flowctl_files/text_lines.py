@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -68,6 +69,7 @@ class TextLines:
     returned by then.  Calls come from one thread, except :meth:`progress`.
     """
 
+    @check_arguments("encoding", "follow", "storage_options")
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import IO, Any, Final
 
+from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
@@ -53,6 +54,7 @@ class TextRanges:
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """
 
+    @check_arguments("encoding", "storage_options")
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

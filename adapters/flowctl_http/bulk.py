@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
+from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
@@ -54,6 +55,7 @@ class BulkSink:
     thread-safe.
     """
 
+    @check_arguments("index", "id", "document", "headers", "client")
     def __init__(
         self,
         url: str,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, JobError, UnrunnableError
 from flowctl.failure.callables import check_plain
@@ -58,6 +59,7 @@ class HttpSink:
     thread-safe.
     """
 
+    @check_arguments("body", "headers", "on_response", "idempotency_header", "client")
     def __init__(
         self,
         url: str,

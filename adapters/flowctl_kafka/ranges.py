@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
@@ -38,6 +39,7 @@ class KafkaRanges:
     come from one thread.
     """
 
+    @check_arguments("topics", "servers", "translate", "until_end", "config")
     def __init__(
         self,
         topics: str | Sequence[str],

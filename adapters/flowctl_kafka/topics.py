@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowctl.arguments import check_arguments
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
@@ -58,6 +59,19 @@ class KafkaTopics:
     come from one thread.
     """
 
+    @check_arguments(
+        "topics",
+        "servers",
+        "group",
+        "first_poll",
+        "translate",
+        "until_end",
+        "uncommitted_max",
+        "refresh_s",
+        "commit_s",
+        "config",
+        "clock",
+    )
     def __init__(
         self,
         topics: str | Sequence[str],

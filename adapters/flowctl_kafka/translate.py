@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from flowctl.arguments import check_arguments
 from flowctl.core.records import NOTHING
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def key_and_value(message: Message) -> Any:
     return [message.key(), message.value()]
 
 
+@check_arguments("translators", "otherwise")
 def by_topic(translators: Mapping[str, Translate], *, otherwise: Translate = value_of) -> Translate:
     """A translator for each topic; ``otherwise`` for topics that are not named."""
     known = dict(translators)

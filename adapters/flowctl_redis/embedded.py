@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from flowctl.arguments import check_arguments
 from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis import orphans
 from flowctl_redis.binary import ServerBinary, find_binary
@@ -66,6 +67,7 @@ class EmbeddedServer:
     enough for some GB.  Unless stopped before, the server is stopped when the interpreter exits.
     """
 
+    @check_arguments("data_dir", "start_timeout_s")
     def __init__(self, data_dir: str | os.PathLike[str], *, start_timeout_s: float = 10.0) -> None:
         self.data_dir: Path = Path(data_dir).absolute()
         self._start_timeout_s = start_timeout_s

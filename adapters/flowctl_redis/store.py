@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from flowctl.arguments import check_arguments
 from flowctl.core.positions import show
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
@@ -55,6 +56,7 @@ class RedisCheckpointStore:
     the caller may repeat a save, a load or an acquire, whatever happened to it.
     """
 
+    @check_arguments("data_dir", "prefix")
     def __init__(
         self,
         url: str | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Final
 
+from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.delivery.plan import check_whole
@@ -45,6 +46,7 @@ class SqlRanges:
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """
 
+    @check_arguments("table", "columns", "where", "mark")
     def __init__(
         self,
         connect: Callable[[], Any],

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
 from flowctl.errors import (
@@ -68,6 +69,7 @@ class SqlSink:
     process and thread.  Thread-safe.
     """
 
+    @check_arguments("table", "columns", "schema", "name", "connect")
     def __init__(
         self,
         url: str | None = None,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl.adapters import load_adapter
+from flowctl.arguments import check_arguments
 from flowctl.errors import ConfigError
 from flowctl.runtime.apply_options import ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flowctl.ports import Bolts, Process
 
 
+@check_arguments("out", "columns", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
     fn: Callable[..., Any],

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl import __version__
+from flowctl.arguments import check_arguments
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.errors import ConfigError, FlowctlError, InternalError
@@ -60,6 +61,7 @@ class SparkBolts:
     one thread.
     """
 
+    @check_arguments("master")
     def __init__(
         self,
         process: Process,

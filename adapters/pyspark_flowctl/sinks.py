@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 
 from flowctl.adapters import load_adapter
+from flowctl.arguments import check_arguments
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole, checked_timeout
 from flowctl.delivery.tally import Tally
@@ -57,6 +58,7 @@ _PACING = ("budget", "cost", "leave", "limits", "weight")
 _MORE = ("call_timeout_s", *_PACING)  # the parameters behind **more
 
 
+@check_arguments("run")
 def flow_sink(
     fn: Callable[..., Any] | None = None,
     *,

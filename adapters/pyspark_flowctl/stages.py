@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl import __version__
+from flowctl.arguments import check_arguments
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, Endpoint
 from pyspark_flowctl.bolts import SparkBolts
@@ -25,6 +26,7 @@ class SparkStages:
     needs a bolt in every stage to begin.
     """
 
+    @check_arguments("master")
     def __init__(self, *, spark: Any | None = None, master: str | None = None) -> None:
         if spark is not None and master is not None:
             raise ConfigError(

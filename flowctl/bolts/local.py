@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from flowctl.arguments import check_arguments
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.worker import FlowControlBolt
@@ -35,6 +36,7 @@ class LocalBolts:
     An object serves one run at a time, and may be used again afterwards.
     """
 
+    @check_arguments("prefix")
     def __init__(
         self,
         process: Process,

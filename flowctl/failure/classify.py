@@ -176,11 +176,14 @@ def never_connects(error: BaseException) -> Kind | None:
     return Kind.FAULT if tables.SQL_NEVER.search(text) else None
 
 
-def check_rule(rule: RefusalRule | None) -> None:
-    """Raise :class:`flowctl.errors.ConfigError` for a rule that could never give an answer."""
+def check_rule(rule: RefusalRule | None, name: str = "refusal") -> None:
+    """Raise :class:`flowctl.errors.ConfigError` for a rule that could never give an answer.
+
+    ``name``: of the argument.
+    """
     if rule is not None:
-        check_process(rule, "refusal", given="the exception")
-        check_plain(rule, "refusal")
+        check_process(rule, name, given="the exception")
+        check_plain(rule, name)
 
 
 def _meaning_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:

@@ -68,7 +68,7 @@ def paced(
     if not callable(cost):
         checked_cost(cost)
     if classify is not None:
-        check_rule(classify)
+        check_rule(classify, "classify")
     settings = settings_of(target, redis, job, weight, (leave, limits, budget))
     return Paced(settings, cost, classify, hard_permits(target, limits) if hard else None)
 

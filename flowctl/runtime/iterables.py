@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError, with_article
 from flowctl.ports import SourceChunk, SourceProgress
@@ -60,6 +61,7 @@ class Records:
     If ``values`` has a length, ``progress`` reports how much of it was read.
     """
 
+    @check_arguments("partition", "compare")
     def __init__(
         self,
         values: Iterable[Any] | Callable[[], Iterable[Any]],

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
@@ -38,6 +39,7 @@ QUICK: Final[Mapping[str, Any]] = {
 }
 
 
+@check_arguments("values", "job", "partition", "bolt", "attempt", "epoch")
 def batch(
     values: Iterable[Any],
     *,
@@ -90,6 +92,7 @@ class LocalRun(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: list[LostRecord]
 
 
+@check_arguments("settings")
 def run_local(
     process: Process,
     records: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from flowctl.arguments import check_arguments
 from flowctl.config import GivenSettings, Settings, settings_of
 from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.settlement import DEFAULT_STREAM
@@ -102,6 +103,7 @@ class Topology:
     fail of a root, at level debug.
     """
 
+    @check_arguments("name", "max_pending", "ackers", "is_debug")
     def __init__(
         self,
         name: str,

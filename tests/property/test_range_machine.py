@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from pathlib import Path
+from random import Random
+from typing import Any, Final
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flowctl.core.counters import Counters
 from flowctl.core.joined import Beat
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Progress, RangeEmission, RangeFailed, SplitOrder
 from flowctl.core.records import Checkpoint
 from flowctl.core.settings import CoreSettings
+from flowctl.simulation.catalogue import CATALOGUE
+from flowctl.simulation.ranges.run import RangeRun
+from flowctl.simulation.scenario import Scenario
+from flowctl.simulation.workload import Workload
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.range_invariants import check_ranges
 from tests.range_world import Message, RangeBolt, Source
@@ -308,3 +320,170 @@ def test_ranges_given_up_before_anything_succeeded_do_not_wait_for_each_other() 
     run.restart()
     run.teardown()
     assert run.letters == {("p", 0), ("q", 0)}
+
+
+# -- what the core decides, compared with what is committed ----------------------------------------
+
+CHRONICLES = Path(__file__).with_name("range_chronicles.txt")
+
+
+class Noted:
+    """A core whose decisions are written down, in order."""
+
+    WORDS: Final = {
+        "poll_emit", "poll_order", "poll_event", "on_progress", "on_range_failed", "on_split",
+        "next_deadline_s", "poll_dead_letter",
+    }  # fmt: skip
+
+    def __init__(self, core: RangeCore, lines: list[str]) -> None:
+        self._core = core
+        self._lines = lines
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._core, name)
+        if name not in self.WORDS:
+            return value
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = value(*args, **kwargs)
+            if result is not None:
+                self._lines.append(f"{name} {result}")
+            return result
+
+        return noted
+
+
+class Chronicle(RangeMachine):
+    """A run whose steps a seed draws."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.chance = Random(f"ranges {seed}")
+        self.HAS_FAULTS = seed % 3 > 0
+
+    def _boot(self) -> None:
+        super()._boot()
+        self.core = Noted(self.core, self.lines)  # type: ignore[assignment]
+
+    def is_in_order(self) -> None:
+        """The machine checks that; here it would only take time."""
+        while self.core.poll_event() is not None:
+            pass
+        self.core.next_deadline_s()
+
+    def go(self) -> None:
+        chance = self.chance
+        self.start(
+            lengths=[chance.randint(1, 30) for _ in range(3)],
+            counts=(chance.randint(20, 150), chance.randint(0, 40)),
+            begin=chance.randint(0, 5),
+            bolts=chance.randint(1, 3) if self.HAS_FAULTS else 3,
+        )
+        for _ in range(80):
+            self.step(chance.random(), chance.randrange(50))
+            self.is_in_order()
+        self.teardown()
+        self.lines += [str(self.core.checkpoint()), str(self.core.counters)]
+
+    def step(self, drawn: float, pick: int) -> None:
+        part = "pq"[pick % 2]
+        if drawn < 0.3 or not self.bolts:
+            self.send(lost=pick < 5)
+        elif drawn < 0.6:
+            self.work(pick, 1 + pick % 4, tells=pick < 40)
+        elif drawn < 0.75:
+            self.wait(0.01 * (1 + pick))
+        elif drawn < 0.82 and self.said:
+            self.hear_again(pick)
+        elif drawn < 0.86 and self.HAS_FAULTS:
+            self.refuse(pick)
+        elif drawn < 0.88:
+            self.reject(pick, part)
+        elif drawn < 0.9:
+            self.keep_letters()
+        elif self.HAS_FAULTS:
+            self.disturb(pick, part)
+
+    def refuse(self, pick: int) -> None:
+        """The target refuses a batch, the source can't be read once, or a value is wrong."""
+        bolt = self._bolt(pick)
+        if bolt.is_frozen or not bolt.ranges or bolt.outbox:
+            return
+        working = bolt.ranges[0]
+        stop = min(working.stop, working.at + 1 + pick)
+        failed = RangeFailed(
+            bolt=bolt.name, epoch=bolt.epoch, tuple_id=working.emission.tuple_id,
+            start=working.at, stop=stop, records=1 + pick // 10, reason="no room",
+            is_refused=pick % 3 > 0, after_s=0.1 * (pick % 4) or None, is_read_error=pick % 3 == 0,
+        )  # fmt: skip
+        working.at = stop
+        if working.at >= working.stop:
+            bolt.ranges.popleft()
+        self._deliver(failed)
+
+    def disturb(self, pick: int, part: str) -> None:
+        match pick % 6:
+            case 0:
+                self.leave(pick // 6, lost=pick > 25)
+            case 1:
+                self.freeze(pick)
+            case 2:
+                self.come_late(pick, rounds=1 + pick % 5, silence_s=3.0 + pick / 10)
+            case 3:
+                self.spoil(pick, part)
+            case 4:
+                self.join(BOLTS[pick % 3])
+            case _:
+                self.save()
+                if pick > 30:
+                    self.restart()
+
+
+def drawn_runs() -> dict[str, Callable[[], tuple[list[str], Counters]]]:
+    def run(seed: int) -> tuple[list[str], Counters]:
+        chronicle = Chronicle(seed)
+        chronicle.go()
+        return chronicle.lines, chronicle.core.counters
+
+    return {f"drawn-{seed}": partial(run, seed) for seed in range(24)}
+
+
+def simulated_runs() -> dict[str, Callable[[], tuple[list[str], Counters]]]:
+    """Bolts of different speeds that learn, and that come and go: most ranges are split here."""
+
+    def run(scenario: Scenario, knows_end: bool) -> tuple[list[str], Counters]:
+        small = msgspec.structs.replace(scenario, tuples=600, tuple_s=0.0, record_s=300e-6)
+        simulated = RangeRun(small, 7, Workload(small, 7, 0), knows_end=knows_end)
+        lines: list[str] = []
+        simulated.core = Noted(simulated.core, lines)  # type: ignore[assignment]
+        outcome = simulated.run()
+        return [*lines, str(outcome)], simulated.core.counters
+
+    slow = Scenario(name="slow", what="one is 10x slower", bolts=4, speeds=(1.0, 1.0, 1.0, 0.1))
+    chosen = [slow, *(CATALOGUE[name] for name in ("hetero", "crash", "lossy", "gc"))]
+    return {
+        f"{each.name}-{knows_end}": partial(run, each, knows_end)
+        for each in chosen
+        for knows_end in (True, False)
+    }
+
+
+def test_each_decision_about_ranges_is_the_committed_one(tmp_path: Path) -> None:
+    """What no figure shows is noticed too: drawn runs, and simulated ones.
+
+    A line a run; all that was decided in it is below the folder of the test.  After a change of
+    what the core does look at the difference there, then renew them:
+    ``FLOWCTL_SNAPSHOTS=write pytest tests/property/test_range_machine.py -k committed``.
+    """
+    found = []
+    for name, run in {**drawn_runs(), **simulated_runs()}.items():
+        lines, counters = run()
+        said = "\n".join(lines)
+        (tmp_path / f"{name}.txt").write_text(said, encoding="utf-8")
+        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        found.append(f"{name}: {counters.emitted} ranges, {counters.splits} splits, {digest}\n")
+    chronicles = "".join(found)
+    if os.environ.get("FLOWCTL_SNAPSHOTS") == "write":
+        CHRONICLES.write_text(chronicles, encoding="utf-8")
+    assert chronicles == CHRONICLES.read_text(encoding="utf-8"), f"see {tmp_path}"

@@ -42,9 +42,11 @@ def test_seconds_are_given_as_the_reason() -> None:
         RetryLater(0.2)  # type: ignore[arg-type]
 
 
-def test_a_wait_that_is_no_number_ends_the_run() -> None:
-    with pytest.raises(UnrunnableError, match="after_s='soon' is not a number"):
-        RetryLater("busy", after_s="soon")  # type: ignore[arg-type]
+@pytest.mark.parametrize("after_s", ["soon", -0.5, float("nan"), float("inf")])
+def test_a_wait_that_is_no_number_ends_the_run(after_s: float) -> None:
+    """As an error of the records it would fill the dead letter."""
+    with pytest.raises(UnrunnableError, match=f"after_s={after_s!r} is not a number"):
+        RetryLater("busy", after_s=after_s)
 
 
 def test_what_to_do_stands_at_the_beginning_of_a_line_after_a_traceback() -> None:

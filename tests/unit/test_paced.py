@@ -135,6 +135,40 @@ def test_a_connection_that_is_closed_now_is_not_called_again(naps: list[float]) 
     assert gate_of("t").counters.refused == 3
 
 
+@pytest.mark.parametrize("closed", [1, 2])  # psycopg2's: closed, and lost
+def test_a_number_may_say_that_a_connection_is_closed(naps: list[float], closed: int) -> None:
+    class Numbered(Connection):
+        def insert(self) -> None:
+            self.closed = closed  # type: ignore[assignment]
+            raise ConnectionResetError("the server closed the connection")
+
+    with pytest.raises(ConnectionResetError), paced("t") as call:
+        call.run(Numbered.insert, Numbered())
+    assert naps == []
+
+
+def test_what_is_hard_asks_for_a_connection_and_a_thread() -> None:
+    hard = paced("t", hard=True, limits=Limits(in_flight_max=2))
+    with pytest.raises(ConfigError, match="is not a connection") as one, hard as call:
+        call.run(lambda connection: None, object())
+    assert one.value.field == "hard"
+
+    async def block() -> None:
+        async with hard:
+            pass
+
+    with pytest.raises(ConfigError, match="not for coroutines"):
+        asyncio.run(block())
+    assert gate_of("t").in_flight == 0, "neither keeps its permit"
+
+
+def test_one_call_at_once_may_be_the_start() -> None:
+    limits = Limits(in_flight_min=1, in_flight_max=1, in_flight_start=1)
+    with paced("t", limits=limits) as call:
+        assert call.run(lambda: 5) == 5
+    assert gate_of("t").permits == 1
+
+
 def test_a_failure_after_a_refusal_says_so(naps: list[float]) -> None:
     """A deadlock leaves a transaction that fails: the second error alone explains nothing."""
     errors = [RetryLater("deadlock"), ValueError("current transaction is aborted")]

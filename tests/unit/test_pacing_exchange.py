@@ -212,6 +212,31 @@ class Worker:
         self.gate.give_up(waiter)
 
 
+def test_a_worker_hurries_twice_and_then_waits_for_its_turn(server: Server) -> None:
+    worker = Worker(server)
+    assert [worker.source.turn_early() for _ in range(3)] == [True, True, False]
+
+
+def test_who_calls_nothing_for_two_seconds_leaves_and_who_is_in_a_call_does_not(
+    server: Server,
+) -> None:
+    worker = Worker(server)
+    worker.turn()
+    waiter = worker.gate.queue(lambda: None)
+    assert worker.gate.next_turn(waiter, 1.0, server.now_s) is None
+    for _ in range(20):  # one call of five seconds
+        server.now_s += 0.25
+        worker.source.turn()
+    assert server.leased > 0
+    worker.gate.leave_done(server.now_s - 5.0, 1.0)
+    for _ in range(12):
+        server.now_s += 0.25
+        worker.source.turn()
+    assert (server.leased, worker.gate.permits) == (0, 0)
+    worker.turn()
+    assert server.leased > 0, "the next call gets a permit again"
+
+
 def turns(workers: list[Worker], seconds: float) -> None:
     for _ in range(int(seconds * 4)):
         for worker in workers:
@@ -319,7 +344,7 @@ def test_what_is_owed_goes_back_when_its_call_ends(server: Server) -> None:
     for _ in range(permits):
         worker.gate.leave_failed()
     turns([worker], 0.5)
-    assert server.leased == 1
+    assert server.leased > 0
     assert exchange.exchange(report("b")).permits == 0
 
 

@@ -2,73 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from flowctl.core.pacing.headroom import Headroom
-from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
-
-TICK_S = 0.25
-CALL_S = 0.05
-
-
-class Target:
-    """So many callers in a closed loop; refused permits rest for half a second."""
-
-    def __init__(
-        self,
-        law: TargetLaw,
-        *,
-        call_s: Callable[[int], float] = lambda _: CALL_S,
-        takes: int = 10_000,
-        callers: int = 64,
-    ) -> None:
-        self.law = law
-        self.call_s = call_s
-        self.takes = takes
-        self.callers = callers
-        self.now_s = 0.0
-        self.done = self.refused = 0
-        self.limits: list[int] = []
-        self._resting: list[float] = []
-
-    def run(self, for_s: float) -> float:
-        """Go on; return calls a second."""
-        before, until_s = self.done, self.now_s + for_s
-        while self.now_s < until_s:
-            self._tick()
-        return (self.done - before) / for_s
-
-    def _tick(self) -> None:
-        self.now_s += TICK_S
-        self._resting = [until_s for until_s in self._resting if until_s > self.now_s]
-        used = min(self.law.limit, self.callers)
-        sent = max(0, used - len(self._resting))
-        taken = min(sent, self.takes)
-        refused = sent - taken
-        self._resting += [self.now_s + 0.5] * refused
-        call_s = self.call_s(taken) if taken else 0.0
-        calls = int(taken / call_s * TICK_S) if taken else 0
-        self.done += calls
-        self.refused += refused
-        is_held = self.law.limit < self.callers
-        sample = Sample(
-            TICK_S, calls, calls, calls * call_s, refused, used, is_held, False, len(self._resting)
-        )
-        self.law.on_sample(self.now_s, sample)
-        self.limits.append(self.law.limit)
-
-
-def law(leave: float = 0.0, known: int | None = None, **bounds: int) -> TargetLaw:
-    return TargetLaw(Bounds(**bounds), leave=leave, tick_s=TICK_S, known=known)
-
-
-def serial(slots: int) -> Callable[[int], float]:
-    return lambda inside: CALL_S * max(1.0, inside / slots)
+from tests.pacing_parts import CALL_S, TICK_S, Target, law, serial
 
 
 def test_begins_with_few_and_goes_as_far_as_callers_do() -> None:
@@ -233,3 +174,16 @@ def test_one_sample_of_slow_calls_does_not_end_a_rest_and_three_do() -> None:
     for sample in [calm] * 8 + [slow, calm, slow, slow]:
         assert headroom.rest(next(ticks) * TICK_S, sample, 0.5)
     assert not headroom.rest(next(ticks) * TICK_S, slow, 0.5)
+
+
+def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> None:
+    gate = RateGate(10.0)
+    gate.begin(0.0, 10.0)
+    gate.set_rate(0.0, 0.0)
+    gate.correct(5.0)
+    gate.set_rate(10.0, 0.0)
+    assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05)
+    gate.set_rate(float("inf"), 0.0)
+    gate.correct(5.0)
+    gate.set_rate(10.0, 0.0)
+    assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05), "without a bound nothing is owed"

@@ -1,0 +1,75 @@
+"""A target in closed form, called in a closed loop, and the law that paces it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowctl.core.pacing.law import Bounds, TargetLaw
+from flowctl.core.pacing.sample import Sample
+
+TICK_S = 0.25
+CALL_S = 0.05
+
+
+class Target:
+    """So many callers in a closed loop; refused permits rest for half a second."""
+
+    def __init__(
+        self,
+        law: TargetLaw,
+        *,
+        call_s: Callable[[int], float] = lambda _: CALL_S,
+        takes: int = 10_000,
+        callers: int = 64,
+    ) -> None:
+        self.law = law
+        self.call_s = call_s
+        self.takes = takes
+        self.callers = callers
+        self.now_s = TICK_S
+        self.done = self.refused = 0
+        self.said: list[tuple[int, str]] = []
+        self._resting: list[float] = []
+
+    def run(self, for_s: float) -> float:
+        """Go on; return calls a second."""
+        before, until_s = self.done, self.now_s + for_s
+        while self.now_s < until_s:
+            self._tick()
+        return (self.done - before) / for_s
+
+    def _tick(self) -> None:
+        self._resting = [until_s for until_s in self._resting if until_s > self.now_s]
+        used = min(self.law.limit, self.callers)
+        sent = max(0, used - len(self._resting))
+        taken = min(sent, self.takes)
+        refused = sent - taken
+        self._resting += [self.now_s + 0.5] * refused
+        call_s = self.call_s(taken) if taken else 0.0
+        calls = int(taken / call_s * TICK_S) if taken else 0
+        self.done += calls
+        self.refused += refused
+        is_held = self.law.limit < self.callers
+        sample = Sample(
+            TICK_S, calls, calls, calls * call_s, refused, used, is_held, False, len(self._resting)
+        )
+        self.see(sample)
+
+    def see(self, sample: Sample) -> None:
+        """The law is shown a sample."""
+        self.law.on_sample(self.now_s, sample)
+        self.said.append((self.law.limit, self.law.reason))
+        self.now_s += TICK_S
+
+    @property
+    def limits(self) -> list[int]:
+        """What the law decided after each sample."""
+        return [limit for limit, _ in self.said]
+
+
+def law(leave: float = 0.0, known: int | None = None, **bounds: int) -> TargetLaw:
+    return TargetLaw(Bounds(**bounds), leave=leave, tick_s=TICK_S, known=known)
+
+
+def serial(slots: int) -> Callable[[int], float]:
+    return lambda inside: CALL_S * max(1.0, inside / slots)

@@ -1,0 +1,46 @@
+"""What ranges count: records of which only a part is new, and what came late."""
+
+from __future__ import annotations
+
+from flowctl.core.records import AckOutcome
+from tests.range_driver import MB, Ranges
+
+
+def test_of_a_report_whose_half_was_done_before_half_the_records_count() -> None:
+    ranges = Ranges("a")
+    ours, *_ = ranges.emit()
+    ranges.wait(0.1, "a")
+    ranges.did(ours, 0, 100_000, records=1_000)
+    assert ranges.core.counters.records_acked == 1_000
+    ranges.wait(0.1, "a")
+    assert ranges.did(ours, 50_000, 150_000, records=1_000) is AckOutcome.ACKED
+    assert ranges.core.counters.records_acked == 1_500
+    assert ranges.state.records == 1_500
+
+
+def test_what_a_bolt_did_that_was_given_up_counts_as_late() -> None:
+    ranges = Ranges("a", "b", stop=2 * MB)
+    ours, theirs = ranges.emit()
+    ranges.end()
+    ranges.wait(0.1, "a", "b")
+    ranges.did(theirs, theirs.start, theirs.stop)
+    for _ in range(40):
+        ranges.wait(0.25, "b")
+        again = [e for e in ranges.emit() if e.start <= ours.start < e.stop]
+        if again:
+            break
+    assert again and again[0].bolt == "b"
+    assert ranges.did(ours, 0, 1_000) is AckOutcome.LATE
+    assert ranges.core.counters.late == 1
+    assert ranges.did(ours, 0, 1_000) is AckOutcome.DUPLICATE
+    assert (ranges.core.counters.late, ranges.core.counters.duplicate) == (1, 1)
+
+
+def test_a_share_of_positions_that_are_records_is_known_after_the_first_report() -> None:
+    ranges = Ranges("a")
+    ours, *_ = ranges.emit()
+    share = ranges.core.book.records_share
+    assert share() == 0.0
+    ranges.wait(0.1, "a")
+    ranges.did(ours, 0, 100_000, records=500)
+    assert share() == 500 / 100_000
