@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import tomllib
 
 _PIN = re.compile(r"([a-z0-9-]+)==[^\s;]+( ; .+)?")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
