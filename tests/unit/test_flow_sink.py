@@ -38,7 +38,6 @@ from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
 from pyspark_flowctl.sink_letters import _row
 from pyspark_flowctl.sink_task import letter_row, plain_row
-from pyspark_flowctl.sink_writers import sink_of
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
@@ -270,6 +269,14 @@ def test_what_can_not_work_is_refused_by_name(
     assert caught.value.field == field and words in str(caught.value) and caught.value.remedy
 
 
+def options_of(options: dict[str, str]) -> Any:
+    """The sink that options of ``format("flowctl")`` ask for."""
+    pytest.importorskip("pyspark.sql.datasource", reason="formats need Spark 4.0")
+    from pyspark_flowctl.sink_writers import sink_of
+
+    return sink_of(options)
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -288,13 +295,13 @@ def test_what_can_not_work_is_refused_by_name(
 )
 def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sink_of(options)
+        options_of(options)
     assert caught.value.field == field and caught.value.remedy
 
 
 def test_options_are_those_of_flow_sink_in_any_case() -> None:
     options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
-    task = sink_of({**options, "queryName": "by .queryName()"}).task
+    task = options_of({**options, "queryName": "by .queryName()"}).task
     assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
