@@ -392,23 +392,23 @@ class Link:
 
     def _beat(self) -> None:
         now_s = time.monotonic()
-        targets = self._targets.due(now_s)
         is_one_over = self.calls.end_overdue(now_s)
+        if is_one_over and self.end_process is not None:
+            self._leave()  # a heartbeat would tell of calls that end now
+            return
+        targets = self._targets.due(now_s)
         with self._lock:
             self._write_beat(time.monotonic(), targets)
         self.flush()
-        if is_one_over:
-            self._leave_if_stuck()
+        if is_one_over and (self.calls.over >= self._slots or self._has_ranges):
+            self._leave()
 
-    def _leave_if_stuck(self) -> None:
-        """A call took too long, and was reported: end the bolt, unless it can go on without it.
+    def _leave(self) -> None:
+        """A call took too long, and was reported: end the bolt, which can't go on without it.
 
         A process can be ended, and what its calls do ends with it.  A thread can't: its slot is
         lost until the call returns.  The rest of a range goes to others, too.
         """
-        is_stuck = self.calls.over >= self._slots or self._has_ranges
-        if self.end_process is None and not is_stuck:
-            return
         why = f"a call took longer than {self.calls.timeout_s:g} s"
         self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))
         if self.end_process is not None:

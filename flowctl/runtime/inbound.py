@@ -114,6 +114,7 @@ class InboundHandler:
             core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
         elif isinstance(frame, Dying):
             self._dying[bolt] = frame
+            self._control.long_calls.left(bolt, is_stuck=frame.is_stuck)
         elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
             raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
 

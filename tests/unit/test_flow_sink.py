@@ -36,9 +36,9 @@ from flowctl.pacing.api import paced
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
+from pyspark_flowctl.features import converts_arrow
 from pyspark_flowctl.sink_letters import _row
 from pyspark_flowctl.sink_task import letter_row, plain_row
-from pyspark_flowctl.sink_writers import sink_of
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
@@ -277,6 +277,14 @@ def test_what_can_not_work_is_refused_by_name(
     assert caught.value.field == field and words in str(caught.value) and caught.value.remedy
 
 
+def options_of(options: dict[str, str]) -> Any:
+    """The sink that options of ``format("flowctl")`` ask for."""
+    pytest.importorskip("pyspark.sql.datasource", reason="formats need Spark 4.0")
+    from pyspark_flowctl.sink_writers import sink_of
+
+    return sink_of(options)
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -295,13 +303,13 @@ def test_what_can_not_work_is_refused_by_name(
 )
 def test_options_that_can_not_work_are_refused_by_name(options: dict[str, str], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sink_of(options)
+        options_of(options)
     assert caught.value.field == field and caught.value.remedy
 
 
 def test_options_are_those_of_flow_sink_in_any_case() -> None:
     options = {"Process": "builtins:print", "TARGET": "t", "rows_Max": "7", "leave": ".2"}
-    task = sink_of({**options, "queryName": "by .queryName()"}).task
+    task = options_of({**options, "queryName": "by .queryName()"}).task
     assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
@@ -344,6 +352,11 @@ def test_another_weight_while_the_target_is_called_ends_the_task_and_blames_no_r
         sink(ROWS)
 
 
+has_formats = pytest.mark.skipif(
+    not converts_arrow(), reason="Python can add formats since Spark 4.0"
+)
+
+
 class _Frame:
     """A DataFrame whose job fails as Spark says it, many lines long."""
 
@@ -358,6 +371,11 @@ class _Frame:
 
     def mapInArrow(self, *_: object) -> _Frame:
         return self
+
+    @property
+    def rdd(self) -> SimpleNamespace:
+        """What Spark 3.5 gives rows by."""
+        return SimpleNamespace(mapPartitions=self.mapInArrow)
 
     def collect(self) -> None:
         raise RuntimeError(
@@ -432,6 +450,7 @@ def test_redis_is_that_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flow_sink(print, target="t", redis="redis://mine").task.redis == "redis://mine"
 
 
+@has_formats
 def test_spark_finds_the_format_and_a_broken_install_breaks_no_other_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -444,6 +463,7 @@ def test_spark_finds_the_format_and_a_broken_install_breaks_no_other_format(
     assert not hasattr(pyspark_flowctl, "DefaultSource"), "Spark asks exactly this"
 
 
+@has_formats
 def test_a_mode_that_would_replace_rows_is_refused() -> None:
     """Spark gives the whole result with each batch then: it would be in the target again."""
     from pyspark.sql.types import LongType, StructField, StructType
@@ -458,6 +478,7 @@ def test_a_mode_that_would_replace_rows_is_refused() -> None:
         source.writer(schema, overwrite=True)
 
 
+@has_formats
 @pytest.mark.parametrize("way", ["writer", "streamWriter"])
 def test_rows_without_columns_are_refused_as_spark_would_give_none_of_them(way: str) -> None:
     from pyspark_flowctl.data_source import FlowctlSource

@@ -372,3 +372,39 @@ def test_a_target_has_the_same_settings_everywhere_in_a_process() -> None:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_a_block_inside_a_block_ends_before_it() -> None:
+    both = paced("t")
+    with both as outer, both as inner:
+        outer.cost, inner.cost = 5.0, 7.0
+    with both:
+        pass
+    assert (gate_of("t").in_flight, gate_of("t").counters.cost) == (0, 13.0)
+
+
+def test_tasks_that_share_an_object_end_their_own_blocks() -> None:
+    async def block(cost: float, ends: asyncio.Event, other: asyncio.Event) -> None:
+        async with shared as call:
+            call.cost = cost
+            await ends.wait()
+            other.set()
+            if cost > 1:
+                raise KeyError(cost)
+
+    async def run() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        tasks = [block(5.0, first, second), block(1.0, second, first)]
+        running = asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        first.set()
+        await running
+
+    shared = paced("t")
+    asyncio.run(run())
+    assert (gate_of("t").counters.failed, gate_of("t").counters.cost) == (1, 1.0)
+
+
+def test_a_function_for_a_target_is_a_forgotten_name() -> None:
+    with pytest.raises(ConfigError, match=r"Write @paced\('pg-main'\)"):
+        paced(len)  # type: ignore[arg-type]

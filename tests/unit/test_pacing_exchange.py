@@ -237,6 +237,14 @@ def test_who_calls_nothing_for_two_seconds_leaves_and_who_is_in_a_call_does_not(
     assert server.leased > 0, "the next call gets a permit again"
 
 
+def test_a_program_that_ends_gives_its_permits_back_at_once(server: Server) -> None:
+    worker = Worker(server)
+    worker.turn()
+    assert server.leased > 0
+    worker.source.leave()
+    assert server.leased == 0
+
+
 def turns(workers: list[Worker], seconds: float) -> None:
     for _ in range(int(seconds * 4)):
         for worker in workers:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from flowctl.core.pacing.headroom import Headroom
+from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
+from flowctl.core.pacing.stored import StoredTarget
 from tests.pacing_parts import CALL_S, TICK_S, Target, law, serial
 
 
@@ -187,3 +190,24 @@ def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> No
     gate.correct(5.0)
     gate.set_rate(10.0, 0.0)
     assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05), "without a bound nothing is owed"
+
+
+def test_a_correction_counts_as_the_call_itself_would_have() -> None:
+    gate = RateGate(10.0)
+    gate.begin(0.0, 10.0)
+    once_s = gate.wait_s(0.0)
+    gate.correct(10.0)
+    assert gate.wait_s(0.0) - once_s == pytest.approx(gate.wait_s(0.0) / 2, rel=0.03)
+    other = RateGate(10.0)
+    other.begin(0.0, 20.0)
+    assert gate.wait_s(0.0) == pytest.approx(other.wait_s(0.0))
+
+
+def test_a_target_of_which_nothing_is_known_of_late_is_not_used() -> None:
+    stored = StoredTarget(
+        target="t", limit=4, reason="start", budget=None, leased=0, seen_s=0.0, recent=Sums(),
+        recent_s=0.0, jobs={}, claims=(), operator={},
+    )  # fmt: skip
+    assert (stored.used, stored.calls_per_s, stored.cost_per_s) == (0.0, 0.0, 0.0)
+    known = replace(stored, recent=Sums(calls=20, cost=60.0, call_s=10.0), recent_s=5.0)
+    assert (known.used, known.calls_per_s, known.cost_per_s) == (2.0, 4.0, 12.0)

@@ -44,3 +44,12 @@ def test_a_share_of_positions_that_are_records_is_known_after_the_first_report()
     ranges.wait(0.1, "a")
     ranges.did(ours, 0, 100_000, records=500)
     assert share() == 500 / 100_000
+
+
+def test_a_failure_told_by_a_bolt_that_does_not_hold_the_range_changes_nothing() -> None:
+    ranges = Ranges("a", "b")
+    ours, *_ = [emission for emission in ranges.emit() if emission.bolt == "a"]
+    before = dict(ranges.core.book.pending), ranges.core.counters.pieces
+    assert ranges.failed(ours, ours.start, ours.start + 100, bolt="b") is AckOutcome.DUPLICATE
+    assert (dict(ranges.core.book.pending), ranges.core.counters.pieces) == before
+    assert not ranges.emit(), "nothing is sent again"

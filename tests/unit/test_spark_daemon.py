@@ -11,6 +11,7 @@ import pytest
 
 import flowctl
 from pyspark_flowctl.daemon import PRELOADED
+from pyspark_flowctl.features import converts_arrow
 from pyspark_flowctl.session import FORK_FROM_BOLTS, _settings
 
 _DAEMON = "spark.python.daemon.module"
@@ -31,6 +32,13 @@ import zipped.inner  # what is in a zip can still be imported
 """
 
 
+# Its own daemon does too.
+imports_numpy = pytest.mark.skipif(
+    not converts_arrow(), reason="Spark 3.5's worker imports numpy, which has a thread"
+)
+
+
+@imports_numpy
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
 def test_it_imports_what_bolts_need_and_starts_no_thread(tmp_path: Path) -> None:
     import zipfile
@@ -87,6 +95,7 @@ def test_workers_elsewhere_are_forked_from_it_if_there_are_many(
     assert _PATH not in many, "its files are elsewhere"
 
 
+@imports_numpy
 def test_it_imports_the_sinks_libraries_if_the_job_has_the_sink() -> None:
     code = (
         "import os, sys, flowctl_sql\n"

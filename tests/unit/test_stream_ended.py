@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spark 4.2")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from structlog.testing import capture_logs

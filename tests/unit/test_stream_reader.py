@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spark 4.2")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from structlog.testing import capture_logs

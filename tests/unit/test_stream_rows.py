@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spark 4.2")
 
 from pyspark.sql.types import LongType, StructType
 
