@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch
     from flowctl.bolts.local import LocalBolts
     from flowctl.config import (
+        CallSettings,
         CheckpointSettings,
         ListenSettings,
         LossSettings,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from flowctl.errors import (
         AuthenticationError,
         BoltsUnavailableError,
+        CallTooLongError,
         CheckpointCorruptError,
         CheckpointUnavailableError,
         ConfigError,
@@ -99,6 +101,8 @@ __all__ = [
     "Bolts",
     "BoltsUnavailableError",
     "BufferSettings",
+    "CallSettings",
+    "CallTooLongError",
     "Checkpoint",
     "CheckpointCorruptError",
     "CheckpointSettings",
@@ -165,6 +169,7 @@ _HOMES = {
     "flowctl.bolts.batch": ("Batch",),
     "flowctl.bolts.local": ("LocalBolts",),
     "flowctl.config": (
+        "CallSettings",
         "CheckpointSettings",
         "ListenSettings",
         "LossSettings",

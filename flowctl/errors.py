@@ -179,7 +179,7 @@ class RetryLater(FlowctlError):
     them.
 
     The tuple is sent again, and no attempt is counted; meanwhile less is sent to the target.
-    ``after_s`` says after how many seconds (as a ``Retry-After`` header does), at least 0.
+    ``after_s`` says after how many seconds (as a ``Retry-After`` header does); below 0 it is 0.
 
     ``again``: indices in the batch of the records that the target did not take; it has taken the
     others.  ``flow_sink`` and ``flow_batch`` send only those again; a bolt sends the whole tuple.
@@ -202,10 +202,11 @@ class RetryLater(FlowctlError):
         if after_s is not None and not _is_wait(after_s):
             raise UnrunnableError(
                 "RetryLater",
-                f"after_s={after_s!r} is not a number of seconds, 0 or more.",
+                f"after_s={after_s!r} is not a number of seconds.",
                 remedy="Give seconds: RetryLater('busy', after_s=2.5).",
             )
-        self.after_s = after_s
+        # A moment that has passed, as the time that a service told may have, is no mistake.
+        self.after_s = None if after_s is None else max(after_s, 0.0)
         self.again: tuple[int, ...] | None = None if again is None else _indices(again)
         super().__init__(reason or "the target asked to be tried again later")
 
@@ -215,7 +216,7 @@ class RetryLater(FlowctlError):
 
 def _is_wait(after_s: Any) -> bool:
     try:
-        return bool(0 <= after_s < float("inf"))
+        return bool(float("-inf") < after_s < float("inf"))
     except TypeError:
         return False
 

@@ -170,7 +170,10 @@ class Job:
         return self.results.begin(description)  # a copy that is not used goes with the leftovers
 
     def _continued(self, known: Description, given: Input) -> Description:
-        """With ``keep_results`` other files may have been added to those of ``known``."""
+        """With ``keep_results`` another function may go on, and files may have been added."""
+        if not known.is_mixed and self._is_another(known):
+            known = msgspec.structs.replace(known, is_mixed=True)
+            self.results.describe(known)
         if known.source == given.source:
             return known
         if known.copy or not given.paths:
@@ -305,6 +308,12 @@ class Job:
             )
         if self.keep_results:
             return
+        if known.is_mixed:
+            raise ConfigError(
+                "fn",
+                f"{where} holds results of several functions: keep_results=True was given.",
+                remedy=f"{another}; or keep_results=True again, to have them as they are.",
+            )
         if known.fn != self._code:
             raise ConfigError(
                 "fn",
@@ -326,6 +335,11 @@ class Job:
                     f"{file} was written again since {where} was begun.",
                     remedy=f"{another}; or keep_results=True, to keep the earlier results.",
                 )
+
+    def _is_another(self, known: Description) -> bool:
+        """Whether another function has begun the job, or this one with other values."""
+        has_other_values = known.uses is not None and known.uses != self._uses
+        return known.fn != self._code or has_other_values
 
     def _check_uses(self, known: Description, where: str) -> None:
         if known.uses is None:  # of an older version

@@ -54,6 +54,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of each partition, once known."""
     marks: dict[str, str] = {}
     """Of the files that a DataFrame reads: as which each was found."""
+    is_mixed: bool = False
+    """Whether another function went on, by ``keep_results``: no single one made the results."""
     version: int = VERSION
 
 

@@ -208,6 +208,7 @@ class Session:
         self.ledger.cover(batch.span, touching)
         if merges:
             self.ledger.merge(batch.span)
+        batch.check_in_time()  # last: the next step commits
         return WriteResult(sum([len(insert.rows) for insert in inserts]), len(self.skipped_at))
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record, Span
-from flowctl.errors import UnrunnableError
+from flowctl.errors import CallTooLongError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
 _OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
@@ -26,12 +26,14 @@ class Batch(Sequence[Record]):
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
-    ``columns`` is what :meth:`to_arrow` calls where the source has columns.
+    ``columns`` is what :meth:`to_arrow` calls where the source has columns.  ``overdue`` is set, by
+    another thread, once the call took too long and counts as failed: see :meth:`check_in_time`.
     """
 
     __slots__ = (
         "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "columns", "left_out", "left_out_at", "rejected", "sink_s", "span", "tell_prolonged",
+        "columns", "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
+        "tell_prolonged",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +60,7 @@ class Batch(Sequence[Record]):
         self.left_out_at: set[int] | None = None
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
         self.columns: Callable[[], Any] | None = None
+        self.overdue: CallTooLongError | None = None
 
     def __iter__(self) -> Iterator[Record]:
         # The list's own iterator: a generator that notes the index costs five times as much.
@@ -161,8 +164,11 @@ class Batch(Sequence[Record]):
         """Wrap the calls that wait for a sink which other bolts use too, such as a database.
 
         It lets the spout learn when the sink, not the bolts, is the bottleneck, so that it sends
-        less at once.  May be used several times per batch; nested uses count once.
+        less at once.  May be used several times per batch; nested uses count once.  Raises
+        :class:`flowctl.errors.CallTooLongError` where the call is given up, as
+        :meth:`check_in_time` does.
         """
+        self.check_in_time()
         if self._clock is None or self._in_sink:
             yield
             return
@@ -173,6 +179,15 @@ class Batch(Sequence[Record]):
         finally:
             self._in_sink = False
             self.sink_s = (self.sink_s or 0.0) + self._clock() - begun_at_s
+
+    def check_in_time(self) -> None:
+        """Raise :class:`flowctl.errors.CallTooLongError` if this call took too long.
+
+        Its records then failed: others may have written them, or they are kept as letters, which
+        may be put back.  What a sink wrote for them now would be there twice.
+        """
+        if self.overdue is not None:
+            raise self.overdue
 
 
 class _Counted(NamedTuple):

@@ -86,7 +86,9 @@ class Calls:
                 del self._over[key]
                 continue
             found = True
-            call.overdue(too_long(self.timeout_s))
+            error = too_long(self.timeout_s)
+            call.batch.overdue = error  # before it is told: what fails may be put back at once
+            call.overdue(error)
         return found
 
     def long(self, now_s: float) -> list[LongCall]:

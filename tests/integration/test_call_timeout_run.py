@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ import pytest
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts import calls
 from flowctl.core.events import BoltRemoved
-from flowctl.errors import ProcessError
+from flowctl.errors import CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import Collector, Input, LocalStages
 from flowctl_files import FileDeadLetter, TextRanges
+from flowctl_sql import SqlSink
 from tests.topology_driver import Numbers, Topology
 
 # Far longer than a call here takes, and not much longer than a heartbeat.
@@ -71,6 +73,32 @@ def test_a_call_that_never_returns_is_the_fault_of_its_record(
     assert hanging.done == Counter(value for value in range(200) if value != 50)
     assert report.calls_overdue == hanging.hung == 3, "after attempts_max bolts, not for ever"
     assert {(call.first, call.last) for call in report.long_calls} == {(50, 50)}
+
+
+def test_what_a_call_writes_after_it_was_given_up_is_not_there_besides_its_letter(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Kind: the letter is put back, and its row, which the late call wrote, is there twice."""
+    sink = SqlSink(f"sqlite:///{tmp_path}/t.db", table="t", schema="CREATE TABLE t (n INTEGER)")
+    late = threading.Semaphore(0)
+
+    def process(batch: Any) -> None:
+        hanging(batch)
+        try:
+            sink.write([(record.value,) for record in batch], batch=batch)
+        except CallTooLongError:
+            late.release()
+            raise
+
+    settings = {"retry.attempts_max": 2}
+    report = _spout(process, tmp_path, count=2, slots=4, **settings).run(view="quiet")
+    assert report.records_dead_lettered == 1
+    hanging.release.set()
+    for _ in range(hanging.hung):
+        assert late.acquire(timeout=60)
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        found = connection.execute("SELECT n FROM t ORDER BY n").fetchall()
+    assert found == [(n,) for n in range(200) if n != 50]
 
 
 def test_a_bolt_whose_only_thread_is_stuck_leaves_and_its_tuple_goes_to_another(

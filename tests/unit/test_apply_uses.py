@@ -305,3 +305,21 @@ def test_a_job_whose_function_uses_another_value_is_refused_by_its_name(tmp_path
     with pytest.raises(ConfigError, match=r"fn: .* was begun with another variable 'value'"):
         job(4).done(GIVEN)
     assert job(4, keep_results=True).done(GIVEN) is None
+
+
+def test_results_of_several_functions_are_not_returned_as_if_one_had_made_them(
+    tmp_path: Path,
+) -> None:
+    """Kept once by keep_results, they are named as mixed for whoever comes without it."""
+
+    def job(k: int, **options: Any) -> Job:
+        return Job(with_cell(k), SCHEMA, name="scores", out=str(tmp_path), **options)
+
+    job(3).begin(GIVEN)
+    job(3, keep_results=True).begin(GIVEN)
+    assert job(3).done(GIVEN) is None, "the same function: nothing is mixed"
+    job(4, keep_results=True).begin(GIVEN)
+    for k in (3, 4):
+        with pytest.raises(ConfigError, match=r"holds results of several functions"):
+            job(k).done(GIVEN)
+        assert job(k, keep_results=True).done(GIVEN) is None

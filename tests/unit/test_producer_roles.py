@@ -19,8 +19,9 @@ SOURCES = [
 ]
 # The stream's own words, and what S87-S103 give to a source that commits by itself; letters are
 # for the dead letters that live beside our sources, which write values as the wire does.  What an
-# error means is one table for all.
+# error means, and which arguments are refused, is one table and one check for all.
 MAY_IMPORT = {
+    "flowctl.arguments",
     "flowctl.core.guarantee",
     "flowctl.core.letters",
     "flowctl.core.ranges.extent",

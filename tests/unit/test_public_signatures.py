@@ -157,8 +157,8 @@ def test_each_public_callable_is_tried() -> None:
     }
     # Those that ours call, that take nothing, or that run a job at once.
     assert left == {
-        "apply", "Batch", "ensure_java", "find_or_start", "key_and_value", "run_local",
-        "ServerHandle", "value_of",
+        "apply", "Batch", "ensure_java", "find_or_start", "key_and_value",
+        "MemoryCheckpointStore", "run_local", "ServerHandle", "value_of",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.errors import ConfigError, FencedError, JobError, UnrunnableError
+from flowctl.errors import CallTooLongError, ConfigError, FencedError, JobError, UnrunnableError
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, rows_of, write
 
@@ -216,6 +216,28 @@ def test_a_failed_write_leaves_nothing_behind() -> None:
         sink.write([(1, "a"), (5, "b")], batch=batch)
     assert _numbers() == [5]
     assert sink.write([(1, "a"), (2, "b")], batch=batch) == (2, 0)
+
+
+@pytest.mark.parametrize("when", ["before it writes", "while it writes"])
+def test_a_call_that_was_given_up_writes_nothing_however_late_it_comes_back(when: str) -> None:
+    """Kind: its record is a letter, which may be put back, and its row was written besides."""
+    batch = batch_of([1, 2])
+
+    def give_up(*_: object) -> None:
+        batch.overdue = CallTooLongError("a call took longer than 1 s (call_timeout_s)")
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect("t.db")
+        connection.set_trace_callback(lambda said: "INTO t" in said and give_up())
+        return connection
+
+    sink = new_sink(connect=connect) if when == "while it writes" else new_sink()
+    if when == "before it writes":
+        give_up()
+    with pytest.raises(CallTooLongError):
+        sink.write(rows_of(batch), batch=batch)
+    assert write(new_sink(), 1, 2) == (2, 0), "neither a row nor its span was committed"
+    assert _numbers() == [1, 2]
 
 
 def test_rows_are_not_kept_beyond_their_batch() -> None:
