@@ -226,7 +226,8 @@ def redrive_command(
     if marked:
         click.echo(
             f"{counted(marked, 'letter')} of {printable(name)}: the next run with this dead letter"
-            " store (in the job, or by --dead-letters) processes them first."
+            " store (in the job, or by --dead-letters) processes them first. Of flow_sink: the next"
+            f" write with this directory and name={printable(name)!r}; without name= they wait."
         )
     if waiting:
         click.echo(f"{counted(waiting, 'letter')} already marked for redrive.")
