@@ -42,11 +42,16 @@ def test_seconds_are_given_as_the_reason() -> None:
         RetryLater(0.2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("after_s", ["soon", -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("after_s", ["soon", float("nan"), float("inf")])
 def test_a_wait_that_is_no_number_ends_the_run(after_s: float) -> None:
     """As an error of the records it would fill the dead letter."""
     with pytest.raises(UnrunnableError, match=f"after_s={after_s!r} is not a number"):
         RetryLater("busy", after_s=after_s)
+
+
+def test_a_wait_for_a_moment_that_has_passed_is_none() -> None:
+    """As ``reset_at_s - time.time()`` may give: no mistake, and no fault of the records."""
+    assert RetryLater("busy", after_s=-0.5).after_s == 0
 
 
 def test_what_to_do_stands_at_the_beginning_of_a_line_after_a_traceback() -> None:
