@@ -107,11 +107,23 @@ async def bounded(awaitable: Awaitable[_T], timeout_s: float | None) -> _T:
     """
     if timeout_s is None:
         return await awaitable
-    limit = asyncio.timeout(timeout_s)
+    task, is_over = asyncio.current_task(), False
+    assert task is not None
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, end)
     try:
-        async with limit:
-            return await awaitable
-    except TimeoutError:
-        if limit.expired():
-            raise too_long(timeout_s) from None  # that would pass for a time-out of the target
-        raise
+        return await awaitable
+    except asyncio.CancelledError:
+        if not is_over:  # somebody else ends it
+            raise
+        if hasattr(task, "uncancel"):  # Python 3.11: it was not the task that was to end
+            task.uncancel()
+        # Not as a TimeoutError, which would pass for a time-out of the target.
+        raise too_long(timeout_s) from None
+    finally:
+        timer.cancel()
