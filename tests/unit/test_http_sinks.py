@@ -16,6 +16,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.errors import (
+    CallTooLongError,
     ConfigError,
     JobError,
     RetryLater,
@@ -79,6 +80,18 @@ def test_the_same_rows_have_the_same_key_and_others_another(service: Service) ->
     keys = [headers["idempotency-key"] for _, headers, _ in service.requests]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 4
+
+
+def test_a_call_that_was_given_up_sends_nothing_however_late_it_comes_back(
+    service: Service,
+) -> None:
+    """Kind: its rows failed, and may be letters by now: what is sent besides is there twice."""
+    for sink in (HttpSink(service.url), BulkSink(service.url, index="i")):
+        batch = batch_of([{"a": 1}])
+        batch.overdue = CallTooLongError("a call took longer than 1 s (call_timeout_s)")
+        with pytest.raises(CallTooLongError):
+            sink.write([{"a": 1}], batch=batch)
+    assert service.requests == []
 
 
 def test_rows_that_go_to_two_places_of_a_service_have_two_keys(service: Service) -> None:
