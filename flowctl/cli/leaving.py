@@ -55,6 +55,7 @@ def _write_out() -> None:
         with suppress(Exception):
             stream.flush()
     for found in gc.get_objects():
-        if isinstance(found, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+        # The type: ``isinstance`` would ask a proxy for its class, which may run anything.
+        if issubclass(type(found), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with suppress(Exception):  # closed, or its disk is full
                 found.flush()
