@@ -45,11 +45,11 @@ class Target:
         self.take([each.value for each in given], out.bolt)
 
 
-def hub_of(target: Target, records: int, *, code: Any = None) -> Hub:
+def hub_of(target: Target, records: int, *, code: Any = None, **overrides: Any) -> Hub:
     made = topology()
     made.bolt("a", passing, count=2).shuffle("s")
     made.bolt("b", code or target.single, count=4).shuffle("a")
-    hub = target.hub = Hub(made, has_dead_letter=True)
+    hub = target.hub = Hub(made, has_dead_letter=True, overrides=overrides)
     hub.offer(range(1, records + 1))
     hub.core.end_of_input(now_s=0.0)
     return hub
@@ -89,6 +89,14 @@ def test_a_target_that_is_down_is_asked_now_and_then() -> None:
     assert TargetWentDown in kinds and TargetCameBack in kinds
     assert hub.core.counters.target_down_s > 50
     assert target.calls < 3 * 2_000, "not each record again and again: a minute of that is 30 times"
+
+
+def test_an_outage_of_hours_costs_none_either() -> None:
+    """Each root is asked with more than twenty times, which is no refusal of that root."""
+    target = Target((0.2, 20_000.0), poison=())
+    hub = hub_of(target, 250, **{"retry.give_up_after_s": 40_000.0})
+    assert letters(hub, until_s=40_000.0) == []
+    assert target.calls > 250 * 25
 
 
 def test_one_bolt_of_four_that_reaches_nothing_costs_no_record() -> None:

@@ -229,7 +229,7 @@ class RangeCore(ByReference):
         self, told: Progress, partition: str, done: Pieces, *, began_s: float, now_s: float
     ) -> None:
         if told.records > len(told.rejected):
-            self._blame.proven_at_s = max(self._blame.proven_at_s, began_s)
+            self._target.proven_at_s = max(self._target.proven_at_s, began_s)
             self._is_doubtful = False
             if self._target.is_troubled:
                 self._target.on_success(began_s, now_s)
@@ -276,7 +276,7 @@ class RangeCore(ByReference):
             part.is_unread = True
         elif record is not None and failed.records == 1:
             part.holding(record)
-        self._is_doubtful = not self._blame.has_succeeded
+        self._is_doubtful = not self._target.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
         self._recovery.watch(consumer)

@@ -18,7 +18,7 @@ def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counte
         for core in stage.cores:
             for name in Counters.__struct_fields__:
                 setattr(total, name, getattr(total, name) + getattr(core.counters, name))
-    total.refused += router.refused.total
+    total.refused += router.refused
     total.target_down_s += roots.blame.down_s
     total.records_acked = roots.acked + roots.intake.empty
     total.dead_lettered = total.records_dead_lettered = roots.dead_lettered
