@@ -38,6 +38,13 @@ class Pause(NamedTuple):
         wait_s = min(self.most_s, self.first_s * 2.0**doublings)
         return wait_s if chance is None else wait_s * (1.0 - self.jitter_share * chance())
 
+    def asked(self, failures: int, after_s: float) -> float:
+        """Return the pause where a target asked to be left alone for ``after_s``.
+
+        A shorter pause than our own is believed once: with the next failure our own begins.
+        """
+        return after_s if failures <= 1 else max(after_s, self.after(failures - 1))
+
     def waits(self) -> Iterator[float]:
         """Yield the pauses of one who fails again and again; after a success, begin a new one."""
         return map(self.after, count(1))
@@ -46,6 +53,9 @@ class Pause(NamedTuple):
 #: Between calls of a target that refuses, or takes nothing: two calls a second do not keep a
 #: restart busy, and its return is noticed within 2 s.
 TARGET: Final = Pause(0.5, 2.0)
+#: A target that asks for an hour may mean one client of many.  So a slot of a bolt, and a permit of
+#: ``paced``, rest for this long at most; the call that was refused waits all of it [s].
+ASKED_MOST_S: Final = 5.0
 #: Before a bolt is started again.  A short restart goes unnoticed; 5 s is what a user still calls
 #: "comes back by itself", and keeps a hopeless bolt (.3 s of work per start on Spark) near 5 % of a
 #: core.

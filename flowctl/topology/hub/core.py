@@ -85,7 +85,8 @@ class TopologyCore:
             stage.name: Stage(stage, settings, rules.next_id, rules.chance) for stage in plan.stages
         }
         self._router = Router(
-            self._stages, self._roots, plan.translate, self._events, settings.retry, rules.chance,
+            self._stages, self._roots, plan.translate, self._events,
+            retry=settings.retry, chance=rules.chance,
         )  # fmt: skip
         self._in_order = list(self._stages.values())
         self._cores = [core for stage in self._in_order for core in stage.cores]

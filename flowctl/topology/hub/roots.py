@@ -282,7 +282,7 @@ class Roots:
     def _part_with(
         self, root: Root, reason: str, now_s: float, *, is_kept: bool = True
     ) -> TupleGaveUp:
-        """``root`` goes to the dead letter; if there is none, or it may not, the run has to fail."""
+        """The dead letter keeps ``root``; if there is none, or it may not, the run has to fail."""
         gave_up = told.gave_up(root, reason, at_s=now_s)
         if self._has_dead_letter and is_kept:
             self._dying.append((root, gave_up))

@@ -63,6 +63,7 @@ class Router:
         roots: Roots,
         translate: Mapping[str, Translate],
         events: deque[FlowEvent],
+        *,
         retry: RetrySettings,
         chance: Callable[[], float] | None,
     ) -> None:
