@@ -136,7 +136,7 @@ class TupleCore:
         if flow_tuple is None:
             return self._take_needless(tuple_id, consumer)
         target = self._target
-        target.proven_at_s = flow_tuple.sent_at_s
+        target.proven_at_s = max(target.proven_at_s, flow_tuple.sent_at_s)  # acks overtake
         if target.is_troubled:
             target.on_success(flow_tuple.sent_at_s, now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).

@@ -100,10 +100,14 @@ class RootBlame:
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
         """Whether a dead letter may keep ``root``: a bolt that never works must not empty the
         source."""
-        if self._place(at).has_succeeded or redrive_number(root.partition) is not None:
+        if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1
         return self._given_up_first <= GIVEN_UP_FIRST_MAX
+
+    def has_succeeded(self, root: Root, at: FailedAt) -> bool:
+        """Whether anything has succeeded where ``root`` failed, or it is known to fail alone."""
+        return self._place(at).has_succeeded or redrive_number(root.partition) is not None
 
     # -- while a place is down -----------------------------------------------------------
 

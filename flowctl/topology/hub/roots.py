@@ -89,7 +89,7 @@ class Roots:
         self.blame: RootBlame = RootBlame(settings.retry, events)
         self.gave_up: TupleGaveUp | None = None  # the first that no dead letter keeps
         self._has_dead_letter = has_dead_letter
-        self._dying: deque[tuple[Root, TupleGaveUp]] = deque()  # wait for the dead letter
+        self._dying: deque[tuple[Root, TupleGaveUp, FailedAt | None]] = deque()  # where they failed
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
         self._events = events
@@ -277,15 +277,21 @@ class Roots:
             reason = f"{reason} ({NOTHING_SUCCEEDED})"
         if self.wanted.steps:
             self.news.append(step("gave_up", root, reason))
-        self._events.append(self._part_with(root, reason, now_s, is_kept=is_kept))
+        self._events.append(self._part_with(root, reason, now_s, at=at, is_kept=is_kept))
 
     def _part_with(
-        self, root: Root, reason: str, now_s: float, *, is_kept: bool = True
+        self,
+        root: Root,
+        reason: str,
+        now_s: float,
+        *,
+        at: FailedAt | None = None,
+        is_kept: bool = True,
     ) -> TupleGaveUp:
         """The dead letter keeps ``root``; if there is none, or it may not, the run has to fail."""
         gave_up = told.gave_up(root, reason, at_s=now_s)
         if self._has_dead_letter and is_kept:
-            self._dying.append((root, gave_up))
+            self._dying.append((root, gave_up, at))
         else:
             self.gave_up = self.gave_up or gave_up
         return gave_up
@@ -298,13 +304,32 @@ class Roots:
         self.drops.add(root, reason, now_s)
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
+        """Return the next root whose attempts ran out, to be kept elsewhere, or None.
+
+        None of those that failed before anything has succeeded where they did, while something else
+        is left: if the run ends over it, those were good records, and the next run begins with
+        them.
+        """
         while self._dying:
-            root, gave_up = self._dying.popleft()
+            root, gave_up, at = self._dying[0]
+            if not root.part.is_gone and self._is_doubtful(root, at):
+                return None
+            self._dying.popleft()
             if not root.part.is_gone:
                 self._dead[root.number] = root
                 return DeadTuple(gave_up, (root.record,))
         return None
+
+    def _is_doubtful(self, root: Root, at: FailedAt | None) -> bool:
+        if at is None or at.stage is None or self.blame.has_succeeded(root, at):
+            return False
+        is_left = bool(self.intake.buffer) or self.pending > self.dying
+        return is_left or self.gave_up is not None
+
+    @property
+    def dying(self) -> int:
+        """Roots that are given up and wait for the dead letter."""
+        return sum(not root.part.is_gone for root, *_ in self._dying)
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
         """It is safe, so it counts as acked; one whose partition is gone is ignored."""
