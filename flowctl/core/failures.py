@@ -206,10 +206,10 @@ class Failures:
             self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoided or ())), reason)
             return
         flow_tuple.is_given_up = True
-        self._given_up += 1
         keeps = self.has_dead_letter
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
         if keeps and not (self.target.has_succeeded or is_letter):
+            self._given_up += 1
             keeps = self._given_up <= GIVEN_UP_FIRST_MAX
             if not keeps:
                 reason = f"{reason} ({NOTHING_SUCCEEDED})"

@@ -73,9 +73,6 @@ CONNECT_TRIES: Final = 8
 RELAY: Final = Pause(0.02, 0.5)
 #: A checkpoint store that is away is tried again at least this often [s].
 _STORE_MOST_S: Final = 5.0
-#: What was refused, or failed perhaps by the target's fault, waits at most this long by itself, so
-#: that the end of a job does not wait for it [s].
-_REFUSED_MOST_S: Final = 2.0
 
 
 def pause_of_store(interval_s: float) -> Pause:
@@ -111,7 +108,9 @@ class RetryQueue(Generic[T]):
         settings = settings or RetrySettings()
         most_s, jitter_share = settings.backoff_max_s, settings.jitter_share
         self._fault = Pause(settings.backoff_first_s, most_s, jitter_share)
-        self._refusal = self._fault._replace(most_s=min(_REFUSED_MOST_S, most_s))
+        # What was refused, or failed perhaps by the target's fault, waits no longer by itself than
+        # a target that is down is left alone: the end of a job should not wait for it.
+        self._refusal = self._fault._replace(most_s=min(TARGET.most_s, most_s))
         self._attempts_max = settings.attempts_max
         self._chance = chance
         self._rank = rank

@@ -204,6 +204,19 @@ def test_a_process_that_never_worked_does_not_empty_the_source_into_the_dead_let
     assert letters == 0, "a later run begins with them"
 
 
+def test_letters_that_fail_again_say_nothing_of_the_process() -> None:
+    """They are what fails alone, so they do not count to the eight after which the run ends."""
+    driver = Driver(*BOLTS[:4], retry_attempts_max=1, has_dead_letter=True)
+    driver.offer(9, partition="redrive:1760000000000")
+    driver.offer(1)
+    for _ in range(5):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+    assert len(driver.events(TupleGaveUp)) == 10
+    assert driver.core.gave_up is None
+
+
 def test_letters_wait_until_something_has_succeeded_or_nothing_else_is_left() -> None:
     driver = Driver("a", has_dead_letter=True, retry_attempts_max=1, tuple_records_max=1)
     driver.offer(2)

@@ -47,6 +47,7 @@ class RootBlame:
         self._events = events
         self._counters = Counters()
         self._places: dict[str, Place] = {}
+        self._failing: dict[str, Place] = {}  # where something failed: nearly always none
         # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
         # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
@@ -81,9 +82,11 @@ class RootBlame:
                 place.proven_at_s = max(sent_at_s, place.proven_at_s)
                 of_bolt_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
                 self._proven_at_s[at.bolt] = max(sent_at_s, of_bolt_s)
-                place.on_success(sent_at_s, now_s)
+                if at.place in self._failing:
+                    place.on_success(sent_at_s, now_s)
         elif failed and not place.is_cleared and pending > FEW_LEFT and at.stage is not None:
             slots = 1 if at.stage.plan.is_keyed else at.stage.plan.count
+            self._failing[at.place] = place
             place.note_failure(0, slots=slots, reason=failed[0].reason, now_s=now_s)
 
     def counts(self, root: Root, at: FailedAt, *, pending: int, now_s: float) -> bool:
@@ -122,7 +125,7 @@ class RootBlame:
         return next((place.down for place in self._down_now()), None)
 
     def _down_now(self) -> list[Place]:
-        return [place for place in self._places.values() if place.is_down]
+        return [place for place in self._failing.values() if place.is_down]
 
     @property
     def is_lost(self) -> bool:
@@ -140,10 +143,10 @@ class RootBlame:
 
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
-        due_s = min((place.breaker.next_s() for place in self._places.values()), default=inf)
+        due_s = min((place.breaker.next_s() for place in self._failing.values()), default=inf)
         return None if due_s == inf else due_s
 
     def on_time(self, now_s: float) -> None:
         """Time passed: a place may count as down now, or as lost."""
-        for place in self._places.values():
+        for place in self._failing.values():
             place.on_deadline(now_s)
