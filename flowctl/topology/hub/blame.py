@@ -68,12 +68,12 @@ class RootBlame:
         records: int,
         *,
         sent_at_s: float | None,
-        pending: int,
+        left: int,
         now_s: float,
     ) -> None:
         """A bolt has ``said`` what became of ``records`` inputs, and of those that it held.
 
-        ``sent_at_s`` is when they were sent, if known; ``pending`` roots are not done.
+        ``sent_at_s`` is when they were sent, if known; ``left`` roots are to be done.
         """
         failed = [one for one in said.failed if not one.refused and not one.is_data_error]
         place = self._place(at)
@@ -84,21 +84,23 @@ class RootBlame:
                 self._proven_at_s[at.bolt] = max(sent_at_s, of_bolt_s)
                 if at.place in self._failing:
                     place.on_success(sent_at_s, now_s)
-        elif failed and not place.is_cleared and pending > FEW_LEFT and at.stage is not None:
+                    if not place.breaker.failing:
+                        del self._failing[at.place]
+        elif failed and not place.is_cleared and left > FEW_LEFT and at.stage is not None:
             slots = 1 if at.stage.plan.is_keyed else at.stage.plan.count
             self._failing[at.place] = place
             place.note_failure(0, slots=slots, reason=failed[0].reason, now_s=now_s)
 
-    def counts(self, root: Root, at: FailedAt, *, pending: int, now_s: float) -> bool:
-        """Whether this failure of ``root`` counts against it; ``pending`` roots are not done."""
+    def counts(self, root: Root, at: FailedAt, *, left: int, now_s: float) -> bool:
+        """Whether this failure of ``root`` counts against it; ``left`` roots are to be done."""
         place = self._place(at)
         is_bad = fails_alone(root.partition, 0 if place.is_down else root.refusals)
         proven_at_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
         if is_bad or not at.may_be_target or not place.lacks_proof(root.judged_at_s, proven_at_s):
             return True
         if place.is_down:
-            return place.clear_at_end(few_left=pending <= BAD_END_MAX, now_s=now_s)
-        return at.bolt in self._proven_at_s and pending <= FEW_LEFT
+            return place.clear_at_end(few_left=left <= BAD_END_MAX, now_s=now_s)
+        return at.bolt in self._proven_at_s and left <= FEW_LEFT
 
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
         """Whether a dead letter may keep ``root``: a bolt that never works must not empty the

@@ -233,7 +233,7 @@ class Roots:
             self._retries.add(root, not_before_s=now_s, now_s=now_s)
             return now_s
         if at is not None and at.stage is not None:
-            if not self.blame.counts(root, at, pending=self.pending, now_s=now_s):
+            if not self.blame.counts(root, at, left=self.left, now_s=now_s):
                 root.refusals += 1
                 return self._retries.refusal(root, root.refusals, now_s)
             root.judged_at_s = now_s
@@ -323,13 +323,13 @@ class Roots:
     def _is_doubtful(self, root: Root, at: FailedAt | None) -> bool:
         if at is None or at.stage is None or self.blame.has_succeeded(root, at):
             return False
-        is_left = bool(self.intake.buffer) or self.pending > self.dying
-        return is_left or self.gave_up is not None
+        return bool(self.intake.buffer) or self.left > 0 or self.gave_up is not None
 
     @property
-    def dying(self) -> int:
-        """Roots that are given up and wait for the dead letter."""
-        return sum(not root.part.is_gone for root, *_ in self._dying)
+    def left(self) -> int:
+        """Roots that are not done, without those that are given up and wait for the dead letter."""
+        dying = self._dying and sum(not root.part.is_gone for root, *_ in self._dying)
+        return self.pending - (dying or 0)
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
         """It is safe, so it counts as acked; one whose partition is gone is ignored."""

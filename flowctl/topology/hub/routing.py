@@ -157,7 +157,7 @@ class Router:
         """
         at = FailedAt(stage, bolt)
         self._roots.blame.settled(
-            at, said, len(records), sent_at_s=sent_at_s, pending=self._roots.pending, now_s=now_s
+            at, said, len(records), sent_at_s=sent_at_s, left=self._roots.left, now_s=now_s
         )
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
