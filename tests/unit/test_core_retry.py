@@ -8,7 +8,7 @@ import pytest
 
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Record
-from flowctl.core.retry import Pause, RetryQueue
+from flowctl.core.retry import Pause, RetryQueue, pause_of_store
 from flowctl.core.settings import RetrySettings
 from flowctl.core.tuples import FlowTuple, by_deadline
 
@@ -40,7 +40,8 @@ def test_a_pause_doubles_up_to_its_bound() -> None:
 
 def test_its_bound_holds_from_the_first_on() -> None:
     """A store that is saved to each minute is not tried a minute later, while it is away."""
-    assert Pause(60.0, 5.0).after(1) == 5.0
+    assert list(islice(pause_of_store(60.0).waits(), 2)) == [5.0, 5.0]
+    assert list(islice(pause_of_store(2.0).waits(), 3)) == [2.0, 4.0, 5.0]
 
 
 @pytest.mark.req("S110")
@@ -116,7 +117,7 @@ def test_what_was_refused_waits_two_seconds_at_most_and_costs_no_attempt() -> No
     queue: RetryQueue[str] = RetryQueue(RetrySettings(attempts_max=1))
     waits = [queue.refusal("a", refusals, 0.0) for refusals in range(1, 8)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-    assert queue.refusal("a", 1, 0.0, after_s=30.0) == 30.0
+    assert queue.refusal("a", 1, 0.0, after_s=30.0) == queue.next_due_s() == 30.0
     assert RetryQueue(RetrySettings(backoff_max_s=0.3)).refusal("a", 9, 0.0) == 0.3
 
 
@@ -176,6 +177,27 @@ def test_what_could_not_go_has_its_next_turn_after_the_others() -> None:
     queue.put_back(first)
     assert len(queue) == 3 and queue.has_ready
     assert taken(queue) == "bca"
+
+
+def test_what_could_not_go_goes_by_rank_too() -> None:
+    queue: RetryQueue[str] = RetryQueue(rank=ord)
+    for name in "abcd":
+        queue.add(name, not_before_s=0.0, now_s=0.0)
+    blocked = [queue.take() for _ in range(4)]
+    for name in reversed(blocked):
+        assert name is not None
+        queue.put_back(name)
+    assert taken(queue) == "abcd"
+
+
+def test_the_next_time_is_that_of_what_still_waits() -> None:
+    queue: RetryQueue[str] = RetryQueue()
+    for name, due_s in (("a", 1.0), ("b", 2.5), ("c", 3.0)):
+        queue.add(name, not_before_s=due_s, now_s=0.0)
+    queue.discard("a")
+    assert queue.next_due_s() == 2.5
+    queue.ripen(2.7)
+    assert (queue.due_s("b"), queue.next_due_s()) == (2.5, 3.0)
 
 
 def test_what_is_parked_waits_for_something_else_than_time() -> None:
