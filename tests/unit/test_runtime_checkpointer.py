@@ -94,6 +94,21 @@ def test_an_episode_is_logged_once_at_its_start_and_once_at_its_end():
     assert work.store.load("job").records == 1
 
 
+def test_after_a_save_that_succeeded_the_pauses_begin_anew():
+    work, waited_s = Work(), []
+    errors = iter([AWAY, AWAY, AWAY, None, AWAY, AWAY])
+
+    def wait(wait_s: float) -> bool:
+        waited_s.append(wait_s)
+        work.ack_one()
+        work.store.error = next(errors, None)
+        return len(waited_s) == 7
+
+    work.checkpointer._closing.wait = wait
+    work.checkpointer.run()
+    assert waited_s == [0.5, 0.5, 1.0, 2.0, 0.5, 0.5, 1.0]
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -98,12 +98,7 @@ class Calls:
         self._open.pop(bolt, None)
         self._tick_due_s.pop(bolt, None)
         self._ticks.pop(bolt, None)
-        self._forget_trouble(bolt)
-
-    def _forget_trouble(self, bolt: str) -> None:
-        trouble = self._troubles.pop(bolt, None)
-        if trouble is not None:
-            self._retries.discard(trouble)
+        self._troubles.pop(bolt, None)
 
     def sent(self, bolt: str) -> None:
         """``bolt`` is sent a tuple: its ``on_end`` must come after that."""
@@ -195,7 +190,7 @@ class Calls:
         said = ack.settlement or _DONE
         self._router.settle(stage, bolt, (), said, now_s, sent_at_s=call.sent_at_s)
         if call.kind == END_CALL:
-            self._forget_trouble(bolt)
+            self._troubles.pop(bolt, None)
             if not call.has_more:
                 self._end(stage, bolt, _LEFT_OVER, now_s)
         return AckOutcome.ACKED

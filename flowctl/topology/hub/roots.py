@@ -323,7 +323,7 @@ class Roots:
     def _is_doubtful(self, root: Root, at: FailedAt | None) -> bool:
         if at is None or at.stage is None or self.blame.has_succeeded(root, at):
             return False
-        return bool(self.intake.buffer) or self.left > 0 or self.gave_up is not None
+        return bool(self.intake.buffer) or self.left > 0
 
     @property
     def left(self) -> int:
