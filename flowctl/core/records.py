@@ -61,6 +61,40 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
             raise AttributeError(f"a Record is not its value: write record.value[{name!r}]")
 
 
+class Fields(dict[str, Any]):
+    """A dict whose items are attributes too: ``value["id"]`` is ``value.id``, as in a Row of Spark.
+
+    What ``process`` gets for a record that is a dict, behind every door.  It is sent and stored as
+    the dict that it is.  A field whose name is a dict's own (``items``, ``copy``) has only the
+    first spelling.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self[name]
+        except KeyError:
+            raise AttributeError(f"no field {name!r}; there are {', '.join(self)}") from None
+        if value.__class__ is dict:  # so that record.value.address.city is right too
+            value = self[name] = Fields(value)
+        return value
+
+    def asDict(self, recursive: bool = False) -> dict[str, Any]:
+        """Return a plain dict of the fields, as a Row of Spark does."""
+        return dict(self)
+
+
+def with_fields(records: Sequence[Record]) -> Sequence[Record]:
+    """Return ``records``, in which each value that is a dict is :class:`Fields`."""
+    if dict not in {record.value.__class__ for record in records}:
+        return records
+    return [
+        Record(record.position, Fields(record.value)) if record.value.__class__ is dict else record
+        for record in records
+    ]
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which records a tuple holds: the key by which a sink recognises a repeat.
 

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from operator import countOf
 from typing import Any, Final
 
+from flowctl.core.records import Fields
+
 # Values nested deeper than this are refused: both ends must be able to walk through them within
 # Python's limit of 1,000 calls, and a level may take three.
 DEPTH_MAX: Final = 100
 SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
 # From this length on, C code checks a list of one type faster than a loop does (measured).
 _LONG_LIST: Final = 8
-_PLAIN: Final = SCALARS | {dict, list}
+DICTS: Final[frozenset[type]] = frozenset((dict, Fields))
+_PLAIN: Final = SCALARS | DICTS | {list}
 
 
 def are_plain(values: Sequence[Any]) -> bool:
@@ -26,7 +29,7 @@ def are_plain(values: Sequence[Any]) -> bool:
         if not kinds <= _PLAIN:
             return False
         below: list[Any] = []
-        if dict in kinds and not _look_into_dicts(level, below):
+        if not DICTS.isdisjoint(kinds) and not _look_into_dicts(level, below):
             return False
         if list in kinds:
             _look_into_lists(level, below)
@@ -40,7 +43,7 @@ def _look_into_dicts(level: Sequence[Any], below: list[Any]) -> bool:
     """Put everything but scalars into ``below``; False for keys that are not text."""
     scalars, push = SCALARS, below.append  # this runs for every part of every dict that is read
     for value in level:
-        if value.__class__ is dict:
+        if value.__class__ in DICTS:
             for key, item in value.items():
                 if key.__class__ is not str:
                     return False

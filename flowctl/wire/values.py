@@ -25,7 +25,7 @@ from flowctl.core.carried import CarriedEmitted, CarriedRecord, Packed
 from flowctl.core.records import NOTHING, Record
 from flowctl.core.trees.settlement import Emitted
 from flowctl.errors import WireError
-from flowctl.wire.plain import DEPTH_MAX, SCALARS, are_plain
+from flowctl.wire.plain import DEPTH_MAX, DICTS, SCALARS, are_plain
 from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, shown
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # the range of msgpack
@@ -207,7 +207,7 @@ class _Walk:
             raise refused(value, where)
         if depth >= DEPTH_MAX:
             raise NotCarriedError(f"{short(where)} is nested deeper than {DEPTH_MAX}.")
-        if kind is dict:
+        if kind in DICTS:
             return self._dict(value, where, depth + 1)
         if kind in (set, frozenset):
             return self._set(value, where, depth + 1)
@@ -346,10 +346,10 @@ def _unwrap(code: int, data: memoryview) -> Any:
 _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 # KeyError: an unknown code or time zone; ArithmeticError: Decimal's own.
 _NOT_DECODED = (msgspec.MsgspecError, LookupError, ArithmeticError, *_NOT_ENCODED)
-_CONTAINED: Final = frozenset({dict, list})
+_CONTAINED: Final = DICTS | {list}
 _TEXTS: Final = ({str}, {bytes})
 _FLAT: Final = SCALARS | {type(NOTHING)}
-_CONTAINERS: Final = frozenset({dict, list, tuple, set, frozenset})
+_CONTAINERS: Final = DICTS | {list, tuple, set, frozenset}
 _WRAPS: Final[dict[type, Callable[[Any, str], Any]]] = {
     decimal.Decimal: _wrap_decimal,
     uuid.UUID: _wrap_uuid,
