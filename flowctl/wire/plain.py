@@ -43,7 +43,7 @@ def _look_into_dicts(level: Sequence[Any], below: list[Any]) -> bool:
     """Put everything but scalars into ``below``; False for keys that are not text."""
     scalars, push = SCALARS, below.append  # this runs for every part of every dict that is read
     for value in level:
-        if value.__class__ in DICTS:
+        if isinstance(value, dict):
             for key, item in value.items():
                 if key.__class__ is not str:
                     return False
