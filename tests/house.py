@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from tests import imports
+
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
 ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as much
@@ -332,6 +334,25 @@ def figures() -> list[str]:
     ]
 
 
+def structure() -> list[str]:
+    """How the files hang together, in lines of text."""
+    modules = [imports.module(source.path, source.tree) for source in read()]
+    tests = [imports.module(source.path, source.tree) for source in read(("tests",))]
+    at_start = imports.graph(modules, at_start=True)
+    ever = imports.graph(modules, at_start=False)
+    rooms = {"all": "", **{name.rpartition(".")[2]: name for name in imports.ROOMS_TOLD}}
+    once = {name: _share(imports.imported_once(ever, room)) for name, room in rooms.items()}
+    outside = [len(list(imports.private_access(each, modules))) for each in (modules, tests)]
+    return [
+        f"files: {len(modules)}; the longest chain of imports: "
+        f"{len(imports.longest_chain(at_start))}",
+        "files that one other imports: "
+        + ", ".join(f"{name} {share}" for name, share in once.items()),
+        f"names of files in several rooms: {len(imports.shared_names(modules))}",
+        f"private names of others, in the product / in tests: {outside[0]} / {outside[1]}",
+    ]
+
+
 def _share(counts: tuple[int, int]) -> str:
     return f"{100 * counts[0] / counts[1]:.0f} %"
 
@@ -346,7 +367,7 @@ def main() -> int:
     found = breaches()
     for breach in found:
         print(breach, file=sys.stderr)
-    print("\n".join(figures()))
+    print("\n".join([*figures(), *structure()]))
     print(f"{len(found)} problems")
     return 1 if found else 0
 
