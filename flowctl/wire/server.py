@@ -21,12 +21,7 @@ from flowctl.ports import Endpoint
 from flowctl.wire import listener, reach
 from flowctl.wire.accept_gate import AcceptGate
 from flowctl.wire.connection import Connection
-from flowctl.wire.frames import (
-    PROTOCOL_VERSION,
-    ToBolt,
-    ToSpout,
-    Welcome,
-)
+from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
 from flowctl.wire.handshake_pool import HandshakePool
 from flowctl.wire.pending_handshakes import PendingPeer
