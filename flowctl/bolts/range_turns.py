@@ -30,7 +30,7 @@ from flowctl.failure.texts import (
     traceback_text,
 )
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
-from flowctl.wire.refusals import NotCarriedError
+from flowctl.wire.not_encodable import NotCarriedError
 from flowctl.wire.values import carry
 
 if TYPE_CHECKING:

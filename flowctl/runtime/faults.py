@@ -23,7 +23,7 @@ from flowctl.errors import (
 )
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.text import printable
-from flowctl.wire.refusals import CARRIED, NotCarriedError
+from flowctl.wire.not_encodable import CARRIED, NotCarriedError
 from flowctl.wire.values import enc_hook
 
 # What msgspec raises for a value that msgpack can't hold.

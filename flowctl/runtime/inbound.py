@@ -16,7 +16,7 @@ from flowctl.core.messages import (
 )
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import AckOutcome
-from flowctl.errors import InternalError, ProcessError
+from flowctl.errors import ProcessError
 from flowctl.prepared import prepare
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
@@ -96,10 +96,8 @@ class InboundHandler:
         elif isinstance(frame, Dying):
             self._dying[bolt] = frame
             self._control.long_calls.left(bolt, is_stuck=frame.is_stuck)
-        elif isinstance(core, RangeCore):
+        elif isinstance(core, RangeCore):  # otherwise it was a breach, or its epoch is over
             self._take_of_range(core, bolt, epoch, frame, now_s)
-        else:
-            raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
 
     def _take_of_range(
         self, core: RangeCore, bolt: str, epoch: int, frame: Progress | SplitAnswer, now_s: float
@@ -128,11 +126,12 @@ class InboundHandler:
                 core.on_revoked(bolt, epoch, Revoked([fail.tuple_id]), now_s=now_s)
             control.fail_soon(fenced_error(fail) if fail.is_fenced else fatal_error(bolt, fail))
             return
-        if isinstance(said, RangeFail):
-            assert isinstance(core, RangeCore)  # else it was a breach
+        if said is fail:
+            outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
+        elif isinstance(said, RangeFail) and isinstance(core, RangeCore):
             outcome = core.on_range_fail(bolt, epoch, said, now_s=now_s)
         else:
-            outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
+            return  # it was a breach, or its epoch is over
         if outcome is AckOutcome.GAVE_UP:
             self.check_gave_up(fail)
 

@@ -27,8 +27,7 @@ from flowctl.core.messages import Ack, Emission, End
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.server import Inbound, Joined, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import Inbound, Joined, Received, RunTerms, SpoutServer
 
 _SPAWN = multiprocessing.get_context("spawn")
 _ACK = b"a" * 40  # as long as an Ack

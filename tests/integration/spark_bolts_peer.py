@@ -15,8 +15,7 @@ from flowctl.core.messages import Ack, Emission, End, Fail
 from flowctl.core.records import Record
 from flowctl.ports import BoltNotice, Bolts
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.server import Joined, Left, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import Joined, Left, Received, RunTerms, SpoutServer
 
 PATIENCE_S = 60.0  # a cold start on a loaded machine; only a hang takes this long
 

@@ -22,8 +22,7 @@ from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.frames import ToBolt
-from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import Inbound, Joined, Left, Received, RunTerms, SpoutServer
 
 # Far more than anything here takes; only a hang gets there.
 PATIENCE_S = 20.0

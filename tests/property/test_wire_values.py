@@ -29,7 +29,7 @@ from flowctl.core.records import Record
 from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.errors import SourceError, WireError
 from flowctl.wire.codec import LENGTH_BYTES, FrameReader, FrameWriter, decoder_of
-from flowctl.wire.refusals import NotCarriedError
+from flowctl.wire.not_encodable import NotCarriedError
 from flowctl.wire.values import (
     carry_emits,
     carry_records,

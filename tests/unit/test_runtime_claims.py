@@ -15,9 +15,13 @@ from flowctl.core.messages import (
     Emission,
     Fail,
     Heartbeat,
+    Processed,
+    Progress,
+    RangeFail,
     Rejected,
     Revoked,
     SettledAck,
+    SplitAnswer,
 )
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.records import Record
@@ -166,6 +170,24 @@ def test_who_says_what_can_not_be_is_dropped_named_and_counted(driver: Driver, l
     # What comes of the old connection later is of an epoch that is over.
     driver.say("a", lie(driver))
     driver.hear(Left("a", 1, "closed"))
+    assert driver.core.counters.peers_dropped == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        SplitAnswer(1, 1, 9),
+        Progress(1, 1, 0, 9, 0.0, Processed()),
+        RangeFail(Fail(1, 1, "E"), 0, 9, 1),
+    ],
+)
+def test_a_report_on_a_range_is_a_breach_where_there_is_none_and_then_ignored(
+    driver: Driver, said: Any
+) -> None:
+    driver.say("a", said)
+    assert driver.ended == ["a"]
+    driver.say("a", said)  # read before its connection was ended
+    assert driver.control.error is None
     assert driver.core.counters.peers_dropped == 1
 
 
