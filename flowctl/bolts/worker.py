@@ -14,11 +14,12 @@ from flowctl.bolts.range_pace import TARGET_S, Pace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Outcome, Work
+from flowctl.core.messages import RangeEmission
 from flowctl.errors import InfrastructureError
 from flowctl.failure.callables import check_returned, is_async
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import RangeFrame, Welcome
+from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import waiting_stream_of
 
@@ -196,7 +197,7 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            if type(work.frame) is RangeFrame:
+            if type(work.frame) is RangeEmission:
                 self._work_on_range(turns.begin_range(work, idling), link)
                 work = link.take(idling)
             else:

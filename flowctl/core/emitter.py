@@ -10,7 +10,7 @@ from flowctl.core.dispatch import EXACT_MAX, done_in_s
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
-from flowctl.core.records import Ack, Emission
+from flowctl.core.messages import Ack, Emission
 from flowctl.core.recovery import Recovery
 from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.sizing import records_for

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
+from flowctl.core.messages import End
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
@@ -31,7 +32,6 @@ from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
-from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
@@ -385,7 +385,7 @@ class Run:
 
     def _send_end(self, bolt: str) -> None:
         if self._server is not None:
-            self._server.send(bolt, End())
+            self._server.send(bolt, End(bolt))
             self._server.close_bolt(bolt)
 
     def _drain_events(self, meter: Meter) -> None:

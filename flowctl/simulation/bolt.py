@@ -10,8 +10,7 @@ import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack
+from flowctl.core.messages import Ack, Heartbeat, Revoked
 from flowctl.simulation.bolt_queue import BoltQueue
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
@@ -102,7 +101,7 @@ class SimBolt:
         given = self._queue_of(spout).give_back(at_s, spout, tuple_ids)
         for sending in given:
             self._tally.waited_s += at_s - sending.received_at_s
-        said = (self.epoch, [sending.tuple_id for sending in given])
+        said = (self.epoch, Revoked([sending.tuple_id for sending in given]))
         for peer, back in self._links:
             if peer.index == spout:
                 back.send(at_s, peer.on_revoked, self, said)
@@ -140,17 +139,15 @@ class SimBolt:
         self._busy -= 1
         self._tally.completed(self.index, sending, at_s)
         ack = Ack(
-            bolt=self.name,
-            epoch=sending.epoch,
-            tuple_id=sending.tuple_id,
-            attempt=sending.attempt,
+            sending.tuple_id,
+            sending.attempt,
             wait_s=turn_at_s - sending.received_at_s,
             service_s=at_s - turn_at_s,
             idle_total_s=sending.idle_total_s,
             sink_s=at_s - sending.entered_sink_at_s if self._world.sink else None,
         )
         if not self._telemetry:
-            ack = Ack(bolt=ack.bolt, epoch=ack.epoch, tuple_id=ack.tuple_id, attempt=ack.attempt)
+            ack = Ack(sending.tuple_id, sending.attempt)
         if self._flush_s:
             self._hold(at_s, sending, ack)
         else:
@@ -202,7 +199,7 @@ class SimBolt:
             told = begun if self._slots > 1 else ()
             # A bolt can't count what the link loses.  A real connection loses nothing.
             arrived = None if self._machine.loss else self._arrived[spout.index]
-            beat = Beat(len(begun), queued, told, arrived)
+            beat = Heartbeat(len(begun), queued, told, arrived)
             back.send(at_s, spout.on_beat, self, (epoch, beat))
 
     # -- life and death ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from flowctl.core.settings import PolicyName
 from flowctl.core.state import Liveness
 from flowctl.simulation.engine import Simulation

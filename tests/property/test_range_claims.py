@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, Part, RangeClaims
+from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, RangeClaims
 from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, Pace
+from flowctl.core.messages import Processed
 
 pytestmark = pytest.mark.on_change()
 
@@ -50,7 +51,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.claims.failed()
             self.failed += range(begin, end)
         else:
-            self.claims.done(Part(records=end - begin, sink_s=sink_s))
+            self.claims.done(Processed(records=end - begin, sink_s=sink_s))
             self.processed += range(begin, end)
 
     @rule(request=st.integers(0, 5), keep=SHARES)
@@ -69,8 +70,9 @@ class ClaimsMachine(RuleBasedStateMachine):
     def report(self, *, at_once: bool) -> None:
         told = self.claims.progress(self.now_s, at_once=at_once)
         if told is not None:
-            positions = range(told.start, told.done_through)
-            assert told.part.records == len(positions)
+            start, through, did = told
+            positions = range(start, through)
+            assert did.records == len(positions)
             self.told += positions
             if not at_once:
                 self.check_pace()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.events import TupleDropped
-from flowctl.core.records import Ack, Emission
+from flowctl.core.messages import Emission, SettledAck
 from flowctl.core.trees.settlement import Settlement
 from tests.topology_driver import RECORD_S, Hub
 from tests.topology_pieces import Pieces
@@ -66,9 +66,7 @@ class World:
             hub.kill(emission.bolt)
         elif chance < self.kills + self.fails:
             hub.process_one(emission)
-            hub.core.on_fail(
-                emission.bolt, epoch, emission.tuple_id, reason="failed", now_s=hub.now_s
-            )
+            hub.fail(emission, "failed")
         elif chance < self.kills + self.fails + self.lates:
             self.late.append((emission, epoch, hub.process_one(emission)))
             hub.now_s += rng.choice([0.1, 2.0, TREE_TIMEOUT_S])
@@ -77,19 +75,9 @@ class World:
 
     def _ack_late(self) -> None:
         emission, epoch, settlement = self.late.popleft()
-        self.hub.core.on_ack(
-            Ack(
-                bolt=emission.bolt,
-                epoch=epoch,
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-                wait_s=0.0,
-                service_s=RECORD_S,
-                idle_total_s=0.0,
-                settlement=settlement,
-            ),
-            now_s=self.hub.now_s,
-        )
+        sent = (emission.tuple_id, emission.attempt)
+        ack = SettledAck(*sent, 0.0, RECORD_S, 0.0, settlement=settlement)
+        self.hub.core.on_ack(emission.bolt, epoch, ack, now_s=self.hub.now_s)
 
     def run(self) -> None:
         hub = self.hub

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 
 SERVICE_S = 0.1

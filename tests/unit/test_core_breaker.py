@@ -12,15 +12,14 @@ from flowctl.core.events import (
     TupleGaveUp,
     TupleRefused,
 )
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 
 
 def refuse(driver: Driver, emission: Emission, after_s: float | None = None) -> AckOutcome:
-    outcome = driver.core.on_refused(
-        emission.bolt, 1, emission.tuple_id, reason="503", after_s=after_s, now_s=driver.clock()
-    )
+    outcome = driver.fail(emission, error="503", is_refused=True, after_s=after_s)
     driver.wait(0)
     return outcome
 
@@ -242,15 +241,8 @@ def test_a_limit_of_calls_a_second_is_gone_through_though_tuples_are_larger(a_se
                 tokens = min(a_second, tokens + (now_s - filled_at_s) * a_second)
                 filled_at_s = now_s
                 if tokens < 1:
-                    driver.core.on_refused(
-                        emission.bolt,
-                        1,
-                        emission.tuple_id,
-                        reason="429",
-                        after_s=1.0,
-                        now_s=now_s,
-                        record_index=index,
-                    )
+                    refused = {"error": "429", "is_refused": True, "after_s": 1.0}
+                    driver.fail(emission, record_index=index, **refused)
                     break
                 tokens -= 1
                 calls += 1
@@ -393,9 +385,7 @@ def test_both_parts_of_a_tuple_that_was_refused_in_the_middle_wait() -> None:
     driver = Driver("a", "b", tuple_records_max=10, window_initial=1)
     driver.offer(20)
     ours, theirs = driver.emit()
-    outcome = driver.core.on_refused(
-        ours.bolt, 1, ours.tuple_id, reason="429", after_s=5.0, now_s=driver.clock(), record_index=4
-    )
+    outcome = driver.fail(ours, error="429", is_refused=True, after_s=5.0, record_index=4)
     assert outcome is AckOutcome.REFUSED
     driver.ack(theirs)
     driver.wait(4.9)

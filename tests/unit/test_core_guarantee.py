@@ -133,7 +133,7 @@ def test_what_a_bolt_gives_back_unbegun_goes_to_another_for_its_first_time(mode:
     offered(made, 2)
     _, queued = made.emit()
     made.add("b2")
-    made.core.on_revoked("b1", 1, [queued.tuple_id], now_s=made.clock())
+    made.give_back("b1", queued.tuple_id)
     [again] = made.emit()
     assert (again.tuple_id, again.bolt) == (queued.tuple_id, "b2")
     assert made.core.counters.dropped == 0

@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from flowctl.core.first_tuples import FirstTuples
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import pytest
 
 from flowctl.core.events import TupleGaveUp
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 
 pytestmark = pytest.mark.on_change()
@@ -85,10 +85,7 @@ def _answer(driver: Driver, emission: Emission, fate: str) -> None:
     if fate == "ok":
         driver.ack(emission)
     elif fate == "refuses":
-        driver.core.on_refused(
-            emission.bolt, 1, emission.tuple_id,
-            reason="503", after_s=REJECTED_S, now_s=driver.clock(),
-        )  # fmt: skip
+        driver.fail(emission, error="503", is_refused=True, after_s=REJECTED_S)
     else:
         driver.fail(emission)
 

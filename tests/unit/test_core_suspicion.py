@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, TupleLost
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 

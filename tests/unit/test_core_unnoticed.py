@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, TupleExpired
-from flowctl.core.records import AckOutcome, Checkpoint, Emission, PartitionCheckpoint
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl

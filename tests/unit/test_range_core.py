@@ -5,19 +5,16 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import TargetWentDown
-from flowctl.core.joined import Beat
+from flowctl.core.messages import Heartbeat, Revoked, SplitAnswer
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import (
-    Receipts,
-    SplitAnswered,
-)
 from flowctl.core.ranges.splits import Donor, share_kept
 from flowctl.core.records import (
     AckedRange,
     AckOutcome,
     Checkpoint,
     PartitionCheckpoint,
+    Receipts,
     Record,
 )
 from flowctl.core.tuples import FlowTuple
@@ -148,11 +145,11 @@ def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> No
     assert (question.bolt, question.tuple_id) == ("a", ours.tuple_id)
     assert 0.05 < question.keep < 0.15, "a tenth of the speed"
     assert ranges.emit() == [], "the rest is nobody's before the answer"
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.ACKED
+    answer = SplitAnswer(ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.ACKED
     (rest,) = ranges.emit()
     assert (rest.bolt, rest.start, rest.stop) == ("b", 500_000, ours.stop)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.DUPLICATE
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.DUPLICATE
     assert ranges.did(ours, 100_000, 500_000) is AckOutcome.ACKED
     assert ranges.did(rest, rest.start, rest.stop) is AckOutcome.ACKED
     assert ranges.core.is_drained
@@ -177,7 +174,7 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
         start = ranges.core._pending[of[bolt].tuple_id].cut.pieces[0][0]
         ranges.wait(position_s * MB / 2, "a", "b", "c")
         ranges.did(of[bolt], start, start + MB // 2, service_s=position_s * MB / 2)
-    ranges.core.on_revoked("b", 1, [of["b"].tuple_id], now_s=ranges.clock())
+    ranges.core.on_revoked("b", 1, Revoked([of["b"].tuple_id]), now_s=ranges.clock())
     given = ranges.emit()
     assert given[0].start == of["b"].start + MB // 2
     assert [e.stop for e in given[:-1]] == [e.start for e in given[1:]] and len(given) <= 8
@@ -190,8 +187,8 @@ def test_if_the_bolt_dies_the_split_never_happened() -> None:
     ranges, ours = split_scene()
     (question,) = ranges.questions()
     ranges.core.remove_bolt("a", now_s=ranges.clock(), reason="died")
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
+    answer = SplitAnswer(ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
     ranges.wait(1.0, "b")
     (all_of_it,) = ranges.emit()
     assert (all_of_it.bolt, all_of_it.start, all_of_it.stop) == ("b", 100_000, ours.stop)
@@ -200,8 +197,8 @@ def test_if_the_bolt_dies_the_split_never_happened() -> None:
 def test_a_bolt_that_refuses_is_not_asked_again_before_it_has_done_something() -> None:
     ranges, ours = split_scene()
     (question,) = ranges.questions()
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, ours.stop)
-    ranges.core.on_split(answer, now_s=ranges.clock())
+    answer = SplitAnswer(ours.tuple_id, question.request, ours.stop)
+    ranges.core.on_split("a", 1, answer, now_s=ranges.clock())
     ranges.wait(0.05, "a", "b")
     ranges.emit()
     assert ranges.questions() == []
@@ -227,8 +224,8 @@ def test_a_range_that_moves_whole_stays_longer_each_time() -> None:
             questions = ranges.questions()
         stayed_s.append(ranges.clock() - since_s)
         (question,) = questions
-        answer = SplitAnswered(question.bolt, 1, question.tuple_id, question.request, 0)
-        ranges.core.on_split(answer, now_s=ranges.clock())
+        answer = SplitAnswer(question.tuple_id, question.request, 0)
+        ranges.core.on_split(question.bolt, 1, answer, now_s=ranges.clock())
         (moved,) = ranges.emit()
         assert (moved.start, moved.stop) == (MB - left, MB)
     assert stayed_s[2] < stayed_s[3] < stayed_s[4]
@@ -343,7 +340,7 @@ def test_receipts_come_with_what_is_done_and_never_from_one_who_was_given_up() -
     (e,) = ranges.emit()
     ranges.did(e, 0, 1000, receipts=[b"file 1"])
     assert ranges.core.poll_receipts() == Receipts("p", 0, 1000, 10, [b"file 1"])
-    ranges.core.on_revoked("a", 1, [e.tuple_id], now_s=ranges.clock())
+    ranges.core.on_revoked("a", 1, Revoked([e.tuple_id]), now_s=ranges.clock())
     (again,) = ranges.emit()
     assert (again.bolt, again.start) == ("b", 1000)
     late = ranges.did(e, 1000, 2000, bolt="a", receipts=[b"file 2"])
@@ -364,7 +361,7 @@ def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> Non
     ranges = Ranges("a", "b", stop=MB)
     (e,) = ranges.emit()
     ranges.did(e, 0, 1000)
-    ranges.core.on_heartbeat("a", 1, Beat(1, 0), now_s=ranges.clock())
+    ranges.core.on_heartbeat("a", 1, Heartbeat(1, 0), now_s=ranges.clock())
     ranges.wait(4.0, "b")
     ranges.wait(1.0, "b")
     (again,) = ranges.emit()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowctl.bolts.range_claims import Part
 from flowctl.bolts.range_pace import Pace
+from flowctl.core.messages import Processed
 from flowctl.instrumentation.pace import dear_call
 from flowctl.runtime.dear_calls import dear_batches
 from tests.range_driver import MB, Ranges
@@ -60,5 +60,5 @@ def test_a_bolt_tells_it_only_where_it_makes_batches_longer() -> None:
 
 
 def test_a_report_of_several_batches_has_what_is_known_by_the_last() -> None:
-    assert Part(call_s=0.2).plus(Part(call_s=0.3)).call_s == 0.3
-    assert Part(call_s=0.2).plus(Part()).call_s == 0.0
+    assert Processed(call_s=0.2).plus(Processed(call_s=0.3)).call_s == 0.3
+    assert Processed(call_s=0.2).plus(Processed()).call_s == 0.0

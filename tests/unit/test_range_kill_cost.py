@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from flowctl.bolts.range_claims import Part, RangeClaims
+from flowctl.bolts.range_claims import RangeClaims
 from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.core.messages import Processed
 
 RUN_S = 60.0
 PATH_S = 0.001  # a report's way to the driver
@@ -56,10 +57,10 @@ def work(record_s: float, blocks: Iterator[int], noise: float) -> tuple[list[Wor
             done.append(Work(now_s, now_s + service_s, position))
             now_s += service_s
             pace.took(records, service_s)
-            claims.done(Part(records=records, is_urgent=pace.is_next_short(left)))
+            claims.done(Processed(records=records, is_urgent=pace.is_next_short(left)))
             if (progress := claims.progress(now_s)) is not None:
-                urgent = progress.part.is_urgent
-                told.append(Report(now_s + PATH_S, progress.done_through, urgent))
+                _, through, did = progress
+                told.append(Report(now_s + PATH_S, through, did.is_urgent))
     return done, told
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.ranges.messages import RangeEmission
+from flowctl.core.messages import RangeEmission
 from tests.range_driver import Ranges
 
 pytestmark = pytest.mark.on_change()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
+from flowctl.core.messages import Ack, Emission, Fail
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.instrumentation.snapshot import WaitReason
@@ -14,7 +15,6 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import BLOCKING_MAX_S, WaitInterrupted
-from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received
 from tests.loop_parts import Log
 
@@ -131,11 +131,11 @@ class Stand:
         """Every bolt answers for all that it was sent: that is what ended the last wait."""
         by_bolt: dict[str, list[Any]] = {}
         for bolt, frame in self.server.sent:
-            if isinstance(frame, TupleFrame):
+            if isinstance(frame, Emission):
                 answer = (
-                    FailFrame(frame.tuple_id, frame.attempt, "no", "", None, False)
+                    Fail(frame.tuple_id, frame.attempt, "no", "", None, False)
                     if fail
-                    else AckFrame(frame.tuple_id, frame.attempt, 0.0, 0.01, 0.0)
+                    else Ack(frame.tuple_id, frame.attempt, 0.0, 0.01, 0.0)
                 )
                 by_bolt.setdefault(bolt, []).append(answer)
         self.server.sent.clear()
@@ -218,7 +218,7 @@ def test_the_bound_on_uncommitted_records_is_one_and_does_not_hold_up_a_retry():
     assert stand.waits == (0, 1.0, 0)
     stand.reply(fail=True)
     stand.steps(4)  # its back-off is over meanwhile
-    sent = [frame.attempt for _, frame in stand.server.sent if isinstance(frame, TupleFrame)]
+    sent = [frame.attempt for _, frame in stand.server.sent if isinstance(frame, Emission)]
     assert sent == [2, 2]
     stand.reply()
     stand.steps()

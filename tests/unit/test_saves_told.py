@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.messages import Processed, Progress
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -76,19 +76,8 @@ class Work:
         core = self.control.core
         core.offer_extents({"p": Extent(0, 100)})
         emission = core.poll_emit(now_s=0.0)
-        told = Progress(
-            bolt="a",
-            epoch=1,
-            tuple_id=emission.tuple_id,
-            attempt=1,
-            start=0,
-            done_through=1,
-            records=1,
-            wait_s=0.0,
-            service_s=0.1,
-            idle_total_s=0.0,
-        )
-        core.on_progress(told, now_s=0.1)
+        told = Progress(emission.tuple_id, 1, 0, 1, 0.0, Processed(records=1, service_s=0.1))
+        core.on_progress("a", 1, told, now_s=0.1)
 
     def news(self) -> list[tuple[str, Saved]]:
         return self.control.saves_told.take(self.control.core.bolts)

@@ -135,8 +135,7 @@ def test_tuples_of_a_stage_that_failed_as_a_whole_come_back_apart_too() -> None:
     hub.emit()
     assert len(hub.in_flight) == 8
     while hub.in_flight:
-        e = hub.in_flight.popleft()
-        hub.core.on_fail(e.bolt, hub.epoch[e.bolt], e.tuple_id, reason="boom", now_s=hub.now_s)
+        hub.fail(hub.in_flight.popleft(), "boom")
     back_at_s = []
     while not sink.got or len(sink.got) < 8:
         hub.now_s = hub.core.next_deadline_s() or 0.0

@@ -16,8 +16,8 @@ import msgspec
 from flowctl.core.book import Book
 from flowctl.core.consumer import NEVER
 from flowctl.core.events import RangeSplit
+from flowctl.core.messages import Split
 from flowctl.core.ranges.consumer import Pace, RangeConsumer
-from flowctl.core.ranges.messages import SplitOrder
 from flowctl.core.ranges.pieces import RangeCut
 from flowctl.core.tuples import FlowTuple
 
@@ -49,7 +49,7 @@ _UNKNOWN = Pace(1.0, 0.0)
 class Ask(msgspec.Struct):
     """A question that has no answer yet."""
 
-    order: SplitOrder
+    order: Split
     again_s: float
     wait_s: float
 
@@ -224,9 +224,9 @@ class Splits:
         self._asks[flow_tuple.tuple_id] = Ask(order, now_s + wait_s, wait_s)
         self._book.orders.append(order)
 
-    def _order(self, bolt: str, tuple_id: int, keep: float) -> SplitOrder:
+    def _order(self, bolt: str, tuple_id: int, keep: float) -> Split:
         self._requests += 1
-        return SplitOrder(bolt, [tuple_id], self._requests, keep)
+        return Split(bolt, tuple_id, self._requests, keep)
 
     def on_deadline(self, now_s: float) -> None:
         """Ask again for answers that did not come; forget those of ranges that went elsewhere."""
