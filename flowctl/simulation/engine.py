@@ -161,7 +161,7 @@ class Simulation:
         use = measure.Use(self.machines, tally.work, slots=scenario.slots)
         lag = max(spout.lag_max for spout in self.spouts)
         speed = scenario.speed_total / scenario.tuple_mean_s  # tuples a second
-        tuples = sum(spout.core.counters.acked for spout in self.spouts)
+        tuples = sum(spout.core.counters.tuples_acked for spout in self.spouts)
         return Outcome(
             scenario=scenario.name,
             policy=policy,

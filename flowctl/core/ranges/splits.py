@@ -264,7 +264,7 @@ class Splits:
             self._moves[piece.tuple_id] = self._moves.get(whole.tuple_id, 0)
             self._moves[piece.tuple_id] += not whole.cut.records
         assert isinstance(cut, RangeCut)
-        self._book.counters.splits += 1
+        self._book.counters.ranges_split += 1
         self._book.events.append(
             RangeSplit(
                 at_s=now_s,
