@@ -17,7 +17,7 @@ from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.numbers import counted
-from flowctl.instrumentation.target_metrics import ScrapedTargets
+from flowctl.instrumentation.prometheus import ScrapedTargets
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"

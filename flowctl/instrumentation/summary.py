@@ -6,9 +6,8 @@ from typing import Final
 
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
-from flowctl.instrumentation.long_calls import ended_lines
+from flowctl.instrumentation.call_lines import dear_call, ended_lines
 from flowctl.instrumentation.numbers import clock, count, counted, rate
-from flowctl.instrumentation.pace import dear_call
 from flowctl.instrumentation.snapshot import Report, WaitReason
 from flowctl.instrumentation.text import shown_command
 

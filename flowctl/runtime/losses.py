@@ -11,8 +11,8 @@ import msgspec
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered
 from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
+from flowctl.instrumentation.failure_groups import Reasons
 from flowctl.instrumentation.numbers import count, counted
-from flowctl.instrumentation.reasons import Reasons
 from flowctl.instrumentation.snapshot import Report
 from flowctl.instrumentation.summary import earlier_losses, losses
 from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter

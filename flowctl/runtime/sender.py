@@ -20,7 +20,7 @@ from flowctl.core.ranges.messages import RangeEmission, SplitOrder
 from flowctl.core.records import Emission, LeaveOrder, RevokeOrder
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.light import light_logger
+from flowctl.instrumentation.logging import light_logger
 from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters

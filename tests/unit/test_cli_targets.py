@@ -15,9 +15,9 @@ from flowctl.cli.targets import targets
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, ConfigError
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import Scraped, served
-from flowctl.instrumentation.target_metrics import ScrapedTargets
+from flowctl.instrumentation.prometheus import ScrapedTargets
+from flowctl.instrumentation.views import BaseView
 from flowctl_redis.pacing import RedisExchange
 from flowctl_redis.targets import RedisTargets
 from tests.unit.test_view_plain import SNAPSHOT

@@ -22,7 +22,6 @@ from flowctl.config import MetricsSettings, Settings
 from flowctl.core.counters import Counters, meanings
 from flowctl.core.times import BOUNDS_S, AckTimes, Histogram
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import (
     HUNG_AFTER_S,
     MetricsServer,
@@ -39,6 +38,7 @@ from flowctl.instrumentation.snapshot import (
     TimesView,
     Waits,
 )
+from flowctl.instrumentation.views import BaseView
 from flowctl.runtime import launch
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.run import Run

@@ -31,12 +31,12 @@ from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.ranges.messages import RejectedRecord, SplitAnswered
 from flowctl.core.records import Ack, Checkpoint, Emission, Record, Rejected
 from flowctl.errors import RetryLater
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.metrics_server import Scraped, metrics_app
 from flowctl.instrumentation.plain import PlainView
 from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents
 from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.instrumentation.views import BaseView
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.losses import Losses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowctl.bolts.range_claims import Part
 from flowctl.bolts.range_pace import Pace
-from flowctl.instrumentation.pace import dear_call
+from flowctl.instrumentation.call_lines import dear_call
 from flowctl.runtime.dear_calls import dear_batches
 from tests.range_driver import MB, Ranges
 
