@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.names import decoded
-from flowctl.cli.seconds import Seconds
+from flowctl.cli.options import Seconds, decoded
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
