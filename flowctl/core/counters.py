@@ -11,7 +11,23 @@ from typing import Annotated, get_type_hints
 import msgspec
 
 
-class Counters(msgspec.Struct, kw_only=True, gc=False):
+class Numbers(msgspec.Struct):
+    """Numbers that are added up; what each of them means is said where it is defined."""
+
+    def add(self, other: Numbers) -> None:
+        """Add all numbers of ``other``, which is of the same class."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """Return what is said of each number, by its name."""
+        hints = get_type_hints(cls, include_extras=True)
+        said = {name: getattr(hints[name], "__metadata__", ()) for name in cls.__struct_fields__}
+        return {name: words[0] for name, words in said.items() if words}
+
+
+class Counters(Numbers, kw_only=True, gc=False):
     """Counts of this run, which only rise, except ``*_now``; ``*_s`` are seconds.
 
     A number is one line here, with what it counts, and one where it is counted.
@@ -51,18 +67,7 @@ class Counters(msgspec.Struct, kw_only=True, gc=False):
     records_pending_now: Annotated[int, "Records sent at least once and not acked."] = 0
     max_in_flight_records: Annotated[int, "The most of those at one moment."] = 0
 
-    def add(self, other: Counters) -> None:
-        """Add all numbers of ``other``."""
-        for name in Counters.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
     @property
     def records_lost(self) -> int:
         """Records without their effect: rejected or given up, wherever they are kept."""
         return self.records_rejected + self.records_dead_lettered
-
-
-def meanings() -> dict[str, str]:
-    """What each number counts, by its name."""
-    hints = get_type_hints(Counters, include_extras=True)
-    return {name: hints[name].__metadata__[0] for name in Counters.__struct_fields__}

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import flowctl
-from flowctl.core.counters import Counters, meanings
+from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
 from flowctl.core.pacing.stored import StoredTarget
 from flowctl.core.times import BOUNDS_S
@@ -31,7 +31,7 @@ NO_METRIC: Final = {
     "max_in_flight_records": "a server that scrapes keeps the most of what it has seen by itself",
     "target_down_total_s": "the sum over target_down_seconds, which says when that was, too",
 }
-_MEANINGS: Final = meanings()
+_MEANINGS: Final = Counters.meanings()
 # Name without its prefix, help, and the field of the snapshot; None is 0: nothing is wrong.
 _GAUGES: Final = (
     ("elapsed_seconds", "Time since the run began.", "elapsed_s"),

@@ -19,7 +19,7 @@ import structlog
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import MetricsSettings, Settings
-from flowctl.core.counters import Counters, meanings
+from flowctl.core.counters import Counters
 from flowctl.core.times import BOUNDS_S, AckTimes, Histogram
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.metrics_server import (
@@ -138,7 +138,7 @@ def test_each_number_is_a_metric_and_in_the_report_or_it_is_said_why_not() -> No
 
 
 def test_each_number_says_what_it_counts_in_a_sentence() -> None:
-    for name, meaning in meanings().items():
+    for name, meaning in Counters.meanings().items():
         assert re.fullmatch(r"[A-Z][^.]+\.", meaning), name
 
 
