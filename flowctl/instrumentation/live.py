@@ -342,8 +342,7 @@ def _others(hidden: Sequence[BoltView], slow: Mapping[str, SlowBolt]) -> Text:
 
 def checkpoint_lines(snapshot: Snapshot, *, width: int) -> list[Text]:
     """Return the checkpoint: what is saved, the fullest partition as a bar, the price of a kill."""
-    holes = sum(len(part.acked_above) for part in snapshot.partitions)
-    saved = f"checkpoint  {count(snapshot.records_saved)} saved  {counted(holes, 'hole')}"
+    saved = f"checkpoint  {count(snapshot.records_saved)} saved  {counted(snapshot.holes, 'hole')}"
     lines = [saved, f"{'':12}{kill_cost(snapshot)}"]
     if snapshot.partitions:
         lines[0] += _partition(snapshot.partitions[0], room=width - len(saved))

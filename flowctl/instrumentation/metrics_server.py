@@ -116,7 +116,7 @@ class Scraped:
             return "the run stops"
         if snapshot.store_away_s is not None:
             return f"the checkpoint store has been away for {snapshot.store_away_s:.0f} s"
-        if not any(bolt.up for bolt in snapshot.bolts):
+        if not snapshot.bolts_up:
             return snapshot.note or "no bolt is connected"
         return self.unhealthy()
 

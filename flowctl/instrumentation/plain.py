@@ -239,5 +239,4 @@ def _bolts(snapshot: Snapshot) -> str:
     slow = slow_bolts(snapshot)
     found = Counter(condition(bolt, slow) for bolt in snapshot.bolts)
     listed = ", ".join(f"{n} {how}" for how, n in sorted(found.items()))
-    in_flight = sum(bolt.in_flight for bolt in snapshot.bolts)
-    return f"bolts {listed or 'none yet'}  in flight {count(in_flight)}"
+    return f"bolts {listed or 'none yet'}  in flight {count(snapshot.tuples_in_flight)}"

@@ -38,6 +38,8 @@ _PROGRESS: Final = (
     "records_rejected",
     "records_dead_lettered",
     "eta_s",
+    "bolts_up",
+    "tuples_in_flight",
 )
 _LEVELS: Final = {
     "finished": logging.INFO,
@@ -92,8 +94,6 @@ class RunEvents:
             "progress",
             **{name: getattr(snapshot, name) for name in _PROGRESS},
             done=snapshot.progress,
-            bolts_up=sum(bolt.up for bolt in snapshot.bolts),
-            tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
         )
 
     def _tell_long(self, snapshot: Snapshot) -> None:

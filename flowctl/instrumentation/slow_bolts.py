@@ -137,6 +137,4 @@ def target_holds_back(snapshot: Snapshot) -> bool:
     """Whether the target, not the bolts, sets the pace: it is down, full, or capped."""
     if snapshot.target_down_s is not None or any(bolt.refused for bolt in snapshot.bolts):
         return True
-    if snapshot.sink_cap is None:
-        return False
-    return sum(bolt.in_flight for bolt in snapshot.bolts) >= snapshot.sink_cap
+    return snapshot.sink_cap is not None and snapshot.tuples_in_flight >= snapshot.sink_cap

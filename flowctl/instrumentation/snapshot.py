@@ -165,8 +165,22 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     times: AckTimesView = AckTimesView()
     # How long ago everything acked was in the store; None: nothing was saved yet.
     checkpoint_age_s: float | None = None
-    holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
     targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
+
+    @property
+    def holes(self) -> int:
+        """Acked ranges that wait for a record below them, of ``partitions``."""
+        return sum(len(part.acked_above) for part in self.partitions)
+
+    @property
+    def bolts_up(self) -> int:
+        """Bolts that are connected and not silent."""
+        return sum(bolt.up for bolt in self.bolts)
+
+    @property
+    def tuples_in_flight(self) -> int:
+        """Tuples that bolts hold."""
+        return sum(bolt.in_flight for bolt in self.bolts)
 
 
 class LossReason(msgspec.Struct, frozen=True):

@@ -60,12 +60,13 @@ def resume_line(restored: Checkpoint) -> str:
 
 
 def _outcome(report: Report) -> str:
-    speed = report.records_acked / report.elapsed_s if report.elapsed_s > 0 else 0.0
     done = counted(report.records_acked, "record")
     how = _OUTCOMES[report.outcome]
     if report.outcome == "interrupted" and report.error:
         how = "interrupted, not all saved"
-    return f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(speed)}"
+    return (
+        f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(report.records_per_s)}"
+    )
 
 
 def _resumed(report: Report) -> str:

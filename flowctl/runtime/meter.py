@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
-from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
+from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
 from flowctl.core.letters import without_redrives
-from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
@@ -25,7 +24,6 @@ from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
     DearCall,
-    LongCallView,
     PartitionView,
     Report,
     RunNumbers,
@@ -60,23 +58,6 @@ _BOLTS_READ = 1_000
 def snapshot_pause_s(bolts: int) -> float:
     """For how long after a snapshot of so many bolts there should be no other [s]."""
     return min(bolts / _BOLTS_READ_PER_S, _PAUSE_MOST_S)
-
-
-class _Reading(NamedTuple):
-    """The core at one moment; records waiting in the buffer, and those done by earlier runs."""
-
-    counters: Counters
-    bolts: tuple[BoltView, ...]
-    buffered: int
-    skipped: int
-    partitions: Mapping[str, PartitionCheckpoint]
-    target_down: TargetWentDown | None
-    times: AckTimesView
-    measured: Measured | None
-    dear_call: DearCall | None
-    targets: tuple[TargetView, ...]
-    batches_begun: int
-    long_calls: tuple[LongCallView, ...]
 
 
 class Meter:
@@ -117,76 +98,64 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        reading = self._read()
-        counters, partitions, down = reading.counters, reading.partitions, reading.target_down
-        now_s, done = control.clock(), control.records_before + counters.records_acked
-        progress = self._progress(reading)
+        seen, measured = self._read(phase, note)
+        now_s, done = control.clock(), control.records_before + seen.records_acked
+        progress = self._progress(seen, measured)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
-        down_s = None if down is None else now_s - down.at_s
-        counters.target_down_total_s += down_s or 0.0
         # If reads are saved at once, a kill reruns nothing (it loses it).
-        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
-        return Snapshot(
-            **msgspec.structs.asdict(counters),
-            job=self._job,
+        reruns_cumulative = max(0, seen.records_pending_now + done - control.saved_cumulative)
+        return msgspec.structs.replace(
+            seen,
             elapsed_s=now_s - self._began_s,
-            phase=phase,
-            bolts=reading.bolts,
             sink_cap=self._sink_cap,
-            partitions=_partition_views(partitions),
-            records_per_s=self._rate(now_s, counters),
-            records_buffered=reading.buffered,
-            records_skipped=reading.skipped,
+            records_per_s=self._rate(now_s, seen),
             progress=progress,
-            eta_s=self._outlook.eta_s(now_s, progress, reading.bolts),
+            eta_s=self._outlook.eta_s(now_s, progress, seen.bolts),
             records_saved=control.records_saved,
-            kill_reruns=max(0, counters.records_pending_now + done - control.records_saved),
+            kill_reruns=max(0, seen.records_pending_now + done - control.records_saved),
             kill_reruns_cumulative_only=reruns_cumulative,
-            batches_begun=reading.batches_begun,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,
             store_away_s=_since(control.store_away_since_s, now_s),
-            target_down_s=down_s,
-            target_down_reason="" if down is None else down_reason(down),
-            note=note,
-            times=reading.times,
             checkpoint_age_s=_since(control.saved_until_s, now_s),
-            holes=sum(len(p.acked) for p in partitions.values()),
-            dear_call=reading.dear_call,
-            targets=reading.targets,
-            long_calls=reading.long_calls,
         )
 
-    def _read(self) -> _Reading:
-        """The core's numbers, all of one moment."""
+    def _read(self, phase: Phase, note: str) -> tuple[Snapshot, Measured | None]:
+        """What the core says, all of one moment; of the source, if it counts positions."""
         with self._control.lock:
-            core = self._control.core
-            counters = copy(core.counters)
+            core, now_s = self._control.core, self._control.clock()
+            counters, down = copy(core.counters), core.target_down
             measured = core.measure() if isinstance(core, MeasuringCore) else None
-            buffered = core.intake.buffer.records
             if measured is not None:
                 # Counted in positions, not records.  A kill repeats what was not saved, and the
                 # batches that are begun, whose records nobody here knows.
                 share = measured.records_per_position
                 counters.max_in_flight_records = round(share * counters.max_in_flight_records)
-                counters.records_pending_now = buffered = 0
-            return _Reading(
-                counters,
-                self._bolts(core.bolts.values(), counters.records_acked),
-                buffered,
-                core.intake.skipped,
-                core.intake.overview(_PARTITIONS_SHOWN),
-                core.target_down,
-                self._times_of(core.bolts.values()),
-                measured,
-                self._dear_call(measured),
-                self._control.targets.views(self._control.clock()),
-                0 if measured is None else _batches_begun(core.bolts.values()),
-                self._control.long_calls.views(self._control.clock()),
+                counters.records_pending_now = 0
+            down_s = None if down is None else now_s - down.at_s
+            counters.target_down_total_s += down_s or 0.0
+            seen = Snapshot(
+                **msgspec.structs.asdict(counters),
+                job=self._job,
+                elapsed_s=0.0,
+                phase=phase,
+                note=note,
+                bolts=self._bolts(core.bolts.values(), counters.records_acked),
+                records_buffered=core.intake.buffer.records if measured is None else 0,
+                records_skipped=core.intake.skipped,
+                partitions=_partition_views(core.intake.overview(_PARTITIONS_SHOWN)),
+                target_down_s=down_s,
+                target_down_reason="" if down is None else down_reason(down),
+                times=self._times_of(core.bolts.values()),
+                dear_call=self._dear_call(measured),
+                targets=self._control.targets.views(now_s),
+                batches_begun=0 if measured is None else _batches_begun(core.bolts.values()),
+                long_calls=self._control.long_calls.views(now_s),
             )
+            return seen, measured
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
         """Sums over the pools of all stages; a pool counts even when its bolts are gone."""
@@ -234,10 +203,9 @@ class Meter:
         self._next_read = (begin + _BOLTS_READ) % len(names)
         return frozenset((names + names)[begin : begin + _BOLTS_READ])
 
-    def _progress(self, reading: _Reading) -> float | None:
+    def _progress(self, seen: Snapshot, measured: Measured | None) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
-        acked, measured = reading.counters.records_acked, reading.measured
-        unacked = reading.buffered + reading.counters.records_pending_now
+        acked, unacked = seen.records_acked, seen.records_buffered + seen.records_pending_now
         if measured is not None:
             return measured.done / measured.total if measured.total else self._progress_of_none()
         if not isinstance(self._producer, MeasuredProducer):
