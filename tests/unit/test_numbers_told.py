@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
@@ -158,7 +159,7 @@ def _screen(snapshot: Snapshot) -> str:
 
 
 def by_value() -> str:
-    """Bolts ack, fail, reject, refuse, break the protocol, fall silent and die."""
+    """Bolts ack, fail, reject, break the protocol, fall silent and die; then nothing succeeds."""
     driver = Driver(
         "a", "b", "c", has_dead_letter=True, tuple_records_max=4, window_policy="fixed",
         window_initial=2, retry_attempts_max=2, retry_jitter_share=0.0, hedge_enabled=True,
@@ -175,6 +176,7 @@ def by_value() -> str:
         driver.wait(0.25)
         _keep_letters(driver)
         _IN_TURN.get(turn, _nothing)(driver)
+        watched.meter.snapshot("running", "")  # a bolt that goes was seen before
     driver._settle()
     watched.take(driver.log)
     return watched.text()
@@ -280,7 +282,7 @@ _IN_TURN = {
     6: _break_protocol,
     8: _die,
     10: _say_nonsense,
-    12: _refuse_all,
+    13: _refuse_all,
 }
 
 
@@ -427,6 +429,17 @@ def test_a_real_run_writes_the_same_keys_and_types(
     run(view="quiet", report_path=tmp_path / "report.json")
     written, wanted = json.loads((tmp_path / "report.json").read_text()), committed_report(name)
     assert written.keys() == wanted.keys()
+    assert list(written)[:3] == ["job", "outcome", "error"], "what one looks for stands first"
     for key in wanted.keys() - _OF_HERE:
         if written[key] and wanted[key]:
             assert shape(written[key]) == shape(wanted[key]), key
+
+
+@pytest.mark.parametrize("name", ["by_value", "by_reference", "nothing_again"])
+def test_what_was_written_can_be_read_as_a_report_and_be_pickled(name: str) -> None:
+    written = {key: value for key, value in committed_report(name).items() if key not in _OF_HERE}
+    report = msgspec.convert(written, Report)
+    assert report.records_acked == written["records_acked"]
+    assert pickle.loads(pickle.dumps(report)) == report
+    with pytest.raises(AttributeError, match="immutable"):
+        report.records_acked = 1  # type: ignore[misc]
