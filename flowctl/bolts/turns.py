@@ -11,7 +11,7 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import ack_of, fail_of
-from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_pace import BatchPace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.work import Outcome, Work
 from flowctl.core.messages import Emission
@@ -37,7 +37,7 @@ class Turns:
         link: Link,
         refusal: RefusalRule | None,
         *,
-        pace: Pace,
+        pace: BatchPace,
     ) -> None:
         self._job: Final = endpoint.job
         self.reader: Final = endpoint.reader

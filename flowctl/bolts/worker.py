@@ -10,7 +10,7 @@ import msgspec
 
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
-from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_pace import TARGET_S, BatchPace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Outcome, Work
@@ -234,7 +234,7 @@ class FlowControlBolt:
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
         # Only for ranges: how long a batch of this process may take, if it cares.
-        pace = Pace(getattr(self._process, "batch_s", TARGET_S))
+        pace = BatchPace(getattr(self._process, "batch_s", TARGET_S))
         turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)
         return turns

@@ -43,7 +43,7 @@ class Completion:
         # Once for each tuple: no loop, and no call that can be spared.
         cut, counters = flow_tuple.cut, self._counters
         del self._pending[flow_tuple.tuple_id]
-        counters.acked += 1
+        counters.tuples_acked += 1
         self._supply.ack(cut)
         records = len(cut.records)
         counters.records_acked += records
@@ -55,7 +55,7 @@ class Completion:
         """These parts of ``flow_tuple`` are done, and the rest went on as tuples of their own."""
         counters = self._counters
         del self._pending[flow_tuple.tuple_id]
-        counters.acked += 1
+        counters.tuples_acked += 1
         for cut in done:
             self._supply.ack(cut)
             counters.records_acked += len(cut.records)

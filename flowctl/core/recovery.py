@@ -200,7 +200,7 @@ class Recovery:
         self, consumer: AdaptiveFlowConsumer, lost: Sequence[FlowTuple], now_s: float
     ) -> None:
         for flow_tuple in lost:
-            self._book.counters.lost += 1
+            self._book.counters.tuples_lost += 1
             self._book.events.append(
                 TupleLost(
                     at_s=now_s,
@@ -216,7 +216,7 @@ class Recovery:
         self, consumer: AdaptiveFlowConsumer, overdue: Sequence[FlowTuple], now_s: float
     ) -> None:
         for flow_tuple in overdue:
-            self._book.counters.expired += 1
+            self._book.counters.tuples_expired += 1
             self._book.events.append(
                 TupleExpired(
                     at_s=now_s,

@@ -165,7 +165,7 @@ class Target:
         """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""
         down_s = self.breaker.close(now_s)
         if down_s is not None:
-            self._counters.target_down_s += down_s
+            self._counters.target_down_total_s += down_s
             asked = self.breaker.asked
             self._events.append(
                 TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)

@@ -174,7 +174,7 @@ class TupleCore:
         self.book.changed(consumer)
         if not known and tuple_id > self.book.ids.last:
             return self._count_unknown()
-        self.counters.duplicate += 1
+        self.counters.acks_duplicate += 1
         return AckOutcome.DUPLICATE
 
     def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome:
@@ -232,7 +232,7 @@ class TupleCore:
             consumer.strays.end(tuple_id)
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
-                self.counters.revoked += 1
+                self.counters.tuples_revoked += 1
                 self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
             consumer.on_answered()  # it had begun nothing
@@ -283,7 +283,7 @@ class TupleCore:
         self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     def _count_unknown(self) -> AckOutcome:
-        self.counters.unknown += 1
+        self.counters.acks_unknown += 1
         return AckOutcome.UNKNOWN
 
     # -- time passes ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from flowctl.bolts.pauses import FIRST_S, MOST_S
 from flowctl.core.pacing.rate import RateGate
-from flowctl.pacing.counters import Counters
+from flowctl.pacing.call_counts import CallCounts
 
 # A permit that was refused rests for what the target asked, but not for longer than this: a target
 # that asks for an hour may mean one client of many.  Who was refused waits all of it.
@@ -71,7 +71,7 @@ class Gate:
         self.lock: threading.Lock = threading.Lock()
         self.clock = clock
         self._chance = chance or random.Random()
-        self.counters: Counters = Counters()
+        self.counters: CallCounts = CallCounts()
         self.rate: RateGate = RateGate()
         self.permits: int = 0
         self.valid_until_s: float = (
@@ -232,7 +232,7 @@ class Gate:
         self.valid_until_s = valid_until_s
         self._wake_first()
 
-    def take_sums(self) -> Counters:
+    def take_sums(self) -> CallCounts:
         """Return the sums, and begin to look for the most at once again; the lock is held."""
         sums = self.counters.copy()
         self._end_rests(self.clock())

@@ -252,7 +252,7 @@ class Run:
         if self.control.stopping.is_set():
             return "stopping"
         core = self.control.core
-        if not core.counters.emitted:
+        if not core.counters.tuples_emitted:
             return "starting"  # also where the input is read to its end before Spark has started
         # What is read by reference is not at its end when all of it is listed, or at bolts.
         is_read = self.control.reader_done.is_set() and not isinstance(core, MeasuringCore)

@@ -19,7 +19,7 @@ from flowctl.core.messages import Emission, End, Fail
 from flowctl.core.ranges.core import RangeCore
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.light import light_logger
+from flowctl.instrumentation.logging import light_logger
 from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters

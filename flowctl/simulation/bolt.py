@@ -33,7 +33,7 @@ class SimBolt:
         self.is_dead: bool = False
         self._world = world
         self._loop = world.loop
-        self._tally = world.tally
+        self._work_done = world.work_done
         self._machine = machine
         self._profile = machine.profile
         self._frozen = machine.frozen
@@ -100,7 +100,7 @@ class SimBolt:
             return
         given = self._queue_of(spout).give_back(at_s, spout, tuple_ids)
         for sending in given:
-            self._tally.waited_s += at_s - sending.received_at_s
+            self._work_done.waited_s += at_s - sending.received_at_s
         said = (self.epoch, Revoked([sending.tuple_id for sending in given]))
         for peer, back in self._links:
             if peer.index == spout:
@@ -118,7 +118,7 @@ class SimBolt:
             return
         self._busy += 1
         sending = min(waiting, key=lambda queue: queue.claim).begin(at_s)
-        self._tally.waited_s += at_s - sending.received_at_s
+        self._work_done.waited_s += at_s - sending.received_at_s
         work_s = self._world.cost_s(sending)
         self._loop.at(self._profile.finish(at_s, work_s), self._on_serviced, sending)
 
@@ -137,7 +137,7 @@ class SimBolt:
         sending.ended_at_s = at_s
         self._queue_of(sending.spout).end(at_s, sending)
         self._busy -= 1
-        self._tally.completed(self.index, sending, at_s)
+        self._work_done.completed(self.index, sending, at_s)
         ack = Ack(
             sending.tuple_id,
             sending.attempt,
@@ -215,9 +215,9 @@ class SimBolt:
         """Drop all it holds; what was begun was in vain."""
         for queue in self._queues:
             for sending in queue.waiting:
-                self._tally.waited_s += at_s - sending.received_at_s
+                self._work_done.waited_s += at_s - sending.received_at_s
             for sending in queue.running:
-                self._tally.aborted(self.index, sending, at_s)
+                self._work_done.aborted(self.index, sending, at_s)
             queue.clear(at_s)
         self._busy = 0
         self._inbox.clear()

@@ -394,7 +394,10 @@ class Chronicle(RangeMachine):
             self.step(chance.random(), chance.randrange(50))
             self.is_in_order()
         self.teardown()
-        self.lines += [str(self.core.checkpoint()), str(self.core.counters)]
+        self.lines += [
+            str(self.core.checkpoint()),
+            str(msgspec.structs.astuple(self.core.counters)),
+        ]
 
     def step(self, drawn: float, pick: int) -> None:
         part = "pq"[pick % 2]
@@ -492,7 +495,9 @@ def test_each_decision_about_ranges_is_the_committed_one(tmp_path: Path) -> None
         said = "\n".join(lines)
         (tmp_path / f"{name}.txt").write_text(said, encoding="utf-8")
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        found.append(f"{name}: {counters.emitted} ranges, {counters.splits} splits, {digest}\n")
+        found.append(
+            f"{name}: {counters.tuples_emitted} ranges, {counters.ranges_split} splits, {digest}\n"
+        )
     chronicles = "".join(found)
     if os.environ.get("FLOWCTL_SNAPSHOTS") == "write":
         CHRONICLES.write_text(chronicles, encoding="utf-8")

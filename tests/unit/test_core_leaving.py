@@ -68,7 +68,7 @@ def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: Sp
     assert core.poll_order() == End("b1")
     assert "b1" not in core.bolts
     assert core.counters.bolts_lost == 0
-    assert core.counters.failed == core.counters.expired == 0
+    assert core.counters.tuples_failed == core.counters.tuples_expired == 0
 
 
 def test_what_it_gave_back_goes_to_another_and_it_may_come_again(core: SpoutCore) -> None:

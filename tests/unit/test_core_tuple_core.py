@@ -89,6 +89,6 @@ def test_where_nothing_goes_again_what_a_bolt_held_is_the_callers(lost: bool) ->
     dropped = hand.core.poll_lost()
     assert dropped is not None
     assert (dropped.bolt, dropped.reason) == ("a", "bolt a went: it left")
-    assert hand.core.counters.dropped == 1
+    assert hand.core.counters.tuples_dropped == 1
     assert hand.core.is_drained
     assert TupleDropped not in hand.kinds()

@@ -137,7 +137,7 @@ def test_a_line_that_writes_a_bolts_field_is_seen(line: str) -> None:
     [
         "x = consumer.acked",
         "consumer.other = 1",
-        "counters.acked += 1",
+        "counters.tuples_acked += 1",
         "len(consumer.flight)",
         "consumer.flight.get(1)",
     ],

@@ -12,7 +12,7 @@ import pytest
 from flowctl.config import Settings
 from flowctl.core.messages import LongCall
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.long_calls import call_lines, ended_lines
+from flowctl.instrumentation.call_lines import call_lines, ended_lines
 from flowctl.instrumentation.plain import PlainView
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import LongCallView

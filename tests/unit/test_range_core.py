@@ -379,10 +379,10 @@ def test_a_failure_that_a_bolt_without_the_range_tells_changes_nothing() -> None
     ranges = Ranges("a", "b", stop=2 * MB)
     ours, theirs = ranges.emit()
     counters = ranges.core.counters
-    before = (counters.failed, counters.pieces, counters.records_pending_now)
+    before = (counters.tuples_failed, counters.pieces, counters.records_pending_now)
     told = ranges.failed(ours, ours.start, ours.start + 1_000, bolt=theirs.bolt)
     assert told is AckOutcome.DUPLICATE
-    assert (counters.failed, counters.pieces, counters.records_pending_now) == before
+    assert (counters.tuples_failed, counters.pieces, counters.records_pending_now) == before
     assert ranges.did(ours, ours.start, ours.stop) is AckOutcome.ACKED
 
 

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from flowctl.bolts.range_claims import RangeClaims
-from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_pace import TARGET_S, BatchPace
 from flowctl.bolts.range_saves import PATIENCE_S, SHARE, SlotSaves
 from flowctl.core.messages import Processed
 
@@ -30,7 +30,7 @@ class Slot:
     ) -> None:
         self._record_s, self._save_s, self._files = record_s, save_s, files
         self._rng = Random(3)
-        self._pace, self._saves = Pace(), SlotSaves()
+        self._pace, self._saves = BatchPace(), SlotSaves()
         self._claims = RangeClaims(0, 1 << 40)
         self._told_s: list[float] = []  # when each report is known to be saved
         self._through = [0]  # how many batches that report and those before it hold

@@ -62,4 +62,4 @@ def test_a_report_of_what_was_begun_after_the_failure_does() -> None:
     ranges.wait(0.02, "a", "b")
     ranges.did(other, other.start + 2_000, other.start + 3_000)
     ranges.failed(again, again.start, again.stop)
-    assert ranges.core.counters.cut, "its second fault: it is searched for the record"
+    assert ranges.core.counters.tuples_cut, "its second fault: it is searched for the record"

@@ -153,7 +153,7 @@ def test_who_says_what_can_not_be_is_dropped_named_and_counted(driver: Driver, l
     assert driver.ended == ["a"]
     assert list(driver.core.bolts) == ["b"]
     assert driver.core.counters.peers_dropped == driver.core.counters.bolts_lost == 1
-    assert driver.core.counters.acked == 0
+    assert driver.core.counters.tuples_acked == 0
     (drop,) = driver.drops()
     assert drop.bolt == "a"
     assert sentence(drop).startswith("peer a broke the protocol: ")
@@ -241,11 +241,11 @@ def test_late_is_no_lie(driver: Driver) -> None:
     consumer.strays.clear()  # it is not even known to have it
     driver.say("a", Revoked([mine.tuple_id]), fail(driver, record_index=70), ack(driver))
     assert driver.ended == []
-    assert driver.core.counters.late == 1
+    assert driver.core.counters.acks_late == 1
     driver.say("a", ack(driver))  # and once more
     driver.say("b", Ack(mine.tuple_id, 2, 0.1, 0.1, 0.1))
     assert driver.ended == []
-    assert driver.core.counters.duplicate == 2
+    assert driver.core.counters.acks_duplicate == 2
 
 
 # -- topologies: what a settlement names -----------------------------------------------------

@@ -496,11 +496,11 @@ def test_a_run_over_ranges_does_not_drain_while_bolts_read_most_of_the_input(tmp
     class Sees(Witness):
         def update(self, snapshot: Snapshot) -> None:
             super().update(snapshot)
-            if snapshot.counters.emitted and len(self.snapshots) > 1:
+            if snapshot.tuples_emitted and len(self.snapshots) > 1:
                 seen.set()
 
     view = Sees()
     bolts = LocalBolts(wait_for_the_view, count=1)
     a_spout(producer=TextRanges(path), bolts=bolts).run(view=view)
-    assert {s.phase for s in view.snapshots if s.counters.emitted} <= {"running", "stopping"}
+    assert {s.phase for s in view.snapshots if s.tuples_emitted} <= {"running", "stopping"}
     assert "running" in {s.phase for s in view.snapshots}

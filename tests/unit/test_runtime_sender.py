@@ -159,7 +159,7 @@ def test_it_is_active_from_the_first_bolt_until_the_stop_and_takes_acks_after_it
     stand.control.stopping.set()
     with pytest.raises(WaitInterrupted):
         stand.steps()
-    assert stand.server.sent == [] and stand.core.counters.acked == 2
+    assert stand.server.sent == [] and stand.core.counters.tuples_acked == 2
     assert stand.control.finished.is_set(), "nothing is in flight"
     assert stand.log.events.count("spout_activated") == 1
     assert stand.log.events.count("spout_deactivated") == 1
@@ -244,7 +244,7 @@ def test_a_wait_ends_at_the_cores_next_deadline():
     stand.steps()
     assert stand.server.polled_s[-1] == pytest.approx(0.3)
     stand.steps(2)
-    assert stand.core.counters.expired > 0
+    assert stand.core.counters.tuples_expired > 0
 
 
 @pytest.mark.req("S31", "S33")
@@ -318,17 +318,17 @@ def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
     stand.server.behind_since_s = stand.clock()
     stand.clock.advance(20.0)  # the loop had much to read from others
     stand.steps()
-    assert stand.core.counters.expired == 0
+    assert stand.core.counters.tuples_expired == 0
     stand.server.behind_since_s = None
     stand.reply()
     stand.steps()
-    assert (stand.core.counters.expired, stand.core.counters.acked) == (0, 2)
+    assert (stand.core.counters.tuples_expired, stand.core.counters.tuples_acked) == (0, 2)
     stand.offer(1)
     stand.steps()
     stand.clock.advance(100.0)  # after a round trip of 20 s
     stand.sender._inbound = []
     stand.steps()  # nothing waits to be read: this bolt says nothing
-    assert stand.core.counters.expired == 1
+    assert stand.core.counters.tuples_expired == 1
 
 
 def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not_spin() -> None:
@@ -347,7 +347,7 @@ def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not
         stand.sender._park(1.0)
     assert len(stand.server.polled_s) - polls <= 101
     assert stand.clock() - began_s >= 0.5, "each turn waits"
-    assert stand.core.counters.expired == 0
+    assert stand.core.counters.tuples_expired == 0
 
 
 def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:

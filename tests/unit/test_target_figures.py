@@ -19,7 +19,7 @@ from flowctl.core.pacing.figures import (
     TargetFigures,
     TargetView,
 )
-from flowctl.instrumentation.paced_lines import target_lines
+from flowctl.instrumentation.call_lines import target_lines
 from flowctl.instrumentation.plain import PlainView
 from flowctl.pacing import gates
 from flowctl.runtime.meter import Meter

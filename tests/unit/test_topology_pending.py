@@ -21,7 +21,7 @@ def most_pending(hub: Hub, *, steps: int = 5_000) -> int:
             hub.now_s = max(hub.now_s, hub.core.next_deadline_s() or hub.now_s)
         most = max(most, hub.figures.pending_now)
     assert hub.core.is_drained
-    assert hub.core.counters.records_pending_max <= most
+    assert hub.core.counters.max_in_flight_records <= most
     return most
 
 

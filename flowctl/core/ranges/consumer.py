@@ -15,7 +15,7 @@ from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample
 
 
-class Pace(NamedTuple):
+class PositionPace(NamedTuple):
     """How long a position takes, and how many a report is of; 0: not known."""
 
     position_s: float
@@ -48,10 +48,10 @@ class RangeConsumer(AdaptiveFlowConsumer):
         self.moved_at_s: float = -NEVER  # when it told last that it got on
         self.call_s: float = 0.0
 
-    def pace(self, others: Pace) -> Pace:
+    def pace(self, others: PositionPace) -> PositionPace:
         """How fast it is; ``others``: if nothing is known of it."""
         service = self.service
-        return Pace(service.record_s, service.mean_records) if service.samples else others
+        return PositionPace(service.record_s, service.mean_records) if service.samples else others
 
     def silent_s(self, flow_tuple: FlowTuple, now_s: float) -> float:
         """How long it has reported nothing, though it could have reported on ``flow_tuple``."""

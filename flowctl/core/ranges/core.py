@@ -184,7 +184,7 @@ class RangeCore(ByReference):
             self._finish(flow_tuple, now_s)
         self.book.changed(consumer)
         if not done:
-            self.counters.duplicate += told.start < told.done_through
+            self.counters.acks_duplicate += told.start < told.done_through
             return AckOutcome.DUPLICATE
         return AckOutcome.ACKED if is_holder else AckOutcome.LATE
 
@@ -193,7 +193,7 @@ class RangeCore(ByReference):
         self.book.changed(consumer)
         if told.tuple_id > self.book.ids.last:
             return self._count_unknown()
-        self.counters.duplicate += 1
+        self.counters.acks_duplicate += 1
         return AckOutcome.DUPLICATE
 
     def _take_late(
@@ -207,7 +207,7 @@ class RangeCore(ByReference):
         done = self._settling.take_everywhere(partition, told.start, told.done_through, now_s)
         if not done:
             return ()
-        self.counters.late += 1
+        self.counters.acks_late += 1
         consumer.on_late_progress(told, now_s)
         is_elsewhere = flow_tuple.tuple_id in self._pending
         if is_elsewhere and flow_tuple.held_by != consumer.bolt:

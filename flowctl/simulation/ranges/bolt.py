@@ -7,7 +7,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_pace import BatchPace
 from flowctl.core.messages import (
     Heartbeat,
     Order,
@@ -69,7 +69,7 @@ class RangeSimBolt:
         self._back = back
         self._rng = Random(f"range bolt {world.seed} {index}")
         self._queue: deque[Working] = deque()
-        self._pace = Pace()
+        self._pace = BatchPace()
         self._idle_s = 0.0
         self._idle_since_s: float | None = 0.0
         self.on_range: Handler = self._take_range
@@ -214,7 +214,7 @@ class RangeSimBolt:
     def _come_back(self, at_s: float, _: Any, __: Any) -> None:
         self.is_dead = False
         self.epoch += 1
-        self._pace = Pace()
+        self._pace = BatchPace()
         self._idle_s, self._idle_since_s = 0.0, at_s
         self._back.send(at_s, self._world.on_joined, self, self.epoch)
         self._loop.at(at_s + HEARTBEAT_S, self._beat, self.epoch)

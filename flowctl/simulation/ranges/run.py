@@ -89,8 +89,8 @@ class RangeRun:
             bound_s=oracle.bound_s,
             duplicates=self._repeated / records,
             lost=self._seen.count(0),
-            grants=self.core.counters.emitted,
-            splits=self.core.counters.splits,
+            grants=self.core.counters.tuples_emitted,
+            splits=self.core.counters.ranges_split,
         )
 
     # -- what bolts ask ------------------------------------------------------------------
